@@ -6,7 +6,7 @@
     report.raise_for_status().to_pandas()
 
 The names below are the public interface (docs/reference/python.md).  The import of this package is quick, because each
-name is loaded when it is first used.
+name is loaded at its first use.
 """
 
 from __future__ import annotations
@@ -18,16 +18,35 @@ from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment import records
-    from sediment.api import clone, compact, dump, expire, history, plan, recover, snapshot, verify
+    from sediment.api import (
+        clone,
+        compact,
+        dump,
+        erase,
+        expire,
+        history,
+        originals,
+        plan,
+        recover,
+        restore,
+        snapshot,
+        vacuum,
+        verify,
+    )
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
+    from sediment.jobs.erasing.check_evidence import CheckReport
+    from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
+    from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.recover import RecoveryRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
+    from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
     from sediment.jobs.spark.cancellation import RunStopped
+    from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verification.report import VerificationReport
     from sediment.segment_io.errors import (
         CorruptDataError,
@@ -41,16 +60,20 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CheckReport",
     "CloneRunReport",
     "CompactionRunReport",
     "CorruptDataError",
     "DirectoryInUseError",
+    "EraseRunReport",
     "ExpiryRunReport",
     "HistoryReport",
+    "OriginalsRunReport",
     "OwnershipError",
     "PartitionFailure",
     "PlanReport",
     "RecoveryRunReport",
+    "RestoreRunReport",
     "RunFailedError",
     "RunReport",
     "RunStopped",
@@ -59,33 +82,57 @@ __all__ = [
     "SourceChangedError",
     "TableDump",
     "UsageError",
+    "VacuumRunReport",
     "VerificationReport",
     "__version__",
     "clone",
     "compact",
     "dump",
+    "erase",
     "expire",
     "history",
+    "originals",
     "plan",
     "records",
     "recover",
+    "restore",
     "snapshot",
+    "vacuum",
     "verify",
 ]
 
 if not TYPE_CHECKING:
     _MODULES = {
-        "sediment.api": ("clone", "compact", "dump", "expire", "history", "plan", "recover", "snapshot", "verify"),
+        "sediment.api": (
+            "clone",
+            "compact",
+            "dump",
+            "erase",
+            "expire",
+            "history",
+            "originals",
+            "plan",
+            "recover",
+            "restore",
+            "snapshot",
+            "vacuum",
+            "verify",
+        ),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.dump": ("TableDump",),
+        "sediment.jobs.erasing.check_evidence": ("CheckReport",),
+        "sediment.jobs.erasing.report": ("EraseRunReport",),
         "sediment.jobs.expire": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),
+        "sediment.jobs.originals": ("OriginalsRunReport",),
         "sediment.jobs.plan": ("PlanReport",),
         "sediment.jobs.recover": ("RecoveryRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
+        "sediment.jobs.restore": ("RestoreRunReport",),
         "sediment.jobs.snapshot": ("SnapshotReport",),
         "sediment.jobs.spark.cancellation": ("RunStopped",),
         "sediment.jobs.verification.report": ("VerificationReport",),
+        "sediment.jobs.vacuum": ("VacuumRunReport",),
         "sediment.records": ("records",),
         "sediment.segment_io.errors": (
             "CorruptDataError",
@@ -104,7 +151,7 @@ if not TYPE_CHECKING:
         if name not in _LAZY:
             raise AttributeError(f"module 'sediment' has no attribute '{name}'")
         module = importlib.import_module(_LAZY[name])
-        # The name of a public module stands for the module itself.
+        # The name of a public module means the module itself.
         value = module if module.__name__ == f"sediment.{name}" else getattr(module, name)
         globals()[name] = value
         return value

@@ -2,10 +2,10 @@
 
 Names, types, defaults and effects of the keywords are stable.  Every function returns a result and prints nothing;
 warnings and progress go to the loggers under `sediment`.  Errors are `SedimentError` and its subclasses.  A failed
-partition does not raise: look at `failed`, or call `raise_for_status()`.
+partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
-# The keywords are taken from locals(), so that a signature is the only list of them.
+# The keywords are taken from locals(), so a signature is the only list of them.
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
+    from sediment.jobs.erasing.check_evidence import CheckReport
+    from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expire import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
+    from sediment.jobs.originals import OriginalsRunReport
     from sediment.jobs.plan import PlanReport
     from sediment.jobs.recover import RecoveryRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport
+    from sediment.jobs.restore import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
+    from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verification.report import VerificationReport
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -58,8 +63,8 @@ def plan(
     """Explain what compaction and retention would do with log directories now, and write nothing.
 
     Args:
-        log_dirs: entries of a broker's `log.dirs`; none if `config` names them.
-        exact: read every key, so that the figures are exactly what `compact` would produce.
+        log_dirs: entries of a broker's `log.dirs`; not needed if `config` names them.
+        exact: read every key, so the figures are exactly what `compact` would produce.
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
@@ -76,7 +81,7 @@ def plan(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -134,7 +139,7 @@ def compact(
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
-        roll_active: roll the active segment, so that it is cleaned too; for a stopped copy.
+        roll_active: roll the active segment and clean it too; for a stopped copy.
         keep_originals: hard-link the files to be replaced into this directory first.
         keep_before: hard-link all files of changing partitions into this new directory first, as BEFORE of `verify`.
         max_bytes: clean at most this many bytes of log.
@@ -156,7 +161,7 @@ def compact(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -166,6 +171,91 @@ def compact(
     """
     keywords = locals()
     from sediment.jobs import compact as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
+
+
+def erase(
+    log_dirs: Paths = (),
+    *,
+    keys_file: Path | None = None,
+    key_format: Literal["text", "hex", "base64"] = "text",
+    where: str | None = None,
+    verdicts: Path | None = None,
+    action: Literal["drop", "tombstone", "replace"] | None = None,
+    replacement: Path | None = None,
+    all_versions: bool = False,
+    tombstones_out: Path | None = None,
+    evidence: Path | None = None,
+    secret_file: Path | None = None,
+    signing_key: Path | None = None,
+    check: Path | None = None,
+    public_key: Path | None = None,
+    dry_run: bool = False,
+    keep_originals: Path | None = None,
+    allow_network_fs: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> EraseRunReport | CheckReport:
+    """Erase records from log directories, whose broker must be stopped; or check the evidence of that.
+
+    No question is asked.  Ctrl-C finishes the current group of segments, commits it and releases the locks.
+
+    Args:
+        log_dirs: as for `plan`.
+        keys_file: erase the records with the keys in this file, one key a line.
+        key_format: format of the keys in `keys_file`.
+        where: erase the records for which this condition of Spark SQL on the table `records` is true; `@FILE` reads it.
+        verdicts: erase the records in this Parquet, Delta or CSV table of topic, partition, offset and optionally
+            action, key and value.
+        action: drop the record, make its value null, or replace its value; default: tombstone in compacted topics,
+            drop in others.
+        replacement: file with the bytes of the new value.
+        all_versions: drop older records of a dropped record's key in compacted topics too.
+        tombstones_out: write the keys that got a tombstone to this file.
+        evidence: scan everything again after the run, and write signed evidence to this file.
+        secret_file: secret of the HMACs that stand for the subjects in the evidence.
+        signing_key: private Ed25519 key in PEM that signs the evidence.
+        check: erase nothing; check the signature of the evidence in this file, and `log_dirs`, if given, against it.
+        public_key: with `check`, the public key in PEM.
+        dry_run: change nothing; report what would be erased.
+        keep_originals: hard-link the files to be replaced into this directory first.
+        allow_network_fs: allow network filesystems.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a setting or an option is wrong; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+        SedimentError: the broker did not stop cleanly; nothing was changed.
+        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+    """
+    keywords = locals()
+    from sediment.jobs import erase as job
 
     return call_until_stopped(job.command, job.perform, keywords)
 
@@ -193,8 +283,8 @@ def expire(
 ) -> ExpiryRunReport:
     """Delete the segments of log directories past their retention limits.
 
-    No question is asked, and Spark is used only for `archive`.  Ctrl-C finishes the partitions in
-    progress and releases the locks.
+    The call never asks for confirmation, and uses Spark only for `archive`.  Ctrl-C finishes the partitions in progress
+    and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
@@ -215,7 +305,7 @@ def expire(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -252,7 +342,7 @@ def verify(
 
     Args:
         before: a log directory or the directory of one partition.
-        after: the same one after the compaction.
+        after: the same directory after the compaction.
         since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -267,7 +357,7 @@ def verify(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -401,7 +491,7 @@ def recover(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -413,6 +503,119 @@ def recover(
     from sediment.jobs import recover as job
 
     return call_until_stopped(job.command, job.recover, keywords)
+
+
+def restore(
+    log_dirs: Paths = (),
+    *,
+    originals: Path,
+    run: str | None = None,
+    as_of: str | int | None = None,
+    undo_erasure: bool = False,
+    dry_run: bool = False,
+    allow_network_fs: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> RestoreRunReport:
+    """Put partitions back as they were before a run, or before all runs since a time; Spark is not used.
+
+    No question is asked.  Ctrl-C finishes the partition in progress and releases the locks.
+
+    Args:
+        log_dirs: as for `plan`.
+        originals: the directory of `keep_originals`, which also receives what this run removes.
+        run: undo this run.
+        as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
+        undo_erasure: also put back records that a later run erased.
+        dry_run: change nothing; report what would be restored.
+        allow_network_fs: allow network filesystems.
+        partitions: names or globs of partitions to select, such as `orders-*`.
+        allow_empty_selection: accept a name or glob that matches nothing.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: URL of a Spark master, for a session that this call starts.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+            SparkContext, or one that this call starts and stops.
+
+    Raises:
+        UsageError: a directory, a run or an option is wrong; nothing was changed.
+        DirectoryInUseError: a broker, another run, or another restore or vacuum holds a directory.
+        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+    """
+    keywords = locals()
+    from sediment.jobs import restore as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
+
+
+def originals(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
+    """List the runs that kept their originals in a directory, and which of them can be undone.
+
+    Args:
+        path: the directory of `keep_originals`.
+        now_ms: the time of the report; default: now.
+
+    Raises:
+        UsageError: it is not a directory.
+        CorruptDataError: a catalogue or the list of pins is malformed.
+    """
+    keywords = locals()
+    from sediment.jobs import originals as job
+
+    return call_plainly(job.command, job.perform, keywords)
+
+
+def vacuum(
+    path: Path,
+    *,
+    older_than: str | None = None,
+    run: str | None = None,
+    pin: str | None = None,
+    unpin: str | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    now_ms: int | None = None,
+) -> VacuumRunReport:
+    """Remove the originals of old runs, which can then no longer be undone; no question is asked.
+
+    Args:
+        path: the directory of `keep_originals`.
+        older_than: remove originals of runs that ended longer ago: a number and a unit, such as `7d` or `36h`.
+        run: with `pin`, the run to keep.
+        pin: keep the originals of `run` until the pin of this name is removed.
+        unpin: remove the pin of this name.
+        dry_run: change nothing; report what would be removed.
+        force: accept an age of less than 24 hours.
+        now_ms: the clock of every rule; default: now.
+
+    Raises:
+        UsageError: the directory, a run, a pin or an option is wrong; nothing was changed.
+        CorruptDataError: a catalogue or the list of pins is malformed; nothing was changed.
+        DirectoryInUseError: a restore or another vacuum works on the directory.
+    """
+    keywords = locals()
+    from sediment.jobs import vacuum as job
+
+    return call_plainly(job.command, job.perform, keywords)
 
 
 def snapshot(
@@ -442,8 +645,8 @@ def snapshot(
     Args:
         log_dirs: as for `plan`.
         to: path or URI of the table; it is created if it does not exist.
-        as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a table of its own.
-        as_of_ms: write the state of the records up to this timestamp, to a table of its own.
+        as_of_offset: write the state after `OFFSET` or `TOPIC-N:OFFSET`, to a separate table.
+        as_of_ms: write the state of the records up to this timestamp, to a separate table.
         from_start: read the selected partitions from their start again.
         enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
         partitions: names or globs of partitions to select, such as `orders-*`.
@@ -459,12 +662,12 @@ def snapshot(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
         UsageError: a directory or an option is wrong, or Delta is missing; nothing was changed.
-        SourceChangedError: the logs changed again and again while they were read.
+        SourceChangedError: the logs changed repeatedly while they were read.
     """
     keywords = locals()
     from sediment.jobs import snapshot as job
@@ -489,11 +692,11 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table that is read when it is used.
+    """Return the contents of segments, or of the files beside them, as a table; each use reads the files.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
-        what: `records`, `batches`, `segments` or another table; default: by the kind of `paths`.
+        what: `records`, `batches`, `segments` or another table; default: the kind of `paths` decides.
         offsets: only offsets from A to below B, as `A:B`; either side may be empty.
         timestamps_ms: only timestamps from A to below B, as `A:B`.
         partitions: names or globs of partitions to select.
@@ -530,9 +733,9 @@ def history(
     Args:
         ledger: path or URI of the ledger.
         run: id of the one run to return.
-        partitions: names or globs of partitions; only they are returned.
+        partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON of runs to add first, unless the ledger has them.
+        replay: files with the JSON of runs, which are added first unless the ledger has them.
 
     Raises:
         UsageError: the ledger or the run does not exist.

@@ -1,13 +1,13 @@
-"""Record batches as values: read the records of a fetch, and build a batch from records.
+"""Record batches as values: reading the records of a fetch, and building a batch from records.
 
     bytes of a fetch  --read_records-->  Record, Record, …      --batches-->  Batch, Batch, …
     NewRecord, NewRecord, …  --build_batch-->  bytes of a batch
 
 `read_records` reads every message format (magic 0 to 2) and codec; `build_batch` writes the current format, magic 2.
-Both verify or compute the checksum.
+The first verifies the checksum, the second computes it.
 
-Errors are of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and `UsageError`
-for arguments that no batch can hold.  Any number of threads may use the functions.
+Errors are those of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
+`UsageError` for arguments that no batch can hold.  Any number of threads may use the functions.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ _MARKER_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer of a batch: an idempotent one, or one with an open transaction."""
+    """The producer of a batch: idempotent, or with an open transaction."""
 
     producer_id: int
     epoch: int
     base_sequence: int
-    """The sequence number of the first record: the number of records that this epoch sent before to the partition."""
+    """The sequence number of the first record: the number of records sent to the partition earlier under this epoch."""
     is_transactional: bool = False
 
 

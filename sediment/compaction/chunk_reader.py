@@ -10,11 +10,11 @@ A thread prepares the next chunk while the caller works on one.  Chunk boundarie
 Messages of magic 0 and 1 become equivalent batches of magic 2.
 
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
-checked to be the listed one.
+checked against the listing.
 
-Memory: two chunks (messages of magic 0 and 1 in both formats), and for each chunk the decompressed records, with the
-size of up to _AHEAD_CHUNKS chunks.  Kernels decompress most of them without the interpreter lock, on the reading thread
-and another one.
+Memory: two chunks (with messages of magic 0 and 1 in both formats), and for each chunk its decompressed records, at
+most as large as _AHEAD_CHUNKS chunks.  Kernels decompress most of them without the interpreter lock, on the reading
+thread and one more thread.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ChunkBoundaries:
 
 
 class FallbackRequiredError(Exception):
-    """A pass cannot clean the partition, and another has to follow; `status` is the sweep's reason."""
+    """A pass cannot clean the partition, and another pass has to follow; `status` is the sweep's reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -142,11 +142,12 @@ class Chunk:
 
 
 class ChunkReader:
-    """The reader of one partition's segments; a chunk is valid until the second one after it is prepared.
+    """The reader of one partition's segments; a chunk is overwritten when the second chunk after it is prepared.
 
     `every` is all segments of the partition; a segment's offsets end at the base of the next.
-    `decompressed_limit_bytes` bounds the records of one batch.  In segments not modified since `legacy_horizon_ms`,
-    tombstones of magic 0 and 1 have expired.  `progress` is called with the bytes of each chunk before it is yielded.
+    `decompressed_limit_bytes` bounds the records of one batch.  In segments last modified at or before
+    `legacy_horizon_ms`, tombstones of magic 0 and 1 have expired.  `progress` is called with the bytes of each chunk
+    before it is yielded.
     """
 
     def __init__(
@@ -178,7 +179,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Stop decompressing batches without survivors ahead; `survivors` is that of `sweep_chunk`."""
+        """Leave batches without survivors compressed from now on; `survivors` has the form that `sweep_chunk` takes."""
         self._survivors = survivors
 
     def size_bytes(self) -> int:
@@ -289,7 +290,7 @@ class ChunkReader:
         return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Decompress those batches of `ordinals` that kernels support; set their payloads and return their bytes."""
+        """Decompress the batches among `ordinals` that kernels support; set their payloads and return their bytes."""
         if not self._tools:
             self._tools = (find_tools(), find_tools())
         half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + decode.PADDING_BYTES
@@ -354,7 +355,7 @@ class ChunkReader:
         return chunk, status == LEGACY_MET
 
     def _boundaries_from_index(self, segment: SegmentRef) -> ChunkBoundaries:
-        """Return boundaries at batches that the offset index knows; the scan of each chunk checks them."""
+        """Return boundaries at batches that have an offset index entry; the scan of each chunk checks them."""
         positions = [0]
         if segment.log_bytes > CHUNK_BYTES and segment.offset_index_bytes:
             name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
@@ -372,7 +373,7 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Return True if the first batch is not compressed; then most likely no batch is."""
+        """Return True if the first batch is not compressed; most likely no batch is then."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.file(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
@@ -432,7 +433,7 @@ def _scan_readable(
 
 
 class SourceFiles:
-    """The one source segment that is open; opening a segment checks that the file is the listed one."""
+    """The one source segment that is open; opening a segment checks its file against the listing."""
 
     def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:
         self._directory = directory
@@ -446,7 +447,7 @@ class SourceFiles:
         return self._directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
 
     def file(self, segment: SegmentRef) -> ReadableFile:
-        """Return the segment's log, open until another segment is asked for.
+        """Return the segment's log, open until another segment is requested.
 
         Raises:
             SourceChangedError: the file differs from the listed one.

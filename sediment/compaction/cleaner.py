@@ -5,21 +5,23 @@
     filled     a map with offsets is filled forward first, and the log is filtered against it
 
 The plain pass is the default.  The scanned pass is used if the partition may hold transactions.  It is also used if the
-plain pass meets a transaction or an invalid chunk boundary.  The filled pass is used if the config bounds the map
-(Kafka's rule for a full map goes forward), or if offsets in the log do not increase.  If batches are unreadable and the
-caller keeps them, a pass scans the partition by rules that drop less (`corrupt_regions`).
+plain pass finds a transaction or an invalid chunk boundary.  The filled pass is used if the config bounds the map,
+because Kafka's rule for a full map needs a forward pass, or if offsets in the log do not increase.  If batches are
+unreadable and the caller keeps them, the scanned pass follows rules that drop less (`corrupt_regions`).
 
-A large partition can be cleaned in splits instead.  Each split is swept twice: for its keys (`collect_split_keys`),
-then with the survivors that the keys of all splits leave (`clean_split`).  Such passes are plain or scanned.
+A large partition can be cleaned in splits instead.  Each split is swept twice: first for its keys
+(`collect_split_keys`), then, with the survivors among the keys of all splits, to clean it (`clean_split`).  Such passes
+are plain or scanned.
 
-If 128 bits of a key's hash are not proof enough, whole keys are compared before each chunk is swept (`exact_keys`).  A
-collision starts the pass again with another seed.
+If the caller wants more proof than a 128-bit hash, whole keys are compared before each chunk is swept (`exact_keys`).
+A collision starts the pass again with another seed.
 
-A caller that cleans several partitions in turn may sweep the next while the last output of this one is written.
+A caller that cleans several partitions in turn may sweep the next partition while the last output of this one is
+written.
 
 Invariants
-* Nothing is renamed here.  Every file that is read is checked to be the one that was planned.
-* With `task_memory_bytes`, all memory together stays below it, or the partition is given up and stays unchanged.
+* Nothing is renamed here.  Every file that is read is checked against the plan.
+* With `task_memory_bytes`, the whole memory stays below it, or the partition is given up and stays unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`, which also writes; other
   modules of this package do no I/O, except that `split` spills a fold into a temporary file.
 """
@@ -51,15 +53,16 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
-_MOST_SEEDS = 8  # after collisions under all of them, chance does not explain them
+_MOST_SEEDS = 8  # collisions under all of these seeds cannot be chance
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
-    """The plan of a partition cleaned in splits, and the parameters that its tasks have to share.
+    """The plan of a partition that is cleaned in splits, and the parameters that its tasks share.
 
-    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is that of the
-    keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges that keys are folded in.
+    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is the seed of
+    the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the keys of each are
+    folded together.
     """
 
     plan: CleaningPlan
@@ -132,18 +135,17 @@ def sweep_log(
 
     With `task_memory_bytes`, which bounds the memory held, every output is written before this returns.
     `progress` is called with the bytes of each chunk after it was read and before it is used; its exceptions end the
-    cleaning.
-    `keep_unreadable` keeps unreadable batches as they are, and every record that their unknown contents could make
-    wrong to drop.  `unreadable` of the groups names them, and the checkpoint stays below them.
-    `exact_keys` treats two keys as one only if their bytes are equal; the keys are held in memory then.  Otherwise keys
-    with equal hashes are one.
+    cleaning.  `keep_unreadable` keeps unreadable batches unchanged, and also every record that must not be dropped
+    because their content is unknown.  `unreadable` of the groups names these batches, and the checkpoint stays below
+    them.  With `exact_keys`, two keys are the same only if their bytes are equal, and the keys are held in memory.
+    Otherwise keys with equal hashes are the same.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, and is not to be kept.
         CorruptIndexError: the transaction index contradicts a marker.
         SourceChangedError: the segments are not those that were planned.
         MapFullError: the bounded offset map cannot hold the first batch of the dirty range.
-        MemoryBudgetError: `task_memory_bytes` does not hold the keys and the survivors.
+        MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
         HashCollisionError: two keys have one hash under every seed that was tried.
 
     Source: kafka-log 02 §3-§6.
@@ -175,7 +177,7 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: what the next pass does, given the errors of those before."""
+    """The retry policy of one partition: it chooses the next pass by the errors of the passes before."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
@@ -211,7 +213,7 @@ class _Attempts:
                 if not self._seeds_left:
                     raise self._no_chance(error) from error
             case _:
-                # The scan reads headers before checksums are checked: a corrupt batch can look like a contradiction.
+                # The scan reads headers before checksums are checked, so a corrupt batch can look like a contradiction.
                 is_looked_for = self._keep_unreadable or isinstance(error, CorruptIndexError)
                 if self.corrupt.by_segment or not is_looked_for:
                     raise error
@@ -226,7 +228,7 @@ class _Attempts:
             f"two different keys have one hash under each of {_MOST_SEEDS} seeds",
             path=str(self._plan.view.listing.path),
             offset=collision.offset,
-            advice="nothing was changed; --key-equality hash would take the two for one key",
+            advice="nothing was changed; --key-equality hash would treat the two as one key",
         )
 
 
@@ -249,7 +251,7 @@ def scan_log(
 def collect_split_keys(
     work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
 ) -> Iterator[KeyRun]:
-    """Sweep a split, one of `splits`, for its keys alone; yield its runs, newest first, as they become complete.
+    """Sweep a split, one of `splits`, only for its keys; yield its runs, newest first, as they become complete.
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
@@ -304,7 +306,7 @@ def _part_writer(plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: 
 
 @contextmanager
 def _errors_of(plan: CleaningPlan) -> Iterator[None]:
-    """Name the partition in errors; translate those of splits that need a fallback and of segments that are gone."""
+    """Name the partition in errors; translate the errors of missing segments, and of splits that need a fallback."""
     try:
         with errors_of_partition(plan.view.listing.partition):
             yield

@@ -8,7 +8,7 @@
 1. Fill a map with offsets forward, if records are filtered by offset.
 2. Sweep the groups, newest first; each output is written while the next group is swept.
 
-A split takes two passes: `collect_keys`, then `clean_split` with the survivors that the keys of all splits leave.
+A split takes two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
 
 Memory: the map, two outputs (one of them being written) of survivors only, two chunks with some of their records
 decompressed, and the largest batch.
@@ -40,8 +40,8 @@ class CleaningPass:
     """One attempt at one partition or one split of it.
 
     `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `filter_by` is how
-    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is that of the keys' hashes; None: a
-    random one.  `writer` may be left out of a pass that writes nothing.
+    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed of the keys' hashes, None
+    for a random seed.  A pass that writes nothing needs no `writer`.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish))
         except BaseException:
-            # The caller removes the parts, and has to find all of them.
+            # The caller removes the parts, so every write must have ended.
             wait(pending)
             raise
         return pending[::-1]
@@ -173,7 +173,7 @@ class CleaningPass:
         """Clean the groups of a split.
 
         Raises:
-            SourceChangedError: the split does not hold the batches that `survivors` is about.
+            SourceChangedError: the split does not hold the batches to which `survivors` belongs.
         """
         self._kernels.begin_split(split.end_offset, INT64_MAX)
         self._kernels.use_survivors(survivors.bits)
@@ -184,10 +184,10 @@ class CleaningPass:
         return cleaned
 
     def _check_split_start(self, split: Split) -> None:
-        """Check that no offset of the split lies below its first segment; the split below may then end there.
+        """Check that no offset of the split lies below its first segment, because the next older split ends there.
 
         Raises:
-            FallbackRequiredError: one does, so offsets do not increase from one split to the next.
+            FallbackRequiredError: an offset does, so offsets do not increase from one split to the next.
         """
         if self._kernels.state[registers.LAST_BASE_OFFSET] < split.groups[0].base_offset:
             raise FallbackRequiredError(OFFSETS_NOT_INCREASING)

@@ -1,4 +1,4 @@
-"""The part of a topic's config that compaction depends on.
+"""The part of a topic's config that compaction uses.
 
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).  The tests of
 `jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs. The code
@@ -28,7 +28,7 @@ class CompactionConfig:
     """A segment with a record younger than this is not compacted, nor is any later segment; 0: no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
-    """A log is compacted whatever its dirty ratio if its dirty part begins with a record older than this."""
+    """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""
 
     delete_retention_ms: int | None = 86_400_000
     """The time for which tombstones and transaction markers survive after they were first cleaned.
@@ -37,16 +37,16 @@ class CompactionConfig:
     """
 
     segment_bytes: int = 1_073_741_824
-    """Sources of one cleaned segment have `.log` files of at most this size together (02 §5)."""
+    """The sources of one cleaned segment have `.log` files of at most this total size (02 §5)."""
 
     segment_index_bytes: int = 10_485_760
-    """The same for their `.index` files, and for their `.timeindex` files."""
+    """The same limit for their `.index` files, and for their `.timeindex` files."""
 
     index_interval_bytes: int = 4096
     """Two index entries have more than this many bytes of log between them."""
 
     max_message_bytes: int = 1_048_588
-    """The largest batch that an append accepts; larger ones are cleaned all the same."""
+    """The largest batch that an append accepts; larger batches in the log are cleaned too."""
 
     dedupe_buffer_bytes: int | None = None
     """The bytes of the offset map in one round, at 24 bytes a slot; None: the map has no limit."""
@@ -69,7 +69,7 @@ class CompactionConfig:
     def next_horizon_ms(self, now_ms: int) -> int | None:
         """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
 
-        It writes none above INT64_MAX.  A broker's sum overflows there, and a broker ignores a negative horizon.
+        No horizon is above INT64_MAX.  A broker's sum overflows there, and a broker ignores a negative horizon.
         """
         if self.delete_retention_ms is None:
             return None
@@ -77,7 +77,7 @@ class CompactionConfig:
         return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
 
     def legacy_horizon_ms(self, clean_mtime_ms: int | None) -> int:
-        """Return the time up to which last modified segments lose tombstones of magic 0 and 1, which have no horizon.
+        """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired.
 
         `clean_mtime_ms` is the modification time of the last clean segment, None without one.
 

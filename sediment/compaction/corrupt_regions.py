@@ -3,16 +3,16 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones of this and later segments stay, and so do all markers
 
-docs/trust/corruption.md explains the reasons.  This module is used only if a cleaning met a corrupt batch and its
-caller asked to keep such batches.
+docs/trust/corruption.md explains the reasons.  This module is used only if a cleaning finds a corrupt batch and its
+caller keeps such batches.
 
-Every batch is read as a consumer reads it.  An unreadable region ends at the first position from which reading can
-certainly continue:
+Every batch is read in the way a consumer reads it.  An unreadable region ends at the first position from which reading
+can certainly continue:
 1. a good batch to which the lengths of the bad batches lead; else
 2. a good batch that has an offset index entry; else
 3. the segment's end.
 
-Invariants: this module reads files and writes none; it trusts nothing in an unreadable batch, not even its header.
+Invariants: this module reads files and writes none; it trusts nothing in an unreadable batch, not even the header.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ NOTHING_CORRUPT = CorruptRegions({}, frozenset())
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are by base offset of the segment.  `certain_end_offset` is the base offset of a segment; below it, the
-    result is the same as without corruption, so a later round need not clean that part again.
+    `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment;
+    below it, the result is the same as without corruption, so a later round need not clean that part again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -120,7 +120,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
 
 
 def first_error(plan: CleaningPlan, corrupt: CorruptRegions) -> CorruptBatchError:
-    """Return the error of the first batch that cannot be read; there is one."""
+    """Return the error of the first batch that cannot be read; such a batch exists."""
     first = corrupt.by_segment[min(corrupt.by_segment)][0]
     return CorruptBatchError(
         first.what,
@@ -315,7 +315,7 @@ def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progre
 
 
 def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> None:
-    """Keep the header of each active producer's last readable batch; its last batch may be unreadable."""
+    """Keep the header of each active producer's last readable batch, because its very last batch may be unreadable."""
     waiting = {entry.producer_id for entry in plan.view.producers}
     for base in sorted(scans, reverse=True):
         for producer_id in waiting & scans[base].last_batches.keys():
@@ -326,7 +326,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 class _SegmentScan:
     """The headers of one segment's readable batches, and its unreadable bytes in pieces.
 
-    `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch there.
+    `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch.
     """
 
     def __init__(self, directory: Path, segment: SegmentRef, unreadable: Sequence[UnreadableBatch], fs: Fs) -> None:
@@ -399,7 +399,7 @@ class _SegmentScan:
             self._ordinals.append(self._batches + int(index))
 
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
-        """Return the scan's result; every transaction index entry of the segment survives, because its marker does."""
+        """Return the scan's result; all transaction index entries of the segment survive, because all markers do."""
         base = self.segment.base_offset
         kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
         return ChunkBoundaries(

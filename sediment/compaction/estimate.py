@@ -1,11 +1,11 @@
 """An estimate of the log that cleaning would leave, from a sample of its records.
 
-The number of different keys is estimated as databases estimate the distinct values of a column from sampled rows: by
-the hybrid of Haas and others.  It uses the first-order jackknife if keys are about equally frequent, and Shlosser's
-estimator if a test of the sample says that they are not.  Both are exact if the sample is the whole log.  The jackknife
-is also exact if no key occurs twice, and if every key occurs many times.
+The number of different keys is estimated with the hybrid of Haas and others, which databases use to estimate the
+distinct values of a column from sampled rows.  It uses the first-order jackknife if keys are about equally frequent,
+and Shlosser's estimator if a test of the sample says that they are not.  Both are exact if the sample is the whole log.
+The jackknife is also exact if no key occurs twice, or if every key occurs many times.
 
-Invariant: `estimate_segments` alone reads; everything else takes and returns values.
+Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
 VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that stay.
@@ -52,7 +52,7 @@ class SampledBatches:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected log after cleaning; `sampled_bytes` of it were read, `key_bytes` is the size of the keys alone.
+    """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of the keys alone.
 
     `tombstones_waiting` counts the tombstones that stay.  Their batches lose them between `first_horizon_ms` and
     `last_horizon_ms`, which are None if no such batch has or gets a horizon.
@@ -151,7 +151,7 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Return True if equally frequent keys would hardly ever have such counts, by a chi-square test at 97.5 %."""
+    """Return True if equally frequent keys would hardly ever give these counts, by a chi-square test at 97.5 %."""
     freedom = counts.size - 1
     if freedom < 1:
         return False
@@ -165,7 +165,7 @@ def _is_skewed(counts: Int64s) -> bool:
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
     """Estimate the result of cleaning a log of `log_bytes`, of which `sample` is an evenly spread part.
 
-    `next_horizon_ms` is the delete horizon that cleaning writes into batches without one; None: it writes none.
+    `next_horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
     """
     rows = sample.rows
     sampled_bytes = int(rows["size_bytes"].sum())

@@ -6,10 +6,10 @@
 
 The rest of the cleaner identifies a key by its 128-bit hash.  Here each key of a chunk is looked up before the chunk is
 swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
-starts another one with a new seed.  So a finished cleaning never treated two keys as one.
+starts another one with a new seed.  So a cleaning that finishes never treats two keys as one.
 
 Invariants
-* All keys that a sweep looks up are checked, in the sweep's order; at least those that enter its map are remembered.
+* All keys that a sweep looks up are checked, in the sweep's order; at least the keys that enter its map are remembered.
 * Keys are hashed as the sweep hashes them.
 * A key in a block never moves.
 """
@@ -120,7 +120,8 @@ def prove_chunk(
 ) -> int:
     """Check the keys of the batches below CURSOR, last batch first; remember keys at `first_mapped_offset` and above.
 
-    The call can be repeated: it remembers no key of a batch before all memory that the batch needs is available.
+    The call can be repeated, because no key of a batch is remembered before all memory that the batch needs is
+    available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -184,7 +185,7 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys that one cleaning of one partition has met; `seed` and `secrets` are those of its hashes."""
+    """The keys that one cleaning of one partition has read; `seed` and `secrets` belong to its hashes."""
 
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)
@@ -204,7 +205,8 @@ class ExactKeys:
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
         """Compare the keys of a chunk with earlier keys that have the same hash, and remember them.
 
-        `check_memory` is called with the bytes to be held before they are allocated; its exceptions end the check.
+        `check_memory` is called before bytes are allocated, with the bytes that will be held; its exceptions end the
+        check.
 
         Raises:
             HashCollisionError: two keys have one hash.
@@ -260,7 +262,7 @@ class ExactKeys:
             self._state[END_ADDRESS] = block.ctypes.data + size_bytes
 
     def _hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to memory that a kernel may read past the end of; return (address, bytes)."""
+        """Copy decompressed records to memory past whose end a kernel may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self._payload.size < size_bytes + PADDING_BYTES:
             self._payload = padded_buffer(2 * size_bytes)

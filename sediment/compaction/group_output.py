@@ -32,7 +32,7 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` names all of them, including half-written ones."""
+    """The writer of one partition's parts; `written` names all of them, even those that are half-written."""
 
     directory: Path
     config: CompactionConfig
@@ -94,7 +94,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes would not change; the log would not, because no batch changed."""
+        """Return True if the indexes would not change; the log does not change, because no batch does."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -169,7 +169,7 @@ class GroupOutput:
         state[registers.CURSOR] -= 1
 
     def take(self) -> None:
-        """Take over the results of the sweep from its registers."""
+        """Read the results of the sweep from its registers."""
         state = self._state
         self._start = int(state[registers.OUT_START])
         self._changed = bool(state[registers.CHANGED])
@@ -202,7 +202,7 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return memory to fill downward.  If the task has a limit, it is fresh memory, so only used pages count."""
+        """Return memory to fill downward.  If the task has a limit, the memory is new, so only used pages count."""
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
         return anonymous_memory(size_bytes, in_large_pages=False)

@@ -21,7 +21,7 @@ from sediment.segment_io.units import NS_PER_MS
 
 @dataclass(frozen=True, slots=True)
 class SegmentGroup:
-    """Neighbouring segments that become one segment; at least one.
+    """One or more neighbouring segments that become one segment.
 
     `last_offset` is the largest offset that the last segment can hold: one below the next segment's base, or below the
     first uncleanable offset.
@@ -32,7 +32,7 @@ class SegmentGroup:
 
     @property
     def base_offset(self) -> int:
-        """Return the base offset of the first segment, which is also that of the cleaned segment."""
+        """Return the base offset of the first segment, which is also the base offset of the cleaned segment."""
         return self.segments[0].base_offset
 
     @property
@@ -46,8 +46,8 @@ class CleaningPlan:
     """The values that cleaning one partition needs.
 
     `end_offset` is the first offset that the offset map does not cover.  A bounded map can end earlier; the cleaner
-    then groups again up to its end.  `aborted` are the aborted transactions that begin below the range's end; their
-    markers may be anywhere in the log.
+    then groups again, up to the end of the map.  `aborted` are the aborted transactions that begin below the range's
+    end; their markers may be anywhere in the log.
     """
 
     view: LogView
@@ -71,7 +71,7 @@ class CleaningPlan:
 
     @property
     def dirty_segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments from the one that contains the first dirty offset on."""
+        """Return the segment that contains the first dirty offset, and all later segments."""
         return tuple(s for s in self.segments if s.base_offset >= self.dirty_base_offset)
 
     @property
@@ -81,7 +81,7 @@ class CleaningPlan:
 
     @property
     def may_hold_transactions(self) -> bool:
-        """True if a file beside the log mentions transactions; in the log the sweep finds them."""
+        """True if a file beside the log mentions transactions; the sweep finds those that only the log shows."""
         return (
             bool(self.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
@@ -95,7 +95,7 @@ class CleaningPlan:
 
     @property
     def legacy_horizon_ms(self) -> int:
-        """Return the time up to which last modified segments lose tombstones of magic 0 and 1."""
+        """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired."""
         clean = [s for s in self.view.listing.segments if s.base_offset < self.range.first_dirty_offset]
         return self.config.legacy_horizon_ms(clean[-1].mtime_ns // NS_PER_MS if clean else None)
 
@@ -143,7 +143,7 @@ def group_segments(
 
 
 def isolate(groups: Sequence[SegmentGroup], bases: Container[int]) -> tuple[SegmentGroup, ...]:
-    """Return `groups` with each segment whose base offset is in `bases` in a group of its own."""
+    """Return `groups`, in which each segment whose base offset is in `bases` has its own group."""
     isolated: list[SegmentGroup] = []
     for group in groups:
         runs: list[list[SegmentRef]] = []
@@ -179,7 +179,7 @@ class _Sizes:
     def of(cls, segment: SegmentRef) -> _Sizes:
         """Return the sizes of `segment`; its indexes count in whole entries, because inactive indexes are trimmed.
 
-        A missing index counts as 0; writers keep the entries that fit.
+        A missing index counts as 0; if the new index becomes too large, the writer keeps the entries that fit.
         """
         return cls(
             segment.log_bytes,

@@ -9,7 +9,7 @@
     RUN_FULL                sets the collected keys aside and starts an empty map
     OFFSETS_NOT_INCREASING  raises FallbackRequiredError
     BEYOND_SIGHTED          raises SourceChangedError
-    any other status        raises what a decoder says about the batch
+    any other status        raises the decoder's error for the batch
 
 It owns the registers, the map, the working memory of the kernels and the memory budget of a task.
 """
@@ -61,7 +61,7 @@ from sediment.segment_io.format.rebuild import NO_HORIZON
 if TYPE_CHECKING:
     from sediment.compaction.exact_keys import ExactKeys
 
-_MAP_SLOT_BYTES = 24  # bytes that Kafka counts for a key; log.cleaner.dedupe.buffer.size is given in these
+_MAP_SLOT_BYTES = 24  # bytes that Kafka counts for a key in log.cleaner.dedupe.buffer.size
 _FIRST_RECORDS = 4096
 _NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 
@@ -69,8 +69,8 @@ _NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 class KernelDriver:
     """The kernels' state in one pass over one partition.
 
-    `seed` is that of the keys' hashes.  `being_written_bytes` are those of an output that another thread still writes;
-    they count against the memory budget.
+    `seed` is the seed of the keys' hashes.  `being_written_bytes` is the size of an output that another thread still
+    writes; it counts against the memory budget.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class KernelDriver:
         rules[registers.MAP_LIMIT] = _map_limit(plan.config)
 
     def begin_split(self, end_offset: int | None, run_limit: int) -> None:
-        """Prepare a split below `end_offset` (None: the newest); runs end at `run_limit` keys."""
+        """Prepare a split below `end_offset` (None for the newest split); runs end at `run_limit` keys."""
         self._rules[registers.RUN_LIMIT] = run_limit
         self.state[registers.LAST_BASE_OFFSET] = INT64_MAX if end_offset is None else end_offset
         self.state[registers.RECORDS] = 0
@@ -158,14 +158,14 @@ class KernelDriver:
         return keys
 
     def met(self) -> SplitContents:
-        """Return how many records the sweep of the split has met, and the digest of its batches."""
+        """Return the number of records that the sweep of the split has read, and the digest of its batches."""
         assert self._digest is not None
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
     def changed(self) -> SourceChangedError:
-        """Return the error of segments that are not those of an earlier sweep."""
+        """Return the error for segments that differ from those of an earlier sweep."""
         return SourceChangedError(
-            "the segments do not hold the batches that an earlier sweep saw in them",
+            "the segments do not hold the batches that an earlier sweep read from them",
             path=str(self._plan.view.listing.path),
             advice="another process writes to this directory; stop it and run again",
         )
@@ -214,7 +214,7 @@ class KernelDriver:
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
-        """Call a resumable kernel until the chunk is done, and give it what it asks for; return False at MAP_FULL."""
+        """Call a resumable kernel until the chunk is done, and satisfy its requests; return False at MAP_FULL."""
         state = self.state
         batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
@@ -266,7 +266,7 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first need; the sweep itself then compresses the next batches if it can.
+            # Loaded at the first request; from then on the sweep compresses batches itself if it can.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
@@ -276,13 +276,13 @@ class KernelDriver:
 
     # --------------------------------------------------------------------------------------------- comparing whole keys
     def _compare_keys(self) -> ExactKeys:
-        # Imported late: its kernels compile only for a cleaning that needs them.
+        # Imported late, so its kernels compile only for a cleaning that needs them.
         from sediment.compaction.exact_keys import ExactKeys
 
         return ExactKeys(self._seed, self._secrets, self._reader)
 
     def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
-        """Check before a chunk is used that no hash in it stands for two keys."""
+        """Check, before a chunk is used, that no two keys share a hash in it."""
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,
@@ -292,10 +292,10 @@ class KernelDriver:
 
     # ------------------------------------------------------------------------------------------------ the memory budget
     def check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
-        """Check that the memory held, with room for `more_keys`, is within the task's limit, if it has one.
+        """Check that the memory for the keys held and `more_keys` is within the task's limit, if it has one.
 
         Raises:
-            MemoryBudgetError: it is not.
+            MemoryBudgetError: the memory exceeds the limit.
         """
         limit_bytes = self._config.task_memory_bytes
         if limit_bytes == INT64_MAX:
@@ -317,7 +317,7 @@ class KernelDriver:
 
 
 def release_shared_memory() -> None:
-    """Free the pages that a process keeps for its next partition; a partition with a memory limit needs them."""
+    """Free the pages that a process keeps for its next partition, because they count against a memory limit."""
     TABLE_PAGES.clear()
     OUTPUT_PAGES.clear()
 
@@ -341,7 +341,7 @@ class WorkingMemory:
         )
 
     def reserve_run(self, keys: int) -> None:
-        """Make room for the keys of a run; those collected so far stay."""
+        """Make room for the keys of a run; the keys collected so far stay."""
         larger, used = _run_of(1 << (keys - 1).bit_length()), len(self.run.mapped)
         larger.hashes[:used] = self.run.hashes
         larger.mapped[:used] = self.run.mapped
@@ -358,7 +358,7 @@ class WorkingMemory:
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to memory that kernels may read past the end of; return (address, bytes)."""
+        """Copy decompressed records to memory past whose end kernels may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + decode.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)
@@ -366,7 +366,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the bytes of the buffers; the columns of a run, which a budget bounds by RUN_LIMIT, do not count."""
+        """Return the bytes of the buffers, without the columns of a run, which RUN_LIMIT bounds."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 

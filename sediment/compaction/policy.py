@@ -5,8 +5,8 @@
 
 Invariants
 * Pure; `now_ms` is the only clock.
-* `first_uncleanable_offset` is the base of a segment.  It is never beyond the active segment's base, nor beyond the
-  last stable offset (and so the high watermark), nor, after an unclean stop, beyond the recovery point's segment.
+* `first_uncleanable_offset` is the base of a segment.  It is never above the base of the active segment, the last
+  stable offset (and so the high watermark) or, after an unclean stop, the base of the recovery point's segment.
 * Time alone never shrinks the cleanable range.
 """
 
@@ -46,8 +46,8 @@ class CleanableRange:
 
     `first_uncleanable_offset` is a segment base.  A segment counts in both `clean_bytes` and `cleanable_bytes` if
     `first_dirty_offset` is in its middle.  `must_compact`: the maximum compaction lag is exceeded.  `force_checkpoint`
-    is a new cleaner checkpoint to write even if the log is not cleaned; None: write none.  `unblocks_at_ms` is the
-    first moment at which time alone unblocks the log; None: it never does.  `reason` is a sentence for an operator.
+    is a new cleaner checkpoint to write even if the log is not cleaned, or None.  `unblocks_at_ms` is the first moment
+    at which time alone unblocks the log, or None if it never does.  `reason` is a sentence for an operator.
     """
 
     first_dirty_offset: int
@@ -81,7 +81,7 @@ def cleanable_range(
 
 
 def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
-    """Return the logs that may be cleaned, the largest cleanable ratio first; an exceeded lag gives no priority.
+    """Return the logs that may be cleaned, largest cleanable ratio first; an exceeded maximum lag gives no priority.
 
     Source: kafka-log 02 §2, steps 3-5.
     """
@@ -102,7 +102,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
         case BlockingRule.NO_HIGH_WATERMARK:
             return "replication-offset-checkpoint does not list the partition, so its high watermark is unknown"
         case BlockingRule.NOTHING_DIRTY:
-            return f"the log holds nothing from first dirty offset {cleanable.first_dirty_offset} on"
+            return f"the log is empty from first dirty offset {cleanable.first_dirty_offset} on"
         case BlockingRule.ACTIVE_SEGMENT:
             return (
                 f"everything from first dirty offset {cleanable.first_dirty_offset} on is in the active segment "
@@ -130,7 +130,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
 
 
 def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:
-    """Return the first dirty offset, and the checkpoint that replaces one outside the log (02 §2.1)."""
+    """Return the first dirty offset, and the checkpoint to write if the stored one is outside the log (02 §2.1)."""
     start, checkpoint = view.log_start_offset, view.first_dirty_checkpoint
     if from_start or checkpoint is None:
         return start, None
@@ -166,7 +166,7 @@ class _Segments:
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Return the bytes from the segment that contains `offset` up to that of index `end`, exclusive."""
+        """Return the bytes from the segment that contains `offset` up to the segment with index `end`, exclusive."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:
@@ -176,7 +176,7 @@ class _Segments:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules for one log at any moment."""
+    """The rules for one log, for any moment."""
 
     view: LogView
     config: CompactionConfig
@@ -208,7 +208,7 @@ class _Rules:
     def first_unblocked_ms(self) -> int | None:
         """Return the first moment at which no rule blocks, or None if time alone does not unblock the log.
 
-        Over time a range only grows, and only when a segment's lag ends or the maximum lag is exceeded.
+        Over time a range only grows: when the lag of a segment ends, or when the maximum lag is exceeded.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())
@@ -243,7 +243,7 @@ class _Rules:
         return BlockingRule.DIRTY_RATIO
 
     def _blocking_bound(self, bounds: dict[BlockingRule, int]) -> BlockingRule:
-        """Return the rule to name if no byte is cleanable."""
+        """Return the rule to report if no byte is cleanable."""
         first, segments = self.first_dirty_offset, self.segments
         if first >= self.view.log_end_offset or segments.bytes_between(first, len(segments.bases)) == 0:
             return BlockingRule.NOTHING_DIRTY
@@ -255,7 +255,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """Return the first moment at which a dirty segment exceeds the maximum lag; a time far ahead if none can."""
+        """Return the first moment at which a dirty segment exceeds the maximum lag; a far future time if none can."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

@@ -1,6 +1,6 @@
-"""The prepared swap: the files that cleaning hands to the committer and the segments they replace, also as JSON.
+"""The prepared swap: the files that cleaning passes to the committer, and the segments they replace; also as JSON.
 
-Invariant: every file named here was written and synced under an attempt-unique `.part` name; nothing was renamed.
+Invariant: every file named here was written and synced under a `.part` name unique to the attempt; nothing was renamed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CleanStats:
 
     `tombstones_waiting` counts the tombstones kept.  Their batches lose them between `first_horizon_ms` and
     `last_horizon_ms`; if no such batch has a delete horizon, the first is greater than the last.
-    `batches_without_horizon` got none because delete.retention.ms is not stated.
+    `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is not stated.
     """
 
     messages_read: int = 0
@@ -74,10 +74,10 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` says why.
+    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` gives the reason.
 
-    `segment` is its base offset; `position` is a byte position in its `.log`; `offset` is the one after the last offset
-    of the batch before.
+    `segment` is its base offset; `position` is a byte position in its `.log`; `offset` follows the last offset of the
+    batch before.
     """
 
     segment: int
@@ -91,7 +91,7 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments and their replacement; without `parts` the sources stay, usually because nothing would change.
 
-    There is usually one part; there are more if the result does not fit one segment file (2 GiB, or 2^31 offsets).
+    There is usually one part; several are needed if the result does not fit one segment file (2 GiB, or 2^31 offsets).
     """
 
     sources: tuple[SegmentRef, ...]

@@ -1,4 +1,4 @@
-"""Errors while segments are read: they name the partition, and a segment that is gone is one that changed."""
+"""Errors while segments are read: they name the partition, and a segment that is gone counts as changed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sediment.segment_io.format.names import TopicPartition
 
 @contextmanager
 def errors_of_partition(partition: TopicPartition) -> Iterator[None]:
-    """Name `partition` in errors that do not; translate those of files that went away."""
+    """Name `partition` in errors that do not; translate errors of files that are gone."""
     try:
         yield
     except FileNotFoundError as error:
         raise SourceChangedError(
-            "a segment went away while it was cleaned",
+            "a segment was removed while it was cleaned",
             partition=str(partition),
             path=str(error.filename),
             advice="another process deletes from this directory; stop it and run again",

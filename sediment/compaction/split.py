@@ -4,12 +4,12 @@
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-For each key, a sweep needs to know if the key occurs nearer to the log's end.  Inside a run, the sweep's own map shows
-this.  Across runs, the order of the runs shows it, because offsets increase; a log whose offsets do not increase is not
-split.
+For each key, a sweep needs to know whether the key occurs nearer to the log's end.  Inside a run, the sweep's own map
+shows this.  Across runs, the order of the runs shows it, because offsets increase; a log whose offsets do not increase
+is not split.
 
-1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes),
-   a bit for each that entered the map, and the numbers of their records as steps.
+1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
+   each), a bit for each key that says if it entered the map, and the numbers of their records as steps.
 2. `fold_range` reads the blobs of one range, newest run first.  It answers each split with the numbers of the records
    that no newer run supersedes: the survivors.
 3. `collect_survivors` joins the answers of all ranges into the bitmap of one split.
@@ -17,8 +17,8 @@ split.
 Keys and values never leave their split.
 
 Invariants
-* All records of a split are numbered, from its end on.  Two sweeps that meet the same batches number them alike;
-  `SplitContents` proves that they do.
+* All records of a split are numbered, from its end on.  Two sweeps that read the same batches give the records the same
+  numbers; `SplitContents` proves that the batches are the same.
 * Only the fold does I/O: it spills into a temporary file.
 """
 
@@ -53,7 +53,7 @@ _MAPPED_KEY_BYTES = 43
 _BLOB_HEAD = struct.Struct("<II")  # its number in its run and range, and the number of its keys
 _COUNT = struct.Struct("<Q")  # the number of records in an answer
 _MOST_BLOB_KEYS = 1 << 16  # slightly more than 1 MiB
-_PACKED_KEYS = 1 << 22  # gathered in memory by Spark's shuffle, about 70 MiB
+_PACKED_KEYS = 1 << 22  # Spark's shuffle holds these in memory, about 70 MiB
 _ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes them
 _KEYS_AHEAD = 16
 _LOW_HALF = np.uint64(0xFFFFFFFF)
@@ -61,7 +61,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; if `needs_scan`, it can be after a forward scan, else only whole."""
+    """The log cannot be cleaned in these splits: only after a forward scan if `needs_scan`, otherwise only whole."""
 
     def __init__(self, needs_scan: bool) -> None:
         super().__init__(needs_scan)
@@ -96,7 +96,7 @@ class RunNumber:
 
 @dataclass(frozen=True, slots=True)
 class SplitContents:
-    """The number of records that a sweep met in a split, and a digest of all batches."""
+    """The number of records that a sweep read in a split, and a digest of all batches."""
 
     records: int
     digest: int
@@ -106,9 +106,9 @@ class SplitContents:
 class KeyRun:
     """The latest occurrences of keys in one run, columns of n keys.
 
-    `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are those of the
-    records.  `met` is the part of the split that was swept so far; for the last run, which may be empty, it is the
-    whole split.
+    `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the numbers
+    of the records.  `met` is the part of the split that was swept so far; for the last run, which may be empty, it is
+    the whole split.
     """
 
     number: RunNumber
@@ -120,7 +120,7 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """A bit for each record of a split, by its number: 1 if the record survives; `of` is the split's contents."""
+    """A bit for each record of a split, by its number: 1 if the record survives; `of` are the contents of the split."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
@@ -193,7 +193,7 @@ def _sort_by_range(
     following: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> None:
-    """Set `order` to the keys sorted by range and age, and `edges`, int64[ranges + 1], to the starts of ranges in it.
+    """Set `order` to the keys sorted by range and age, and `edges`, int64[ranges + 1], to where its ranges begin.
 
     `edges` must be all zeros; `following`, int64[ranges], is working memory.
     """
@@ -296,7 +296,7 @@ def fold_range(
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) per split.
 
     Memory stays within `budget_bytes` plus the answers.  If the blobs need more than half of the budget, they spill to
-    a file in `scratch`.  If the keys do, they are folded in several passes over that file.
+    a file in `scratch`.  If the keys need more, they are folded in several passes over that file.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []

@@ -5,7 +5,7 @@
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: pure, so that a plan predicts the choice of the run.  An estimate is made only if it decides.
+Invariant: pure, so a plan predicts the choice of the run.  An estimate is made only if the choice depends on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sediment.compaction.estimate import Estimate
     from sediment.compaction.grouping import CleaningPlan
 
-MAPPED_KEY_BYTES = 48  # most memory of a worker for one key
+MAPPED_KEY_BYTES = 48  # the most memory that a worker needs for one key
 COMPARED_KEY_BYTES = 72  # additional memory for one compared key, not counting the key itself
 SPLIT_FROM_BYTES = 4 << 30  # a smaller partition occupies its slot too briefly to delay the run
 _LEAST_RECORD_BYTES = 32  # records are hardly ever smaller in logs of gigabytes
@@ -43,7 +43,7 @@ class KeyEquality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The inputs of the choice other than the partition.  `asked` is the strategy that the caller wants; None: choose.
+    """The inputs of the choice other than the partition.  `asked` is the strategy that the caller wants, or None.
 
     `all_bytes` is the size of all partitions of the run, `slots` the number of tasks that run at once, and
     `task_memory_bytes` the memory limit of one task.
@@ -93,7 +93,7 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
             f"{log_bytes} of the run's {resources.all_bytes} bytes would keep one of {resources.slots} slots busy for "
             "longer than the others",
         )
-    return StrategyChoice(Strategy.WHOLE, f"one task sweeps the {log_bytes} bytes of a partition, nothing is shuffled")
+    return StrategyChoice(Strategy.WHOLE, f"one task sweeps the {log_bytes} bytes of a partition, without a shuffle")
 
 
 def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
@@ -105,6 +105,6 @@ def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Est
             raise MemoryBudgetError(
                 f"comparing about {found.keys} whole keys takes {needed_bytes} bytes in one task, and a task may hold "
                 f"{resources.task_memory_bytes}",
-                advice="--key-equality hash cleans the partition in splits, which need less",
+                advice="--key-equality hash cleans the partition in splits, which need less memory",
             )
     return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that holds all of them")

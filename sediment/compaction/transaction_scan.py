@@ -25,7 +25,7 @@ from sediment.segment_io.segment.reader import HeaderScan
 def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, ChunkBoundaries]:
     """Return chunk boundaries, batch flags and surviving transaction index entries of the plan's segments.
 
-    They are by base offset of the segment.
+    All three are keyed by the base offset of the segment.
 
     Raises:
         CorruptBatchError: a header is malformed, or a segment ends inside a batch.
@@ -49,8 +49,8 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
 def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
     """Return the position that the offset index of the first dirty segment gives for the first dirty offset.
 
-    Kafka's second state begins there, not at the segment's first batch.  It knows a transaction whose marker lies
-    between the two only from the index entry.
+    Kafka's second state begins at this position, not at the segment's first batch.  For a transaction whose marker lies
+    between the two, that state knows only the index entry.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):
@@ -78,7 +78,7 @@ def _scan_segment(
     for rows in headers:
         progress(int(rows["size_bytes"].sum()))
         flags, kept, contradicted = filtering.classify(rows)
-        # Below the log start a broker's cleaner drops index entries of data that it keeps.
+        # Below the log start offset, a broker's cleaner drops index entries whose data it keeps.
         if contradicted >= 0 and rows[contradicted]["last_offset"] >= log_start_offset:
             raise _contradiction(path, rows[contradicted])
         if mapping is not None:
@@ -110,7 +110,7 @@ def _scan_segment(
 
 
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
-    """Return the error of a marker that the transaction index contradicts.
+    """Return the error for a marker that the transaction index contradicts.
 
     If it were ignored, a cleaning would keep aborted records as latest values, or drop committed records as aborted.
     """

@@ -35,9 +35,9 @@ _END_OFFSET = 21
 
 
 def warm_up(*, everything: bool = False) -> None:
-    """Run each kind of pass over the tiny log, and leave no file.
+    """Run each kind of pass over the tiny log; no file remains.
 
-    `everything` also compiles kernels that only an explicit option needs.
+    With `everything`, also compile kernels that only an explicit option needs.
     """
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)

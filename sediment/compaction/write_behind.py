@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 class WriteBehind:
-    """A thread that does the writes of one other thread, in order; the first write starts it."""
+    """A thread that performs the writes of one other thread, in order; the first write starts it."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -38,7 +38,7 @@ class WriteBehind:
         return future
 
     def settle(self) -> None:
-        """Wait until no write runs; the futures hold the errors."""
+        """Wait until no write is running; the futures hold the errors."""
         if self._last is not None:
             wait([self._last])
             self._last = None

@@ -1,1 +1,1 @@
-"""Ownership of log directories: `directory` for stopped ones, `live` for those in use by an engine.  No Spark here."""
+"""Ownership of log directories: `directory` for stopped ones, `live` for those that an engine uses.  Without Spark."""

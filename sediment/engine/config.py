@@ -66,7 +66,7 @@ class LogConfig:
     """The effective config of one topic."""
 
     compaction: CompactionConfig = field(default_factory=CompactionConfig)
-    """The config of compaction, with the sizes at which segments and their indexes are full."""
+    """The config of compaction, with the largest sizes of segments and their indexes."""
 
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     """The config of retention."""
@@ -81,10 +81,10 @@ class LogConfig:
     """Number of unflushed records that forces a flush."""
 
     flush_ms: int = INT64_MAX
-    """Time after which a log is flushed."""
+    """Time since the last flush after which a log is flushed."""
 
     compression_type: str = "producer"
-    """The codec on disk; `producer` keeps that of each batch."""
+    """The codec on disk; `producer` keeps the codec of each batch."""
 
     compression_gzip_level: int = -1
     """Level for batches that an append recompresses to gzip; -1: the codec's own default."""
@@ -102,16 +102,16 @@ class LogConfig:
     """Largest age of a CreateTime that an append accepts."""
 
     message_timestamp_after_max_ms: int = 3_600_000
-    """Largest distance of a CreateTime into the future that an append accepts."""
+    """Largest distance by which an accepted CreateTime may lie in the future."""
 
     preallocate: bool = False
     """Create segment files at their full size."""
 
     file_delete_delay_ms: int = 60_000
-    """Time before a file renamed to `.deleted` is removed."""
+    """Time after which a file renamed to `.deleted` is removed."""
 
     transaction_max_timeout_ms: int = 900_000
-    """A transaction is late if it is open for this and 300,000 ms more."""
+    """A transaction is late if it has been open for 300,000 ms longer than this."""
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -64,10 +64,10 @@ class Key:
     """Sources of a topic key's default, highest priority first."""
 
     aliases: tuple[str, ...] = ()
-    """Other names of a topic key, which win over `name`."""
+    """Other names of a topic key, which override `name`."""
 
     applies: bool = True
-    """True if the value changes anything that Sediment does."""
+    """True if the value has an effect in Sediment."""
 
     def range_text(self) -> str:
         """Return the type and range in words."""
@@ -87,7 +87,7 @@ _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _MIN_SEGMENT_BYTES = _MIB
 
-# Kafka accepts 4, and then fails to create the time index, whose entries have 12 bytes (06 §1).
+# Kafka accepts 4 but then fails to create the time index, whose entries have 12 bytes (06 §1).
 _MIN_INDEX_BYTES = 12
 
 
@@ -199,7 +199,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.cleaner.enable", _BOOLEAN, True, applies=False),
     Key("log.cleaner.threads", _INT, 1, 0, applies=False),
     Key("log.cleaner.dedupe.buffer.size", _LONG, 128 * _MIB, 1),
-    # Kafka has no range; outside of this range its map either makes no progress or overflows.
+    # Kafka has no range; outside this range its map either makes no progress or overflows.
     Key("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9, 0, 1, refused=(0,)),
     Key("log.cleaner.io.buffer.size", _INT, 524_288, 0, applies=False),
     Key("log.cleaner.io.max.bytes.per.second", _DOUBLE, DOUBLE_MAX, 0, refused=(0,)),
@@ -208,7 +208,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, 0, 1),
     Key("log.cleaner.min.compaction.lag.ms", _LONG, 0, 0),
     Key("log.cleaner.max.compaction.lag.ms", _LONG, INT64_MAX, 1),
-    # Producers and transactions (06 §4); the share coordinator's is of the same kind.
+    # Producers and transactions (06 §4), and the similar key of the share coordinator.
     Key("producer.id.expiration.ms", _INT, _DAY_MS, 1),
     Key("producer.id.expiration.check.interval.ms", _INT, 10 * _MINUTE_MS, 1),
     Key("transaction.max.timeout.ms", _INT, 15 * _MINUTE_MS, 1),
@@ -217,7 +217,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("transaction.state.log.segment.bytes", _INT, 100 * _MIB, 1),
     Key("offsets.topic.segment.bytes", _INT, 100 * _MIB, 1),
     Key("share.coordinator.state.topic.segment.bytes", _INT, 100 * _MIB, 1),
-    # The server; without `queued.max.request.bytes` and `max.connections` it has limits of its own (ServerConfig).
+    # The server; if `queued.max.request.bytes` and `max.connections` are unset, it has its own limits (ServerConfig).
     Key("num.network.threads", _INT, 3, 1),
     Key("num.io.threads", _INT, 8, 1),
     Key("queued.max.requests", _INT, 500, 1),
@@ -247,9 +247,10 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
 ))
 
 # The configs with which Kafka creates its internal topics.  These are configs of the topic, so a broker's general
-# defaults do not apply to them.  If the value is a broker key, the coordinator takes the value of that key (06 §4, and
-# the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator appends updates to snapshots under one key
-# and prunes by itself: its topic is created with `delete` and no retention, and compacting it would lose updates.
+# defaults do not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that
+# key (06 §4, and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator appends updates to
+# snapshots under one key and prunes its topic itself: the topic has `delete` and no retention limit, and compaction
+# would lose updates.
 INTERNAL_TOPIC_CONFIGS: Mapping[str, Mapping[str, str | BrokerName]] = MappingProxyType({
     "__consumer_offsets": {
         "cleanup.policy": "compact",
@@ -275,13 +276,13 @@ REMOVED_KEYS = frozenset(
     for prefix in ("", "log.")
     for name in ("message.format.version", "message.downconversion.enable", "message.timestamp.difference.max.ms")
 )
-"""Keys that an older broker or topic may carry; they no longer change anything since Kafka 4.0 (06 §5)."""
+"""Keys that an older broker or topic may have; since Kafka 4.0 they have no effect (06 §5)."""
 
 BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeeper.connect", "log.dirs", "log.dir"})
 """Keys that mark a properties file as a broker's own."""
 
 KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
-"""Marks that only the file of a KRaft node has."""
+"""Keys that only the file of a KRaft node has."""
 
 # Prefixes (complete words between dots) of Kafka's broker keys that do not concern log files.
 # fmt: off

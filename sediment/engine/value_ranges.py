@@ -1,6 +1,6 @@
 """The ranges of config values, checked when a config is built.
 
-Field names are Kafka's keys with underscores, so that an error names the key that the user wrote.
+Field names are Kafka's keys with underscores, so an error names the key that the user wrote.
 
 Source: the validators of Kafka's LogConfig, TopicConfig and AbstractKafkaConfig.
 """

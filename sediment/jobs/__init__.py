@@ -1,1 +1,1 @@
-"""Spark, settings, command line and reports.  No byte layouts here."""
+"""Spark, settings, command line and reports, without knowledge of byte layouts."""

@@ -31,12 +31,16 @@ COMMANDS = {
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
     "dump": ("sediment.jobs.dump", "Show the contents of segments and of their indexes and checkpoints."),
+    "erase": ("sediment.jobs.erase", "Erase records from any log, with evidence."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
     "history": ("sediment.jobs.history", "Show the runs in a ledger."),
+    "originals": ("sediment.jobs.originals", "List the runs that kept originals, and which can be undone."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
+    "restore": ("sediment.jobs.restore", "Put partitions back as they were before a run that kept its originals."),
     "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
+    "vacuum": ("sediment.jobs.vacuum", "Remove the originals of old runs, which can then not be undone."),
     "warm-up": ("sediment.jobs.warm_up", "Compile kernels and archive Spark's classes, so the first run starts fast."),
     "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),
 }
@@ -44,7 +48,7 @@ COMMANDS = {
 
 @contextmanager
 def _one_line_if_stopped() -> Iterator[None]:
-    """Report, in one line, a signal that came before the command started; click would print its own message."""
+    """Report in one line a signal that arrived before the command started; click would print its own message."""
     try:
         yield
     except RunStopped as stopped:
@@ -53,10 +57,10 @@ def _one_line_if_stopped() -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """Group that loads the module of a command only when it is used, so that help and completion start fast."""
+    """Group that loads the module of a command only when it is used, so help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
-        """Run the command line `args`; without it, run that of this process and end the process."""
+        """Run the command line `args`; by default, run the command line of this process and end the process."""
         if args is None:
             occupy_standard_descriptors()
         try:
@@ -64,7 +68,7 @@ class _Commands(click.Group):
                 return super().main(args, *positional, **given)
         finally:
             if args is None:
-                # The interpreter would print a trace on a late Ctrl-C.
+                # The interpreter would print a traceback after a late Ctrl-C.
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
 

@@ -3,7 +3,7 @@
     driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
     tasks                                       view · plan · clean
 
-Invariants: only the driver renames.  A partition is committed after its task has finished, and its checkpoint is
+Invariants: only the driver renames files.  A partition is committed after its task has finished, and its checkpoint is
 written after its last group.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
 all partitions are surveyed first and cleaned filthiest first; partitions beyond the limit stay unchanged.
 """
@@ -37,12 +37,11 @@ from sediment.engine.directory.originals.backup_links import (
     snapshot_log_dir,
     snapshot_partition,
 )
-from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts, make_durable
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
-from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
-from sediment.jobs.cleaning.cleaning_run import STOPPED, CleaningRun, perform_run
+from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
+from sediment.jobs.cleaning.cleaning_run import STOPPED, CleaningRun, perform_run, update_cleaner_checkpoint
 from sediment.jobs.cleaning.estimates import find_resources
 from sediment.jobs.cleaning.options import FAIL, KEEP, CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled, uncommitted, untouched
@@ -68,23 +67,18 @@ from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_n
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import TaskResult, run_on_executors, run_pending
-from sediment.segment_io.errors import (
-    CorruptCheckpointError,
-    SedimentError,
-)
+from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicPartition, parse_segment_file
+from sediment.segment_io.format.names import TopicPartition, parse_segment_file
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.compaction.policy import CleanableRange
 
 _LOGGER = logging.getLogger(__name__)
 
-_WORTH_SYNCING_TOGETHER = 8  # swaps; if there are fewer, syncing them one by one is as fast
+_WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are synced one by one, which is as fast
 _SYNCS_AT_ONCE = 8
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition finishes before its progress is worth showing
 
@@ -157,28 +151,24 @@ class _CompactionRun(CleaningRun):
     def _begin_originals(self, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
         """Write the catalogue of the files that the tasks may replace, before any of them is replaced.
 
-        Returns the tasks in the catalogue, and reports of the tasks whose files cannot be read.
+        Returns the tasks in the catalogue, and reports for the tasks whose files cannot be read.
         """
         if self._own.keep_originals is None or self._own.dry_run:
             return list(tasks), []
-        listed: list[CleaningTask] = []
-        failed: list[PartitionReport] = []
-        before: list[OriginalPartition] = []
-        checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
-        for task in tasks:
-            partition, directory = task.listing.partition, task.listing.path
-            try:
-                names = segment_file_names(directory, self._fs)
-                before.append(
-                    partition_before(partition, directory, checkpoints[directory.parent], names, None, self._fs)
-                )
-                listed.append(task)
-            except (SedimentError, OSError) as error:
-                failed.append(PartitionReport(str(partition), str(directory.parent), FAILED, *describe(error)))
-        header = catalogue_of_run(self._options, "compact", self.run_id, checkpoints, before)
-        self._originals = BackupLinks(self._own.keep_originals, header, self._fs)
-        self._originals.begin()
-        return listed, failed
+        self._originals, failed = begin_originals(
+            self._options,
+            "compact",
+            self.run_id,
+            self._own.keep_originals,
+            [task.listing for task in tasks],
+            self._fs,
+        )
+        unlisted = {listing.path for listing, _, _ in failed}
+        reports = [
+            PartitionReport(str(listing.partition), str(listing.path.parent), FAILED, code, text)
+            for listing, code, text in failed
+        ]
+        return [task for task in tasks if task.listing.path not in unlisted], reports
 
     def _open_directories(self) -> list[SelectedDirectory]:
         """Check every directory and the selection before any change; read them again under their locks."""
@@ -295,7 +285,8 @@ class _CompactionRun(CleaningRun):
                 reports.append(self._logged(report))
                 progress.advance(report.bytes_before)
         if not self._own.dry_run:
-            # The tokens are removed first: a lost attempt on a host that was frozen for a while may still try to write.
+            # The tokens are removed first, because a lost attempt on a host that was frozen for a while may still try
+            # to write.
             for path in self._options.log_dirs:
                 remove_run_token(path)
             for task in tasks:
@@ -306,7 +297,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned(
         self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
     ) -> Iterator[list[TaskResult[CleaningTask, CleaningResult]]]:
-        """Yield the results of all tasks; partitions to split come last, one at a time, and each uses all slots."""
+        """Yield the results of all tasks; split partitions come last, one at a time, and each uses all slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
         for results in run_pending(
             sc,
@@ -330,7 +321,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned_in_splits(
         self, sc: Any, task: CleaningTask, asked: CleaningResult
     ) -> TaskResult[CleaningTask, CleaningResult]:
-        # Imported late: it compiles kernels that the driver needs only for splits.
+        # Imported late, because it compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
         if self._stop.is_set():
@@ -373,8 +364,8 @@ class _CompactionRun(CleaningRun):
                 left_bytes -= needed_bytes
                 continue
             reason = (
-                f"its cleaning reads {needed_bytes} bytes, and of --max-bytes {self._own.max_bytes} only {left_bytes} "
-                "are left; run again to go on"
+                f"its cleaning reads {needed_bytes} bytes, and only {left_bytes} of --max-bytes {self._own.max_bytes} "
+                "are left; run again to continue"
             )
             reports.append(untouched(task.listing, SKIPPED, MAX_BYTES, reason))
         return chosen, reports
@@ -410,7 +401,7 @@ class _CompactionRun(CleaningRun):
                 )
         for log_dir, offsets in checkpoints.items():
             try:
-                _update_checkpoint(self._fs, log_dir / CLEANER_FILE, offsets)
+                update_cleaner_checkpoint(self._fs, log_dir, offsets)
             except (SedimentError, OSError) as error:
                 late = f"its segments are clean, but the checkpoint was not written: {describe(error)[1]}"
                 reports = [
@@ -425,7 +416,7 @@ class _CompactionRun(CleaningRun):
         return failure(*self._why_lost(error, "clean"))
 
     def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
-        """Make many small swaps durable together, before the first commit, so their flushes overlap."""
+        """Make many small swaps durable together before the first commit, so their flushes overlap."""
         self._synced = {}
         if self._own.dry_run or self._own.hand_off is not None or len(swaps) < _WORTH_SYNCING_TOGETHER:
             return
@@ -476,17 +467,8 @@ class _CompactionRun(CleaningRun):
             snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
 
 
-def _update_checkpoint(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set `offsets` in a checkpoint file; a malformed file counts as empty, as in a broker, and is replaced."""
-    like = path.with_name(LOCK_FILE)
-    try:
-        update_offset_checkpoint(fs, path, offsets, like=like)
-    except CorruptCheckpointError:
-        write_offset_checkpoint(fs, path, offsets, like=like)
-
-
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate the bytes of a partition that were swept, from its parts: a sweep begins at the end."""
+    """Estimate the swept bytes of a partition from its parts; a sweep begins at the end of the log."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -517,7 +499,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     type=click.Choice([FAIL, KEEP]),
     default=FAIL,
     show_default=True,
-    help="fail: skip and quarantine a partition with a corrupt batch; keep: clean its other batches.",
+    help="fail: skip and quarantine a partition with a corrupt batch. keep: clean its other batches.",
 )
 @click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
 @click.option(
@@ -572,7 +554,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    After SIGINT or SIGTERM, finish and commit the current group, report, and exit with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

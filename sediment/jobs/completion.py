@@ -1,6 +1,6 @@
 """Shell completion: the script that `sediment completion SHELL` prints, and the candidates for arguments.
 
-The shell starts `sediment` at each Tab, so this module imports nothing slow.
+The shell starts `sediment` at each Tab, so this module imports only what loads fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the partitions in the directories on the command line that begin with `incomplete`, sorted."""
-    # click leaves the arguments unparsed while the value of an option is missing.
+    # While the value of an option is missing, click does not parse the arguments.
     directories = [*(context.params.get("log_dirs") or context.params.get("paths") or ()), *context.args]
     names = {name for directory in directories for name in _partitions(Path(str(directory)).expanduser())}
     return sorted(name for name in names if name.startswith(incomplete))
@@ -58,7 +58,7 @@ def command(context: click.Context, shell: str) -> None:
     completing = get_completion_class(shell)
     assert completing is not None
     main: Any = context.find_root().command
-    # Imported late: completion at a Tab does not need them.
+    # Imported late, because a completion at a Tab does not need these modules.
     from sediment.jobs.command_line.exit_status import errors_as_exit_status
     from sediment.jobs.command_line.standard_output import write_result
 

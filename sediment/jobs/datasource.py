@@ -1,7 +1,7 @@
 """Data source `kafka-log`: segment files as DataFrames without a broker, in batches and as a stream.
 
     load     options -> request, paths -> partitions, indexes -> tasks of about `task_bytes`
-    tasks    slices of segments -> Arrow batches; pyarrow and kernels are loaded there, after the fork
+    tasks    slices of segments -> Arrow batches; a task loads pyarrow and kernels itself, after the fork
 
 Only options exclude partitions, segments and ranges of segments; filters of a query are not pushed down.  Spark 4.2
 keeps one read plan for all queries of a frame (`PythonDataSourceV2`), so a plan that one query narrows would also be
@@ -105,7 +105,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def register(spark: SparkSession) -> None:
-    """Register `kafka-log` with a session, whose settings stay unchanged.
+    """Register `kafka-log` with a session; the session's settings stay unchanged.
 
     Raises:
         AnalysisException: another data source has the name.
@@ -243,7 +243,7 @@ def _with_schema(request: TableRequest, schema: StructType) -> TableRequest:
 
 # --------------------------------------------------------------------------------------------------------------- errors
 def _in_one_sentence(function: _Function) -> _Function:
-    """Wrap a function so that a SedimentError is shown without a Python traceback; the error ends its process."""
+    """Wrap a function to show a SedimentError without a Python traceback; the error ends the process."""
 
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
@@ -259,7 +259,7 @@ def _in_one_sentence(function: _Function) -> _Function:
 
 # ------------------------------------------------------------------------------------------------------------- sources
 def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
-    """Return the sources of the paths that the options `topics` and `partitions` select.
+    """Return the sources in the paths that the options `topics` and `partitions` select.
 
     Raises:
         UsageError: a path does not exist or does not belong to a log, or no path has a selected topic or partition.
@@ -285,7 +285,7 @@ class KafkaLogSource(DataSource):
     """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
     Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here;
-    otherwise the plans of two queries could differ if the directory changes in between.
+    otherwise two queries could have different plans if the directory changes in between.
     """
 
     @_in_one_sentence
@@ -333,7 +333,7 @@ class KafkaLogSource(DataSource):
 
 
 class _TaskPartition(InputPartition):
-    """Work of one task, as it is sent to an executor."""
+    """The work of one task, sent to an executor."""
 
     def __init__(self, task: TableTask) -> None:
         super().__init__(task)
@@ -359,7 +359,7 @@ def _batches(
     if not isinstance(partition, _TaskPartition):
         return  # Spark's placeholder for a plan without partitions
     skipped: list[UnreadableRange] = []
-    # A stream follows its offsets into new files.  A frame must not, or it would mix planned and new files.
+    # A stream follows its offsets into new files.  A frame must not, because it would mix planned and new files.
     yield from read_table(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
@@ -503,7 +503,7 @@ def _log_loss(source: Source, first_offset: int, next_offset: int) -> None:
 
 
 class _LogEnds:
-    """The next offset of each partition; it is read again if the files have changed."""
+    """The next offsets of all partitions; the offset of a partition is read again if its files have changed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -544,7 +544,7 @@ class _LogEnds:
         return segments[0].base_offset if segments else 0
 
     def _end(self, name: str, source: Source) -> int:
-        # Imported late: these modules load compiled code, which a process that only plans does not need.
+        # Imported late, because these modules load compiled code, which a process that only plans does not need.
         from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 

@@ -1,8 +1,8 @@
 """`sediment dump PATH …`: the contents of a log's files, as a table for people, JSON lines, or Parquet.
 
 It shows everything that kafka-dump-log shows, and more.  Printed rows are read in this process, without Spark, so the
-output starts at once.  Spark writes Parquet if there is much data, or with --master.  In both cases the rows are those
-of `spark.read.format("kafka-log")`.
+output starts at once.  Spark writes Parquet if there is much data, or with --master.  In both cases the rows are the
+same as those of `spark.read.format("kafka-log")`.
 
 Invariants: rows go to stdout as they are read, everything else to stderr; an unfinished output leaves no directory.
 """
@@ -124,7 +124,7 @@ _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 class DumpOptions:
     """Options of the output; if `limit` is None, every row is printed.
 
-    `master` and `spark`, a session of the caller, make Spark write what goes to `to`.
+    With `master` or `spark`, a session of the caller, Spark writes the output to `to`.
     """
 
     as_json: bool
@@ -142,7 +142,7 @@ class DumpOptions:
 class TableDump(Result):
     """Rows of a table of a log's files; each use reads the files again.
 
-    It can be given to whatever reads Arrow streams: `polars.DataFrame(dump)`, `duckdb.from_arrow(dump.to_reader())`.
+    Any library that reads Arrow streams can read it: `polars.DataFrame(dump)`, `duckdb.from_arrow(dump.to_reader())`.
     A row is a dict; its timestamps are ms since the epoch.
     """
 
@@ -234,7 +234,7 @@ def _write(
     to: Path,
     unreadable: list[UnreadableRange],
 ) -> None:
-    """Write the rows as Parquet into the new directory `to`, with Spark if they are many or the caller names one."""
+    """Write the rows as Parquet into the new directory `to`, with Spark if they are many or the caller asks for it."""
     if to.exists():
         raise UsageError("the output exists", path=str(to), advice="name a directory that does not")
     is_asked = options.master is not None or options.spark is not None
@@ -245,7 +245,7 @@ def _write(
 
 
 def _with_columns_for_decoding(request: TableRequest) -> TableRequest:
-    """Return `request` with the columns that decide how keys and values are decoded; they are not shown."""
+    """Return `request` with the additional columns that decide how keys and values are decoded; these are not shown."""
     names = tuple(column.name for column in request.selected())
     if request.what != "records" or not {"key", "value"} & set(names):
         return request
@@ -292,7 +292,7 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
                 reader = reader.option(name, value)
             reader.load([_path(source) for source in sources]).write.parquet(str(to))
     except BaseException:
-        # Not the whole directory, because another process may have written to it at the same time.
+        # The directory is not removed as a whole, because another process may have written to it at the same time.
         with contextlib.suppress(OSError):
             shutil.rmtree(to / "_temporary")
             to.rmdir()
@@ -333,7 +333,7 @@ def _print_json(batches: Iterator[pa.RecordBatch], request: TableRequest, option
 
 
 class _Checked:
-    """Iterator of rows that counts them; `problems` counts those that the table `indexes` finds."""
+    """Iterator that counts rows; `problems` counts the problems that the table `indexes` finds."""
 
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self._rows = rows
@@ -387,7 +387,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the decoded key and value of a coordinator's or the cluster's own record; empty for other records."""
+    """Return the decoded key and value of a record of a coordinator or the cluster; empty for other records."""
     if "key" not in row:
         return {}
     key, value = row["key"], row.get("value")
@@ -423,7 +423,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     for row in shown:
         decoded = _decoded(row)
         table.add_row(*(_cell(column.kind, decoded.get(column.name, row[column.name])) for column in columns))
-    # Do not interpret the content of records as markup; a pipe has no width.
+    # The content of records is not markup, and a pipe has no width.
     as_is = partial(SafeConsole, highlight=False, markup=False, emoji=False)
     console = as_is() if as_is().is_terminal else as_is(width=1 << 14)
     write_result(as_text(lambda shown: shown.print(table), console))
@@ -470,10 +470,8 @@ def _short(text: str) -> str:
 @click.command("dump")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
-@click.option(
-    "--offsets", metavar="A:B", help="Print only offsets from A up to, not including, B; either may be left out."
-)
-@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps from A up to, not including, B.")
+@click.option("--offsets", metavar="A:B", help="Print only offsets from A to below B; either side may be empty.")
+@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps from A to below B.")
 @click.option(
     "--partition",
     "partitions",
@@ -483,7 +481,7 @@ def _short(text: str) -> str:
     help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
 )
 @click.option(
-    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing, for schedulers."
+    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing; for scheduled jobs."
 )
 @click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
@@ -491,7 +489,7 @@ def _short(text: str) -> str:
     "--isolation",
     type=click.Choice(ISOLATIONS),
     default=READ_UNCOMMITTED,
-    help="Read with this isolation level, like a consumer.",
+    help="Read with the isolation level of a consumer.",
 )
 @click.option(
     "--on-corruption",
@@ -521,7 +519,7 @@ def command(as_json: bool, quiet: bool, **given: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """The given arguments of the command; --offsets, --timestamps-ms and --columns are not parsed yet."""
+    """The arguments of the command; --offsets, --timestamps-ms and --columns are not parsed yet."""
 
     paths: tuple[str, ...]
     what: str | None
@@ -552,7 +550,7 @@ class _Arguments:
         return any(fnmatch.fnmatchcase(str(source.partition), pattern) for pattern in self.partitions)
 
     def request(self, default_table: str, *, for_people: bool) -> TableRequest:
-        """Return the request for the rows; `for_people` leaves out columns that a wide table has no room for.
+        """Return the request for the rows; `for_people` leaves out columns that would make a table too wide.
 
         Raises:
             UsageError: a table or column is unknown, a range is malformed, or --keys is given for a table other than
@@ -586,7 +584,7 @@ def _run(given: _Arguments, *, as_json: bool, quiet: bool) -> int:
 
 
 def perform(*, spark: SparkSession | None = None, **options: Any) -> TableDump:
-    """Return the rows that the options of the command select; with `to` they are written there too.
+    """Return the rows that the options of the command select; with `to`, also write them there.
 
     Raises:
         UsageError: an option is wrong, or `to` exists.

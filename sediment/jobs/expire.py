@@ -9,8 +9,8 @@
 Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, the table was
 read back first and contains all records of the segment; with --keep-originals, its files have durable links and are in
 the catalogue.  As in a broker, a log start entry remains only for a log that starts inside its first segment.  A
-partition that fails does not affect the others.  A run that asks changes nothing before the answer, and then deletes
-exactly the segments that it showed.
+partition that fails does not affect the others.  A run that asks for confirmation changes nothing before the answer,
+and then deletes exactly the segments that it showed.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ _NO_ROOM = "the disk was full, so the active segment stays for the next run, whi
 _STOPPED = ("stopped", "the run was stopped before this partition")
 _THREADS = 8
 _GROUP_PARTITIONS = 64
-"""Partitions whose log starts share one write of the checkpoint file."""
+"""Number of partitions whose log starts are written to the checkpoint file together."""
 
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class DeletedSegment:
-    """Segment that was deleted, or would be: its `.log` bytes, and the rule that expired it."""
+    """A segment that was or would be deleted: its `.log` bytes, and the rule that expired it."""
 
     base_offset: int
     bytes: int
@@ -112,8 +112,8 @@ class DeletedSegment:
 class ExpiryReport:
     """Report of one partition.  Offsets and `segments`, by base offset, are those after the run; None: not known.
 
-    `messages_archived` counts the records of the deleted segments that were read back from the archive; None: there is
-    no archive.
+    `messages_archived` counts the records of the deleted segments that were read back from the archive; None without an
+    archive.
     """
 
     partition: str
@@ -137,7 +137,8 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that holds the records of deleted segments.  `originals` is the directory of
-    --keep-originals, `catalogue` the file in it that lists the files this run kept.  None: there is none.
+    --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  Each is None if it does
+    not exist.
     """
 
     row_type: ClassVar[type] = ExpiryReport
@@ -195,8 +196,8 @@ def _summary(report: ExpiryRunReport) -> str:
 class ExpiryTask:
     """Partition with expired segments: its view, the plan, and the report once the plan is carried out.
 
-    With `keep_deleted` the files stay under their `.deleted` names for the next start to remove.  `files` are the names
-    of the files to remove, known once they are in the catalogue of originals.
+    With `keep_deleted` the files stay under their `.deleted` names until the next start removes them.  `files` are the
+    names of the files to remove, known once they are in the catalogue of originals.
     """
 
     view: LogView
@@ -410,7 +411,7 @@ class _ExpiryRun:
             return failed(*describe(error))
 
     def _decide(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
-        # Imported late: it compiles kernels, and a wrong command line should be reported before that.
+        # Imported late, because it compiles kernels, and a wrong command line should be reported before that.
         from sediment.segment_io.partition.log_view import open_view
 
         path = directory.path / str(partition)
@@ -509,7 +510,7 @@ class _ExpiryRun:
 
     # ---------------------------------------------------------------------------------------------------------- archive
     def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
-        """Return the partitions whose expired segments the archive now holds, and reports of the others."""
+        """Return the partitions whose expired segments are now in the archive, and reports of the others."""
         from sediment.jobs.delta_lake.archive import archive_segments
 
         wanted = {
@@ -530,7 +531,7 @@ class _ExpiryRun:
     def _begin_originals(
         self, target: Path, expiring: Sequence[ExpiryTask]
     ) -> tuple[BackupLinks | None, list[ExpiryTask], list[ExpiryReport]]:
-        """Return the backup links once their catalogue is durable, its partitions, and reports of the others."""
+        """Return the backup links, the partitions in their durable catalogue, and reports of the other partitions."""
         listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
         before: list[OriginalPartition] = []
@@ -601,7 +602,7 @@ def delete_group(
     0. With `originals`, link the files to remove there.
        Crash after this step: the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
-       Crash after this step: the broker finds an empty active segment, as a broker may leave one.
+       Crash after this step: the broker finds an empty active segment, which a broker may leave too.
     2. Write each new log start to the log start checkpoint.
        Crash after this step: the broker deletes segments below the log start, by its rule for that offset.
     3. `expire_log`, partition by partition.
@@ -609,8 +610,8 @@ def delete_group(
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
        Crash after this step: the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
-    On a full disk: if step 1 finds too little space, the active segment stays.  If step 2 does, the segments are
-    deleted in an order that is safe without the checkpoint.
+    If step 1 finds too little space on the disk, the active segment stays.  If step 2 does, the segments are deleted in
+    an order that is safe without the checkpoint.
     """
     reports: list[ExpiryReport] = []
     ready: list[ExpiryTask] = []
@@ -618,7 +619,7 @@ def delete_group(
         try:
             lock.check()
             if originals is not None:
-                originals.keep(each.partition, each.view.listing.path, each.files)
+                originals.keep(each.view.listing.path, each.files)
         except (SedimentError, OSError) as error:
             reports.append(_left_alone(each, *describe(error), fs))
             continue
@@ -668,7 +669,7 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end; if it is, checkpoint and segments are of different times.
+    """Check that the log start is not above the log end; otherwise checkpoint and segments are from different times.
 
     Raises:
         CorruptCheckpointError: the log start offset would expire every segment.
@@ -688,7 +689,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> ExpiryReport:
-    """Return `report` with the remaining and the deleted segments after `plan` was carried out."""
+    """Return `report` with the remaining and the deleted segments after `plan`."""
     return replace(
         report,
         log_start_offset=plan.log_start_offset,
@@ -724,7 +725,7 @@ def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryRepor
 
 
 def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
-    """Return `report` with the segments in the directory."""
+    """Return `report` with the segments that are in the directory."""
     try:
         listing = list_log(each.partition, each.view.listing.path, fs)
     except (SedimentError, OSError):
@@ -761,7 +762,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
     """Delete the segments of LOG_DIR... past their retention limits.
 
-    SIGINT or SIGTERM finishes the partitions in progress, reports and exits 1.
+    After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
     """
     asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:

@@ -1,6 +1,6 @@
 """`sediment history LEDGER`: the runs in a ledger, the partitions of one run, or one partition in all runs.
 
-The ledger is read without Spark, newest runs first; only those rows of `partitions` are read that are shown.
+The ledger is read without Spark, newest runs first; only the rows of `partitions` that are shown are read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LOGGER = logging.getLogger(__name__)
 class HistoryReport(Result):
     """Runs in the ledger at the path `ledger`, newest first, and their partitions: dicts by column.
 
-    The rows of its tables are the runs; if one run or some partitions were asked for, they are the partitions.
+    The rows of `to_arrow` are the runs, or the partitions if one run or some partitions were requested.
     """
 
     ledger: str
@@ -265,8 +265,8 @@ def perform(
 ) -> HistoryReport:
     """Read the ledger at `path` with the options of the command, after the runs in the files `replay` are added.
 
-    `on_replayed` is called with each of them, and True if the ledger did not have its run.  Without `with_partitions`
-    the partitions are read only for a `run_id` or `patterns`.
+    `on_replayed` is called with each of these files, and with True if its run was not in the ledger.  Without
+    `with_partitions` the partitions are read only for a `run_id` or `patterns`.
 
     Raises:
         UsageError: `path` is not a ledger, or an option is wrong.

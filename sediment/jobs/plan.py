@@ -3,8 +3,8 @@
     driver    list · select                                            table or JSON
     tasks                     view · rules · sample (or --exact: clean in memory)
 
-Invariants: nothing is written and no lock is taken; the segments are checked to be unchanged at the end.  The rules
-themselves explain why they block.  With --exact, every figure on the cleaning equals that of `compact`.
+Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The
+explanation of a block comes from the rule itself.  With --exact, every figure of the cleaning equals that of `compact`.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class RetentionOutlook:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Plan of one partition.  Offsets are log offsets, bytes are `.log` bytes; None: not known.
+    """Plan of one partition.  Offsets are log offsets, bytes are `.log` bytes, and None means "not known".
 
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
-    which the partition becomes cleanable without another record.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
+    which the partition becomes cleanable without further appends.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
     are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
     `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting` counts the
-    tombstones left; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
+    tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
     """
 
     partition: str
@@ -139,11 +139,11 @@ class PlanReport(RunReport[PartitionPlan]):
 # ------------------------------------------------------------------------------------------------------------ in a task
 @dataclass(frozen=True, slots=True)
 class PlanningTask:
-    """One partition to plan; `cleaning` is the dry run that --exact makes.
+    """One partition to plan; `cleaning` is the task of the dry run that --exact makes.
 
     `quarantine` is the report with which `compact` skips a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) say which setting makes `compact` or `expire` leave it alone.  `at_work` is the
-    reason why a log counts as unclean while a broker runs.
+    `retention_held` (reason code, text) say which setting makes `compact` or `expire` leave the partition alone.
+    `at_work` is the reason why a log counts as unclean while a broker runs.
     """
 
     cleaning: CleaningTask
@@ -166,7 +166,7 @@ class PlanningTask:
 
 @dataclass(frozen=True, slots=True)
 class SplitsToClean:
-    """Plan that needs a cleaning in splits by many tasks, as `asked`, for its exact figures."""
+    """A plan whose exact figures need a cleaning in splits by many tasks, as `asked`."""
 
     found: PartitionPlan
     asked: CleaningResult
@@ -443,7 +443,7 @@ def _prepare(
 
 
 def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
-    # Imported late: it compiles kernels that the driver needs only for splits.
+    # Imported late, because it compiles kernels that the driver needs only for splits.
     from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
     try:

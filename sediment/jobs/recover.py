@@ -3,9 +3,9 @@
     per partition     load_log (passes, recovery, snapshots, leader epochs)        threads, kernels without the lock
     per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
 
-Invariants: a directory is marked as cleanly stopped only if it was so before, or if every log that a broker would open
-was loaded without an error.  Recovery points are written only for logs that are durable up to them.  If a partition
-fails, the others are not affected.
+Invariants: a directory gets the marker of a clean stop only if it had the marker before, or if every log that a broker
+would open was loaded without an error.  Recovery points are written only for logs that are durable up to them.  If a
+partition fails, the others are not affected.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Report of one partition, as it is after a broker's start; offsets are None if it did not load.
+    """Report of one partition in its state after a broker's start; offsets are None if it did not load.
 
     `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset).  `damage` lists
-    corruption in parts that a broker trusts; it is left unchanged.  `housekeeping` lists changes that a broker makes
-    silently when it loads a healthy log.  Every batch at or after `verified_from_offset` was verified.
+    corruption in parts that a broker trusts; this corruption is left unchanged.  `housekeeping` lists changes that a
+    broker makes silently when it loads a healthy log.  Every batch at or after `verified_from_offset` was verified.
 
     Source: docs/reference/commands.md, JSON.
     """
@@ -116,7 +116,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RecoveryRunReport(RunReport[RecoveryReport]):
-    """Report of a run of `recover`; for a broker, `clean_directories` had a clean stop."""
+    """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly."""
 
     row_type: ClassVar[type] = RecoveryReport
 
@@ -171,7 +171,7 @@ def _damage_reason(log: LoadedLog) -> str:
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class _LogToLoad:
-    """Log to load; `name` is that of its directory, which may be of a live log or of a future replica."""
+    """Log to load; `name` is the name of its directory, which may hold a live log or a future replica."""
 
     name: str
     partition: TopicPartition
@@ -271,7 +271,7 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
-    """Return the selected logs of a directory, and True if they are all logs that a broker would load."""
+    """Return the selected logs of a directory, and True if no log that a broker would load is missing."""
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
@@ -312,7 +312,8 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
         return True
     if not is_whole or len(loaded) < len(outcomes):
         return False
-    # No broker epoch: a controller must not treat a replica that lost its tail as one that stopped cleanly.
+    # Without a broker epoch, because a controller must not treat a replica that lost its tail as one that stopped
+    # cleanly.
     write_clean_shutdown(fs, directory.path, CleanShutdown(None), like=like)
     return True
 
@@ -399,7 +400,7 @@ def _outcomes(
     options: CommonOptions,
     progress: Progress,
 ) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
-    """Yield each directory with its partitions' outcomes when the last one is done; load the largest logs first."""
+    """Yield each directory with its partitions' outcomes when all of them are done; load the largest logs first."""
     left = {directory.path: len(logs) for directory, logs, _ in per_directory}
     done: dict[Path, list[_Outcome]] = {path: [] for path in left}
     by_path = {directory.path: (directory, is_whole) for directory, _, is_whole in per_directory}
@@ -471,7 +472,7 @@ def _is_verified(partition: RecoveryReport) -> bool:
 def command(options: CommonOptions, dry_run: bool, threads: int | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
 
-    SIGINT or SIGTERM finishes the partitions in progress, reports and exits 1.
+    After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
     """
     with stop_on_signals() as stop:
         report = recover(options, dry_run=dry_run, threads=threads, stop=stop)

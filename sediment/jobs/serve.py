@@ -90,7 +90,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
     fs = Fs()
     messages = message_console(quiet=quiet, plain=True)
     with stop_on_signals() as stop:
-        messages.print(f"loading {', '.join(map(str, options.directories))}")
+        messages.print("loading the log directories")
         server = KafkaServer(options, fs)
         with server:
             _announce(server, options, messages)

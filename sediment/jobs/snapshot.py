@@ -4,12 +4,12 @@
     2. tasks     read the latest record of each key
     3. driver    check that the files are unchanged, and merge: rows and progress in one commit
 
-A refresh happens exactly once.  One MERGE writes the rows, and the metadata of its commit record the offset reached in
-each partition.  A killed run has either committed everything or nothing, and the next run continues from the committed
-progress.  If two runs start from the same progress, both commit a refresh of the same number, as a Delta application
-transaction, and Delta refuses the second.
+A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the offset
+reached in each partition.  A killed run has either committed everything or nothing, and the next run continues from the
+committed progress.  If two runs start from the same progress, both try to commit a refresh with the same number, as a
+Delta application transaction, and Delta refuses the second.
 
-Invariants: only the table is written; it contains only records that a READ_COMMITTED consumer gets; a partition that
+Invariants: only the table is written.  It contains only records that a READ_COMMITTED consumer gets.  A partition that
 cannot be read keeps its rows and its progress, while the others are refreshed.
 """
 
@@ -139,7 +139,8 @@ class PartitionSnapshot:
 class SnapshotReport(RunReport[PartitionSnapshot]):
     """Report of a run of `snapshot`.
 
-    `version` is that of the table after the run.  The numbers of rows come from Delta; None if it reported none.
+    `version` is the version of the table after the run.  The numbers of rows come from Delta; they are None if Delta
+    reported none.
     """
 
     row_type: ClassVar[type] = PartitionSnapshot
@@ -206,7 +207,7 @@ class _Log:
 
 
 def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
-    """Return the selected partitions; internal topics only with a --partition."""
+    """Return the selected partitions; internal topics are selected only by a --partition."""
     found: dict[TopicPartition, _Log] = {}
     for directory in options.open_directories(fs):
         for partition in directory.partitions:
@@ -234,7 +235,7 @@ def _log(directory: SelectedDirectory, partition: TopicPartition, fs: Fs) -> _Lo
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """Partition, and its records to read."""
+    """A partition, and its records to read."""
 
     log: _Log
     facts: LogState
@@ -285,7 +286,7 @@ def _plan(
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
-    """Refuse the result of the tasks if files were replaced meanwhile: it may mix two states of a log.
+    """Refuse the result of the tasks if files were replaced meanwhile, because it may mix two states of a log.
 
     Raises:
         SourceChangedError: a planned segment was replaced or removed.
@@ -301,7 +302,7 @@ def _check_unchanged(planned: Sequence[_Planned]) -> None:
 
 def _changed(partition: str, path: str | None) -> SourceChangedError:
     return SourceChangedError(
-        "the log was cleaned or its segments went away while it was read",
+        "the log was cleaned or its segments were removed while it was read",
         partition=partition,
         path=path,
         advice="run again when the broker is less busy; the table is unchanged",
@@ -310,7 +311,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition for rows of the table to delete unless their key was read; None if there can be none."""
+    """Return the condition for table rows to delete unless their key was read; None if no such row can exist."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -354,7 +355,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
         owners.append(owner)
     tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
-    # Checkpointed, so that Spark cannot compute the rows again: the summaries must describe exactly these rows.
+    # Checkpointed, because the summaries must describe exactly these rows, and Spark must not compute the rows again.
     held = rows.localCheckpoint()
     summaries: list[list[ReadSummary]] = [[] for _ in planned]
     for row in held.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect():
@@ -365,7 +366,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
     """Yield (index of a partition, slices that one task reads together).
 
-    There are few such groups, because a key can have a row in each of them.
+    The groups are few, because a key can have a row in each of them.
     """
     total_bytes = sum(map(_size_bytes, planned))
     part_bytes = max(total_bytes // slots, _PART_BYTES)
@@ -403,9 +404,9 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
 
     Raises:
         UsageError: a directory or option is wrong, or something else is at `own.to`; nothing was changed.
-        SourceChangedError: each attempt found the logs replaced, or the table refreshed by another run.
+        SourceChangedError: in each attempt, the logs were replaced or another run refreshed the table.
         SedimentError: Spark or Delta failed, for example because the disk is full.  The refresh is either complete or
-            not done.
+            without effect.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -418,7 +419,7 @@ def snapshot(options: CommonOptions, own: SnapshotOptions, spark: SparkSession) 
 
 
 class _Run:
-    """Attempt of a refresh."""
+    """One attempt of a refresh."""
 
     def __init__(self, options: CommonOptions, own: SnapshotOptions, spark: SparkSession) -> None:
         self._options = options
@@ -456,7 +457,7 @@ class _Run:
                 if partition in good:
                     reports.append(_refreshed(partition, sum(a.messages_read for a in summaries), self._own))
             if good:
-                with stop_on_signals():  # so that a committed refresh is reported
+                with stop_on_signals():  # a refresh that was committed must be reported
                     outcome = self._commit(_latest(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
@@ -584,17 +585,17 @@ def _split_by_result(
 
 def _refreshed_by_another(path: str) -> SourceChangedError:
     return SourceChangedError(
-        "another run changed the table at the same time", path=path, advice="run again when the other one is done"
+        "another run changed the table at the same time", path=path, advice="run again when the other run is done"
     )
 
 
 # -------------------------------------------------------------------------------------------------------------- command
 def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Sequence[str]) -> AsOf | None:
-    """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` and `--as-of-ms`; None without both.
+    """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
 
     Raises:
-        UsageError: an option is malformed, or gives an offset without a partition although `partitions` has not exactly
-            one.
+        UsageError: an option is malformed, or gives an offset without a partition although `partitions` does not have
+            exactly one.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -641,7 +642,7 @@ def perform(
     from_start: bool,
     enable_deletion_vectors: bool,
 ) -> SnapshotReport:
-    """Refresh a table with the options of the command (`snapshot`), in a session of its own.
+    """Refresh a table with the options of the command (`snapshot`), in a separate session.
 
     Raises:
         UsageError: also if Delta is missing, or Spark does not start.

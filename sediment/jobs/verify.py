@@ -3,9 +3,9 @@
     driver    pair up · slices                    · range of each pair  · bytes and files · count and first differences
     tasks                      batches -> segments                        records, batches
 
-The cleaner's code is not used: `verification.cleaned_range` defines its rules again for segments, and
-`verification.rules` as queries.  Neither directory is changed or locked; a directory that changes while it is read is
-an error.
+The cleaner's code is not used: `verification.cleaned_range` defines the rules again for segments, and
+`verification.rules` defines them as queries.  Neither directory is changed or locked; a directory that changes while it
+is read is an error.
 
 Invariant: a partition is CORRECT only if every check was made and found no difference.
 """
@@ -185,7 +185,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
-    """Check a cleaner checkpoint that differs from BEFORE; readers here treat a malformed one as empty, brokers do not.
+    """Check a cleaner checkpoint that differs from BEFORE; Sediment treats a malformed one as empty, a broker does not.
 
     Raises:
         CorruptCheckpointError: the file is malformed.
@@ -236,7 +236,7 @@ def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
-    """Return the report of a partition that --keep-before did not link; it must be unchanged since the run started."""
+    """Return the report of a partition that --keep-before did not link; it must not have changed since then."""
     name = after.directory.name
     old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
     differences = []
@@ -277,7 +277,7 @@ def _wrong(name: str, before: str | None, after: str | None, differences: Sequen
 
 # ------------------------------------------------------------------------------------------------------------ verifying
 def _settings_of(sources: Sequence[tuple[Source, Source]], settings: Settings) -> dict[Source, Settings]:
-    """Return the settings of each pair, from the metadata log next to BEFORE's log, or else next to AFTER's."""
+    """Return the settings of each pair, from the metadata log next to BEFORE's log or else next to AFTER's log."""
     before, after = (
         settings_of_logs([(pair[side].partition, pair[side].directory) for pair in sources], settings, Fs())
         for side in (0, 1)
@@ -360,7 +360,7 @@ class _VerifyRun:
             min((row.first_open for row in rows.values() if row.first_open is not None), default=None) for rows in found
         ]
         if first_corrupt is not None:
-            # If a transaction seems open, its marker may be in an unreadable batch.
+            # If a transaction seems to be open, its marker may be in an unreadable batch.
             opened = [None, None]
         before = replace(pair.before.facts(found[0], opened[0]), first_corrupt=first_corrupt)
         after = pair.after.facts(found[1], opened[1])
@@ -491,7 +491,7 @@ def _readable_bytes(pairs: Sequence[_Pair]) -> int:
 
 
 def _slots(spark: SparkSession, size_bytes: int) -> int:
-    """Return the number of tasks of a shuffle; one for tiny data."""
+    """Return the number of tasks of a shuffle: one for tiny data."""
     return 1 if size_bytes < _TINY_BYTES else max(1, int(spark.sparkContext.defaultParallelism))
 
 
@@ -643,7 +643,7 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept several cleanings, the first at this time (default: one cleaning, at --now-ms if given).",
+    help="Accept several cleanings, the first at this time in ms. (default: one cleaning, at --now-ms if given).",
 )
 def command(options: CommonOptions, since_ms: int | None) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

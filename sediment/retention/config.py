@@ -1,4 +1,4 @@
-"""The part of a topic's config that retention depends on.
+"""The part of a topic's config that retention uses.
 
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1).  tests/jobs/settings
 compare the defaults with the table of Kafka's keys.
@@ -22,13 +22,13 @@ class RetentionConfig:
     """A segment expires when its newest record is older than this; -1: never by age."""
 
     retention_bytes: int = -1
-    """The oldest segments expire while the others still hold this much; below 0: never by size."""
+    """The oldest segments expire as long as the others still hold this many bytes; below 0: never by size."""
 
     remote_storage_enable: bool = False
     """The log is tiered: a segment may expire only once it is in remote storage (03 §6)."""
 
     remote_log_copy_disable: bool = False
-    """Segments of the tiered log are not copied any more, and the ordinary rules apply again."""
+    """The tiered log stops copying segments, and the ordinary rules apply again."""
 
     @property
     def is_tiered(self) -> bool:

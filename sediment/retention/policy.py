@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The data on a segment that the rules need; without record timestamps, the modification time is the largest."""
+    """The data on a segment that the rules need; the modification time replaces missing record timestamps."""
 
     base_offset: int
     log_bytes: int
@@ -65,7 +65,7 @@ class SegmentDecision:
     """The decision on one segment: exactly one of `rule` and `kept` is set.
 
     `goes_at_ms` is the time at which retention.ms expires the segment if nothing is appended.  It is None if the
-    segment expires now, if time never expires it, and if something other than time keeps it.
+    segment expires now, never expires by time, or stays for another reason than time.
     """
 
     segment: SegmentState
@@ -88,7 +88,7 @@ class RetentionPlan:
     rolls_active: bool
 
     def keeping_active(self) -> RetentionPlan:
-        """Return the plan that keeps the active segment; for a disk that is too full to roll the next one."""
+        """Return the plan that keeps the active segment, for a disk that is too full for a new one."""
         if not self.rolls_active:
             return self
         *others, active = self.fates
@@ -237,7 +237,7 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
                 "local.retention.ms and local.retention.bytes"
             )
         case KeepReason.UNVERIFIED:
-            return "the last stop was not clean and nothing is verified from the recovery point on"
+            return "the last stop was not clean, and nothing from the recovery point on is verified"
         case KeepReason.HIGH_WATERMARK:
             return "it reaches above the high watermark"
         case KeepReason.EMPTY:
@@ -248,7 +248,7 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
         case KeepReason.UNLIMITED:
             return "retention.ms and retention.bytes have no limit"
         case KeepReason.NO_ROOM:
-            return "the disk is full, and an empty segment has to be made before the active one goes"
+            return "the disk is full, and an empty segment has to be created before the active one is deleted"
         case KeepReason.AFTER_KEPT:
             return "it is old enough, but an older segment stays"
         case _:

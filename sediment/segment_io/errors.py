@@ -144,9 +144,10 @@ class CorruptCheckpointError(CorruptDataError):
 
 
 class ProtocolError(SedimentError):
-    """A message of Kafka's protocol contradicts its schema, or has a version without one.
+    """A message of Kafka's protocol contradicts its schema, or has a version without a schema.
 
-    `api` is the message's name.  `position` is about where decoding stopped, in bytes from the message's start.
+    `api` is the message's name.  `position` is roughly the point at which decoding stopped, in bytes from the message's
+    start.
     """
 
     def __init__(self, what: str, *, api: str = "", version: int = -1, **locations: Any) -> None:
@@ -156,7 +157,7 @@ class ProtocolError(SedimentError):
 
 
 class UnsupportedDataError(SedimentError):
-    """Data seem well-formed, but this version does not read them."""
+    """Data looks well-formed, but this version cannot read it."""
 
 
 class UsageError(SedimentError):
@@ -192,7 +193,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from the planned ones: another disk has the path, or another process wrote."""
+    """Files differ from those that the run planned for: the path leads to another disk, or another process wrote."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -215,7 +216,7 @@ class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
     `record_errors` are (index of the record in its batch, reason), ascending.  `has_invalid_timestamp` is True if a
-    timestamp is among the reasons; Kafka answers with InvalidTimestampException then.
+    timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
     """
 
     def __init__(

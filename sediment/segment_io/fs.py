@@ -121,7 +121,7 @@ class ReadableFile:
         return os.fstat(self.descriptor).st_size
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes, mtime and ctime in ns; a rename or removal changes the ctime too."""
+        """Return size in bytes, mtime and ctime in ns; a rename or a removal changes the ctime too."""
         status = os.fstat(self.descriptor)
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -169,7 +169,7 @@ class OpenFile(ReadableFile):
     __slots__ = ()
 
     def __init__(self, path: Path, *, create: bool) -> None:
-        self.descriptor = -1  # for `close`, if it cannot be opened
+        self.descriptor = -1  # for `close`, if the file cannot be opened
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         ReadableFile.__init__(self, path, os.open(path, flags, 0o644))
 
@@ -184,7 +184,7 @@ class OpenFile(ReadableFile):
             written += count
 
     def resize(self, size_bytes: int) -> None:
-        """Cut the file, or extend it with a hole of zeros; not yet durable."""
+        """Truncate the file, or extend it with a hole; not yet durable."""
         os.ftruncate(self.descriptor, size_bytes)
 
     def sync(self) -> None:
@@ -277,7 +277,7 @@ class Fs:
             os.close(descriptor)
 
     def ends_in_zeros(self, path: Path, position: int) -> bool:
-        """Return True if there is nothing but zeros after `position`; do not read holes."""
+        """Return True if the file has only zeros after `position`; holes are not read."""
         descriptor = self.open_to_read(path)
         try:
             return only_zeros(descriptor, position, os.fstat(descriptor).st_size)
@@ -297,7 +297,7 @@ class Fs:
         return OpenFile(path, create=False)
 
     def create_file(self, path: Path, *, like: Path) -> OpenFile:
-        """Open a file of a live log; create a missing one with the owner, group and mode of `like`."""
+        """Open a file of a live log; create it with the owner, group and mode of `like` if it is missing."""
         is_new = not self.exists(path)
         file = OpenFile(path, create=True)
         if is_new and like != path:
@@ -305,7 +305,7 @@ class Fs:
         return file
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """Create `path` (it must not exist), write `chunks`, return the bytes written.  Not yet durable.
+        """Create `path`, which must not exist, and write `chunks`; return the bytes written.  Not yet durable.
 
         Large chunks bypass the page cache if the filesystem supports that.  A cleaning reads and writes much more than
         the cache can hold, and a broker's pages should stay in it.
@@ -345,9 +345,8 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file down to its first `size_bytes`, in place; not yet durable.
 
-        This changes an existing inode.  It removes the torn end of a segment after a crash, because a copy of the rest
-        could need a gigabyte that a full disk does not have.  If a file has several names, the caller copies it
-        instead.
+        This changes an existing inode.  It is for the torn end of a segment after a crash: a copy of the rest could
+        take a gigabyte, which a full disk does not have.  If a file has several names, the caller copies it instead.
         """
         os.truncate(path, size_bytes)
 

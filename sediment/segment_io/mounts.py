@@ -1,7 +1,7 @@
 """Filesystem type of a path, and the types of network filesystems.
 
-Another host may use a log directory on a network filesystem, where `.lock` does not exclude it.  There, the guarantees
-of a sync or a rename depend on the server.
+On a network filesystem, another host may use the log directory, because `.lock` does not exclude other hosts.  The
+guarantees of a sync or a rename depend on the server.
 
 Source: proc(5), /proc/pid/mountinfo.
 """
@@ -47,5 +47,5 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
 
 
 def is_network_filesystem(kind: str) -> bool:
-    """Return True if a filesystem type is a network filesystem; types in user space (`fuse.sshfs`) count as one."""
+    """Return True for the type of a network filesystem, also for one in user space (`fuse.sshfs`)."""
     return kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)

@@ -1,4 +1,4 @@
-"""Greedy packing of weighted items into lists, one list per task; it knows only the items' weights.
+"""Greedy packing of weighted items into lists, one list per task; only the weights of the items count.
 
 Invariant: every item is in exactly one list, and no list is empty.
 """
@@ -31,7 +31,7 @@ def pack_in_order(
     most_items: int | None = None,
     overfill: bool = False,
 ) -> list[list[_Item]]:
-    """Return lists of neighbours, in the order of `items`.
+    """Return lists of consecutive items, in the order of `items`.
 
     A list takes the next item if its weight then stays within `capacity`; a heavier item gets its own list.  With
     `overfill`, a list takes items until it reaches `capacity`, so only the last list can be lighter.  `most_items`

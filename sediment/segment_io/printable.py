@@ -19,7 +19,7 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with control characters, direction marks and undecodable bytes as `\x1b` or `\udcff`."""
+    r"""Return `text` with control characters, direction marks and undecodable bytes escaped, as `\x1b` or `\udcff`."""
     return _UNPRINTABLE.sub(_escaped, text)
 
 

@@ -3,7 +3,8 @@
 Names are relative to the directory of a store, with `/` between folders.
 
 Invariants
-* A file under its final name is complete.  If a store shows incomplete files, the file first has another name.
+* A file under its final name is complete.  If a store shows incomplete files, a file has another name until it is
+  complete.
 * On a local store the results of `write` and `move` are durable after `sync` of their folder.
 * Errors are OSError with the file's full name, without the credentials of a URI.
 """
@@ -85,7 +86,7 @@ class Store:
 
     @property
     def is_path(self) -> bool:
-        """True if it was given as a path of this machine, so that its files can be opened in place."""
+        """True if the directory was given as a path of this machine, so its files can be opened in place."""
         return _SCHEME not in self.where
 
     @property
@@ -200,7 +201,7 @@ class Store:
         return written
 
     def put(self, name: str, chunks: Iterable[Buffer], *, part: str) -> int:
-        """Write a file that gets its name only when it is complete; until then its name is `part`."""
+        """Write a file under the name `part`, and rename it when it is complete."""
         if not self.shows_incomplete_files:
             return self.write(name, chunks)
         written = self.write(part, chunks)
@@ -250,7 +251,7 @@ class Store:
             return bool(filesystem.get_file_info(self._path(folder)).type == FileType.Directory)
 
     def sync(self, folder: str = "") -> None:
-        """Make the names in a folder of a local store durable; other stores do this by themselves."""
+        """Make the names in a folder of a local store durable; other stores do this themselves."""
         if self.local_path is not None:
             self._fs.sync_directory(self.local_path / folder)
 
@@ -313,14 +314,14 @@ class ListedFs(Fs):
 
 
 def _with_single_puts(where: str) -> str:
-    """Return `where` with an option: one request instead of three per small object, and no empty part of an upload."""
+    """Return `where` with an option that uploads a small object in one request instead of three, and no empty part."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
 
 
 def _with_retries(filesystem: FileSystem) -> FileSystem:
-    """Return the filesystem; for S3 one that retries with growing waits if a server is busy or drops connections.
+    """Return the filesystem; for S3, with retries after growing waits if a server is busy or drops connections.
 
     Without this, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write` returns, because
     pyarrow would otherwise queue any number of them in memory.
@@ -336,7 +337,7 @@ def _with_retries(filesystem: FileSystem) -> FileSystem:
 
 
 def _named(error: OSError, name: str) -> OSError:
-    """Return the error with `name`: pyarrow's errors lack the file and, for a server's answer, the error number."""
+    """Return the error with `name`, because pyarrow's errors lack the file, and sometimes the error number."""
     if error.filename is not None:
         return error
     number = error.errno or errno.EIO

@@ -136,10 +136,9 @@ def _warn(unreadable: UnreadableRange) -> None:
 
 
 def _current_records(table: pa.RecordBatch) -> Iterator[LoggedRecord]:
-    kept = table.take(np.flatnonzero(~_superseded(table)))
-    for row in zip(*(column.to_pylist() for column in kept.columns), strict=True):
-        if row[0] is not None:
-            yield LoggedRecord._make(row)
+    has_key = table.column("key").is_valid().to_numpy(zero_copy_only=False)
+    kept = table.take(np.flatnonzero(has_key & ~_superseded(table)))
+    return map(LoggedRecord._make, zip(*(column.to_pylist() for column in kept.columns), strict=True))
 
 
 def _superseded(table: pa.RecordBatch) -> npt.NDArray[np.bool_]:

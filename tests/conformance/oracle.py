@@ -28,9 +28,11 @@ import platformdirs
 from tests.conformance.logs import SPEC, writing_steps
 
 KAFKA_VERSION = "4.2.0"
+SPARK_VERSION = "4.2.0"
 JARS_VARIABLE = "SEDIMENT_KAFKA_JARS"
 _PACKAGES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36")
 _TOOLS_PACKAGES = (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",)
+_SPARK_KAFKA_PACKAGES = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",)
 _SOURCES = Path(__file__).parent / "java"
 _MAIN = "sediment.oracle.Main"
 
@@ -661,6 +663,17 @@ def kafka_tools_jars() -> Path:
     return _fetched(directory, f"*kafka-tools-{KAFKA_VERSION}.jar", _SOURCES / "tools-pom.xml", _TOOLS_PACKAGES)
 
 
+def spark_kafka_jars() -> Path:
+    """Return the directory of the JARs of Spark's Kafka source that PySpark lacks.
+
+    Raises:
+        OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
+    """
+    directory = platformdirs.user_cache_path("sediment") / f"spark-kafka-{SPARK_VERSION}"
+    jar = f"*spark-token-provider-kafka-0-10_2.13-{SPARK_VERSION}.jar"
+    return _fetched(directory, jar, _SOURCES / "spark-kafka-pom.xml", _SPARK_KAFKA_PACKAGES)
+
+
 def _fetched(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -> Path:
     if not _has(directory, jar):
         with _new_directory(directory) as partial:
@@ -687,7 +700,7 @@ def _fetch_jars(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -
         done = _fetch_with_spark(directory, packages)
     if done.returncode or not _has(directory, jar):
         raise OracleUnavailableError(
-            f"Kafka {KAFKA_VERSION} could not be fetched with {'Maven' if maven else 'Spark'}; put its JARs and their "
+            f"{pom.name} could not be fetched with {'Maven' if maven else 'Spark'}; put its JARs and their "
             f"dependencies into a directory and name it in {JARS_VARIABLE}: {(done.stdout + done.stderr)[-2000:]}"
         )
 

@@ -6,9 +6,12 @@ A `CrashScenario` lays out a directory, runs a command in it, and checks the fil
     compact, rolled    no record lost or invented
     --keep-originals   every replaced file is kept
     --output           the source unchanged; with a manifest the output is complete, without one it is started over
+    erase              our start finds each segment as before or after the erasure, and the same log end
     expire             every record from the log start on exists
     expire --archive   every record is in the log or in the archive, and in the archive once
     recover            the marker of a clean stop exists only after a finished repair
+    restore            every record from the log start on exists, and every removed file is among the originals
+    vacuum             every original is in a catalogue, and the log directory is unchanged
     all                a second run ends like an undisturbed one, and leaves no temporary file
 """
 
@@ -16,10 +19,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
@@ -43,6 +49,7 @@ TEMPORARY = (".part", ".cleaned", ".swap", ".deleted")
 RUN_TOKEN = ".sediment-run"
 
 _INTERVAL_BYTES = 300
+_ORIGINAL = re.compile(rf"{ELSEWHERE}/[0-9a-f]{{12}}/(.+)")
 _SIZE = struct.Struct(">qi")
 _OVERHEAD_BYTES, _CRC_POSITION, _CRC_FROM = 12, 17, 21
 
@@ -103,8 +110,8 @@ def _partition(directory: Path) -> TopicPartition:
 class CrashScenario:
     """A command in a directory; after `prepare`, `before` and `after` are the trees of an undisturbed run.
 
-    `arguments` follow the command's name; `again` replaces them for a run after a crash.  An at sign in them stands
-    for `root`.
+    `arguments` follow the command's name.  An at sign in them stands for `root`.  `settle` gives restored trees the
+    links and inodes that they had.
     """
 
     name: str
@@ -112,7 +119,7 @@ class CrashScenario:
     arguments: tuple[str, ...]
     lay_out: Callable[[Path], None]
     check: Callable[[CrashScenario, Tree], None]
-    again: tuple[str, ...] | None = None
+    settle: Callable[[Path], None] | None = None
     root: Path = Path()
     before: Tree = None  # type: ignore[assignment]
     after: Tree = None  # type: ignore[assignment]
@@ -127,19 +134,22 @@ class CrashScenario:
         self.after = read_tree(root)
         self.restore(self.before)
 
-    def run(self, arguments: tuple[str, ...] | None = None, *, speculates: bool = False) -> Outcome:
+    def run(self, *, speculates: bool = False) -> Outcome:
         """Run the command in this process; with `speculates` each of its tasks runs twice."""
-        arguments = tuple(argument.replace("@", str(self.root)) for argument in arguments or self.arguments)
+        arguments = tuple(argument.replace("@", str(self.root)) for argument in self.arguments)
+        where = (self.root / ELSEWHERE,) if self.command == "vacuum" else (self.root / LOGS, "--quiet")
         with inline_spark(speculates=speculates):
-            return sediment(self.command, self.root / LOGS, "--json", "--quiet", *arguments)
+            return sediment(self.command, *where, "--json", *arguments)
 
     def restore(self, tree: Tree) -> None:
         write_tree(self.root, tree)
+        if self.settle is not None:
+            self.settle(self.root)
 
     @property
     def interval_bytes(self) -> int:
         """The topic's `index.interval.bytes`."""
-        return _INTERVAL_BYTES if self.command == "compact" else 4096
+        return _INTERVAL_BYTES if "compact" in self.name or self.command == "erase" else 4096
 
     @property
     def is_trusted_more_by_us(self) -> bool:
@@ -181,17 +191,20 @@ class CrashScenario:
 
     def assert_repeats(self) -> Outcome:
         """Run the command again and assert the exit status of an undisturbed run and no leftovers."""
-        outcome = self.run(self.again)
+        outcome = self.run()
         assert outcome.status == self.outcome.status, outcome.stderr + outcome.stdout
         assert leftovers(read_tree(self.root)) == []
         return outcome
 
 
 def files_of(scenario: CrashScenario, tree: Tree) -> dict[str, bytes]:
-    """Return the files that are equal in every run: all except the manifest, catalogues and the archive."""
+    """Return the files that are equal in every run: all except the manifest, catalogues and the archive.
+
+    The names of originals are without the id of their run.
+    """
     is_archived = "archived" in scenario.name
     return {
-        name: data
+        _ORIGINAL.sub(rf"{ELSEWHERE}/\1", name): data
         for name, data in contents(tree).items()
         if not name.endswith("manifest.json")
         and not name.startswith(f"{ELSEWHERE}/catalogue-")
@@ -276,15 +289,24 @@ def _check_groups(scenario: CrashScenario, tree: Tree) -> None:
     _check_records(scenario, tree)
 
 
+def _originals_of(scenario: CrashScenario, tree: Tree, directory: Path) -> list[dict[str, bytes]]:
+    """Return the originals of a partition that each run has kept."""
+    names = {name.split("/")[1] for name in tree if name.startswith(f"{ELSEWHERE}/") and name.count("/") > 1}
+    return [scenario.of(tree, scenario.root / ELSEWHERE / name / directory.name) for name in sorted(names)]
+
+
 def _check_kept(scenario: CrashScenario, tree: Tree) -> None:
-    """Check that every log is in its place or, with its content, among the originals."""
+    """Check the groups, and that every log is in its place or, with its content, among the originals."""
     _check_groups(scenario, tree)
+    _check_logs_kept(scenario, tree)
+
+
+def _check_logs_kept(scenario: CrashScenario, tree: Tree) -> None:
+    """Check that every log is in its place or among the originals, in a state after a crash and in the one now."""
     (directory,) = scenario.partitions()
     for state in (tree, read_tree(scenario.root)):
         live = scenario.of(state, directory)
-        kept = [
-            scenario.of(state, scenario.root / place / directory.name) for place in (ELSEWHERE, f"{ELSEWHERE}-again")
-        ]
+        kept = _originals_of(scenario, state, directory)
         for name, data in scenario.of(scenario.before, directory).items():
             if name.endswith(".log"):
                 there = [live.get(name), live.get(f"{name}.deleted"), *(place.get(name) for place in kept)]
@@ -315,6 +337,44 @@ def _check_output(scenario: CrashScenario, tree: Tree) -> None:
     assert manifest in again
 
 
+# ---------------------------------------------------------------------------------------------------------------- erase
+def _lay_out_for_erase(root: Path) -> None:
+    _lay_out_for_compact(root)
+    (root / "keys").write_text("key-0\nkey-1\nkey-2\n")
+
+
+_ERASE = (
+    "--yes",
+    "--keys-file=@/keys",
+    f"--now-ms={START_MS + 1_000_000}",
+    "--set=cleanup.policy=delete",
+    f"--set=index.interval.bytes={_INTERVAL_BYTES}",
+)
+
+
+def _check_erased(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    old, new = (scenario.of(state, directory) for state in (scenario.before, scenario.after))
+    assert any(old[name] != new[name] for name in old if name.endswith(".log"))
+    scenario.restore(scenario.before)
+    log_end_offset = scenario.load(directory).log_end_offset
+    scenario.restore(tree)
+    log = scenario.load(directory)
+    assert not log.damage
+    assert log.log_end_offset == log_end_offset
+    found = {path.name: path.read_bytes() for path in directory.glob("*.log")}
+    assert found.keys() == {name for name in old if name.endswith(".log")}
+    assert all(data in (old[name], new[name]) for name, data in found.items())
+    scenario.restore(tree)
+    scenario.assert_repeats()
+    assert _segments(scenario.of(read_tree(scenario.root), directory)) == _segments(new)
+
+
+def _check_erased_and_kept(scenario: CrashScenario, tree: Tree) -> None:
+    _check_erased(scenario, tree)
+    _check_logs_kept(scenario, tree)
+
+
 # --------------------------------------------------------------------------------------------------------------- expire
 def _lay_out_for_expire(root: Path) -> None:
     directory = make_log(root / LOGS, epochs="0\n3\n0 0\n1 7\n2 12\n")
@@ -334,7 +394,7 @@ def _check_expired(scenario: CrashScenario, tree: Tree) -> None:
     kept = {offset: record for offset, record in all_records.items() if offset >= log.log_start_offset}
     assert {offset: found[offset] for offset in found if offset >= log.log_start_offset} == kept
     scenario.restore(tree)
-    scenario.run(scenario.again)
+    scenario.run()
     assert leftovers(read_tree(scenario.root)) == []
     for place in (scenario.log_dir, directory):
         assert scenario.of(read_tree(scenario.root), place) == scenario.of(scenario.after, place)
@@ -347,15 +407,13 @@ def _check_expired_and_kept(scenario: CrashScenario, tree: Tree) -> None:
     """
     _check_expired(scenario, tree)
     (directory,) = scenario.partitions()
-    places = [scenario.root / name for name in (ELSEWHERE, f"{ELSEWHERE}-again")]
     suffixes = (".log", "index", ".snapshot")
     for state, compared in ((tree, suffixes), (read_tree(scenario.root), ".log")):
         live = scenario.of(state, directory)
-        links = [scenario.of(state, place / directory.name) for place in places]
+        links = _originals_of(scenario, state, directory)
         listed = {
             file["name"]
-            for place in places
-            for name, data in scenario.of(state, place).items()
+            for name, data in scenario.of(state, scenario.root / ELSEWHERE).items()
             if name.startswith("catalogue-")
             for partition in json.loads(data)["partitions"]
             for file in partition["files"]
@@ -445,6 +503,115 @@ def _settled(tree: Tree) -> dict[str, bytes]:
     }
 
 
+# --------------------------------------------------------------------------------------------------- restore and vacuum
+def _lay_out_expired(root: Path) -> None:
+    """Lay out a log whose segments were all expired, with its originals."""
+    _lay_out_for_expire(root)
+    _keep_originals(root, "expire", "--broker-defaults", "--set=retention.bytes=0", "--set=retention.ms=-1")
+
+
+def _lay_out_compacted(root: Path) -> None:
+    """Lay out a compacted log, with its originals."""
+    _lay_out_for_compact(root)
+    _keep_originals(root, "compact", *_COMPACT)
+
+
+def _keep_originals(root: Path, command: str, *arguments: str) -> None:
+    with inline_spark():
+        where = (root / LOGS, f"--keep-originals={root / ELSEWHERE}")
+        outcome = sediment(command, *where, "--json", "--quiet", *arguments)
+    assert outcome.status == 0, outcome.stderr
+
+
+def relink(root: Path) -> None:
+    """Make equal files hard links of originals again, and give catalogues the present inodes.
+
+    A tree holds contents and times, but neither links nor inodes.
+    """
+    found = [(path, json.loads(path.read_text())) for path in sorted((root / ELSEWHERE).glob("catalogue-*.json"))]
+    entries = [(root / ELSEWHERE / data["run_id"], entry) for _, data in found for entry in data["partitions"]]
+    for folder, entry in entries:
+        for file in entry["files"]:
+            kept = folder / entry["partition"] / file["name"]
+            for live in _live(root, entry).glob(f"{file['name']}*"):
+                if kept.exists() and _state(kept) == _state(live):
+                    live.unlink()
+                    os.link(kept, live)
+    for folder, entry in entries:
+        place = folder / entry["partition"]
+        listed = place / "new-files.json"
+        new = json.loads(listed.read_text()) if listed.exists() else []
+        for file in (*entry["files"], *entry["unchanged"], *(entry["new_files"] or ()), *new):
+            for path in (place / file["name"], _live(root, entry) / file["name"]):
+                if path.exists() and (path.stat().st_size, path.stat().st_mtime_ns) == (
+                    file["size_bytes"],
+                    file["mtime_ns"],
+                ):
+                    file["inode"] = path.stat().st_ino
+                    break
+        if listed.exists():
+            _rewrite(listed, new)
+    for path, data in found:
+        _rewrite(path, data)
+
+
+def _live(root: Path, entry: Mapping[str, Any]) -> Path:
+    return root / LOGS / str(entry["partition"])
+
+
+def _state(path: Path) -> tuple[bytes, int]:
+    return path.read_bytes(), path.stat().st_mtime_ns
+
+
+def _rewrite(path: Path, data: object) -> None:
+    times = path.stat().st_mtime_ns
+    path.write_text(json.dumps(data))
+    os.utime(path, ns=(times, times))
+
+
+def _check_restored(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    scenario.restore(scenario.after)
+    restored = records_of(directory)
+    scenario.restore(scenario.before)
+    left = records_of(directory)
+    scenario.restore(tree)
+    log = scenario.load(directory)
+    found = records_of(directory)
+    assert log.log_end_offset == max(restored) + 1
+    assert left.items() <= found.items() <= restored.items()
+    scenario.restore(tree)
+    _check_kept_files(scenario, tree, directory)
+    scenario.assert_repeats()
+    again, after = (scenario.of(state, directory) for state in (read_tree(scenario.root), scenario.after))
+    # A start that completes a replacement removes producer snapshots in its range, as a broker's does.
+    assert _segments(again) == _segments(after)
+    assert again.items() <= after.items()
+    for path in scenario.log_dir.glob("*-offset-checkpoint"):
+        assert _is_spare(path.name) or path.read_bytes() == scenario.after[f"{LOGS}/{path.name}"][0]
+
+
+def _check_kept_files(scenario: CrashScenario, tree: Tree, directory: Path) -> None:
+    """Check that every log is in its place or, with its content, among the originals."""
+    live, kept = scenario.of(tree, directory), _originals_of(scenario, tree, directory)
+    for name, data in scenario.of(scenario.before, directory).items():
+        if name.endswith(".log"):
+            there = [live.get(f"{name}{suffix}") for suffix in ("", ".deleted", ".swap")]
+            assert data in [*there, *(files.get(name) for files in kept)], f"{name} is lost"
+
+
+def _check_vacuumed(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    assert scenario.of(tree, directory) == scenario.of(scenario.before, directory)
+    assert scenario.of(tree, scenario.log_dir) == scenario.of(scenario.before, scenario.log_dir)
+    originals = [name for name in contents(tree) if name.startswith(f"{ELSEWHERE}/") and name.count("/") > 1]
+    listed = any(name.startswith(f"{ELSEWHERE}/catalogue-") for name in tree)
+    assert listed or not originals, "originals are left without a catalogue"
+    scenario.restore(tree)
+    scenario.assert_repeats()
+    assert contents(read_tree(scenario.root)) == contents(scenario.after)
+
+
 _RECOVERED = (
     "flipped-middle-unclean",
     "garbage-tail-unclean",
@@ -485,7 +652,6 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             (*_COMPACT, f"--keep-originals=@/{ELSEWHERE}"),
             _lay_out_for_compact,
             _check_kept,
-            again=(*_COMPACT, f"--keep-originals=@/{ELSEWHERE}-again"),
         ),
         CrashScenario(
             "compact, elsewhere",
@@ -493,6 +659,15 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             (*_COMPACT, f"--output=@/{ELSEWHERE}"),
             _lay_out_for_compact,
             _check_output,
+        ),
+        CrashScenario("erase", "erase", _ERASE, _lay_out_for_erase, _check_erased),
+        CrashScenario(
+            "erase, originals kept",
+            "erase",
+            (*_ERASE, f"--keep-originals=@/{ELSEWHERE}"),
+            _lay_out_for_erase,
+            _check_erased_and_kept,
+            again=(*_ERASE, f"--keep-originals=@/{ELSEWHERE}-again"),
         ),
         CrashScenario(
             "expire, some segments",
@@ -520,13 +695,6 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             ),
             _lay_out_for_expire,
             _check_expired_and_kept,
-            again=(
-                "--broker-defaults",
-                "--set=retention.bytes=0",
-                "--set=retention.ms=-1",
-                f"--now-ms={NOW_MS}",
-                f"--keep-originals=@/{ELSEWHERE}-again",
-            ),
         ),
         CrashScenario(
             "expire, archived",
@@ -540,6 +708,30 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             ),
             _lay_out_for_expire,
             _check_archived,
+        ),
+        CrashScenario(
+            "restore, expired",
+            "restore",
+            (f"--from=@/{ELSEWHERE}", "--as-of=0", "--yes", f"--now-ms={NOW_MS}"),
+            _lay_out_expired,
+            _check_restored,
+            settle=relink,
+        ),
+        CrashScenario(
+            "restore, compacted",
+            "restore",
+            (f"--from=@/{ELSEWHERE}", "--as-of=0", "--yes", f"--now-ms={NOW_MS}"),
+            _lay_out_compacted,
+            _check_restored,
+            settle=relink,
+        ),
+        CrashScenario(
+            "vacuum, elsewhere",
+            "vacuum",
+            ("--older-than=0s", "--force", "--yes"),
+            _lay_out_expired,
+            _check_vacuumed,
+            settle=relink,
         ),
         *(
             CrashScenario(

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from sediment.jobs import compact
 from sediment.jobs.cleaning import output_run
 from sediment.jobs.delta_lake import archive
+from sediment.jobs.rewriting import rewriting_run
 
 Partitions = list[list[Any]]
 
@@ -129,7 +130,7 @@ def inline_spark(*, speculates: bool = False) -> Iterator[None]:
         yield InlineContext()
 
     with ExitStack() as patches:
-        for module in (archive, compact, output_run):
+        for module in (archive, compact, output_run, rewriting_run):
             patches.enter_context(mock.patch.object(module, "spark_context", context))
         patches.enter_context(mock.patch.object(TaskContext, "get", lambda: _Context() if ATTEMPTS.runs else None))
         yield

@@ -16,14 +16,20 @@ def catalogues(kept: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda catalogue: catalogue["started_ms"])
 
 
+def originals_of(kept: Path, catalogue: dict[str, Any], partition: str) -> Path:
+    """Return the folder with the originals of a partition that a run kept."""
+    return kept / catalogue["run_id"] / partition
+
+
 def put_back(kept: Path, catalogue: dict[str, Any]) -> None:
     """Undo a run, whether it ended or not: files, leader epochs and entries of checkpoint files."""
     for partition in catalogue["partitions"]:
         directory = Path(partition["log_dir"], partition["partition"])
-        for name in partition["new_files"] or ():
-            (directory / name).unlink(missing_ok=True)
+        for new in partition["new_files"] or ():
+            (directory / new["name"]).unlink(missing_ok=True)
         for file in partition["files"]:
-            link, path = kept / partition["partition"] / file["name"], directory / file["name"]
+            link = originals_of(kept, catalogue, partition["partition"]) / file["name"]
+            path = directory / file["name"]
             if link.exists():
                 status = link.stat()
                 assert (status.st_ino, status.st_size) == (file["inode"], file["size_bytes"])

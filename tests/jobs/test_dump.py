@@ -252,7 +252,7 @@ def test_a_segment_file_with_foreign_content_is_reported_in_one_line(log_dir):
         (["logs", "--offsets", "5"], "--offsets '5' is not a range"),
         (["logs", "--what", "records", "--columns", "x"], "has no column 'x'"),
         (["logs", "--what", "row"], "table 'row' does not exist; it is one of records, batches"),
-        (["text.csv"], "the file name is not that of a segment's file"),
+        (["text.csv"], "the file name is not that of a segment file"),
         (["logs", "--keys"], "--keys is for records only"),
         (["logs", "--master", "local"], "--master is for --to only"),
         (["logs", "--json", "--to", "out"], "--json and --to exclude each other"),

@@ -19,11 +19,16 @@ import pytest
 from sediment.compaction.policy import BlockingRule
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.cloning.report import PartitionCloneReport
+from sediment.jobs.erasing.check_evidence import CheckedPartition
+from sediment.jobs.erasing.report import EraseReport
 from sediment.jobs.expire import ExpiryReport
+from sediment.jobs.originals import OriginalsReport
 from sediment.jobs.plan import PartitionPlan
 from sediment.jobs.recover import RecoveryReport
 from sediment.jobs.reporting.run_report import PartitionReport
+from sediment.jobs.restore import RestoreReport
 from sediment.jobs.snapshot import PartitionSnapshot
+from sediment.jobs.vacuum import VacuumReport
 from sediment.jobs.verification.report import PairReport
 
 ROOT = Path(__file__).parents[2]
@@ -162,11 +167,16 @@ def test_every_option_that_the_page_of_commands_tells_exists() -> None:
     ("page", "report"),
     [
         ("reference/commands.md", PartitionReport),
+        ("reference/commands.md", EraseReport),
+        ("reference/commands.md", CheckedPartition),
         ("reference/commands.md", ExpiryReport),
         ("reference/commands.md", PairReport),
         ("reference/commands.md", RecoveryReport),
         ("reference/commands.md", PartitionSnapshot),
         ("reference/commands.md", PartitionCloneReport),
+        ("reference/commands.md", OriginalsReport),
+        ("reference/commands.md", RestoreReport),
+        ("reference/commands.md", VacuumReport),
         ("reference/plan.md", PartitionPlan),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,

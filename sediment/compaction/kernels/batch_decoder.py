@@ -1,6 +1,6 @@
-"""The batches of one chunk as kernels read them: header fields, where the records are, and the hashes of their keys.
+"""The batches of one chunk as kernels read them: header fields, addresses of the records, and hashes of their keys.
 
-`decode_keys` is the common beginning of `fill_map` and `collect_keys`; the sweep takes its two steps one by one.
+`fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls its two steps separately.
 
 Invariants: `scan_chunk` has checked every batch; nothing enters the map here.
 """
@@ -127,7 +127,7 @@ def flags_of(batches: Batches, ordinal: int) -> int:
 def locate_records(header: Header, payloads: npt.NDArray[np.int64], ordinal: int) -> tuple[int, int, int]:
     """Return (status, address of the batch's records, their bytes).
 
-    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Only OK makes the header's count one to reserve room for.
+    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Reserve room for the header's count only if the status is OK.
     """
     if header.codec == 0:
         address, payload_bytes = header.address + BATCH_HEADER_BYTES, header.size_bytes - BATCH_HEADER_BYTES
@@ -155,8 +155,8 @@ def decode_and_hash(
 ) -> int:
     """Decode the records at `records_base`, hash the keys of the first `hashed` of them, and prefetch their slots.
 
-    There has to be room for a row of each record and for `mapped` keys in the map.  The payload was checked.  Return
-    OK, a status that asks for room, or a decoder's status.
+    The payload was checked.  The buffers must have room for a row of each record, and the map for `mapped` keys.
+    Return OK, a status that asks for room, or a decoder's status.
     """
     if count > records.shape[0]:
         state[NEEDED] = count
@@ -228,7 +228,7 @@ def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int
 
 @inlined_kernel
 def prefetch_ahead(batches: Batches, base: int, ahead: int, keys: KeyMap, slot_bytes: int) -> None:
-    """Prefetch the slot that batch `ahead` will need first."""
+    """Prefetch the first slot that batch `ahead` will need."""
     if batches.flags.size == 0 or batches.flags[ahead] & UNREADABLE == 0:
         secrets = keys.secrets.ctypes.data
         _prefetch_first_key(base + batches.positions[ahead], keys.seed, secrets, keys.tables, slot_bytes)
@@ -240,7 +240,7 @@ def _prefetch_first_key(
 ) -> None:
     """Prefetch the slot of the first record's key of the batch at `header`, if it is uncompressed and has a key.
 
-    `decode_and_hash` prefetches the keys of one batch; for small batches that comes too late.
+    `decode_and_hash` prefetches the keys of one batch, which is too late for small batches.
     """
     if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
         return

@@ -30,7 +30,7 @@ def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
 class ActiveProducers(NamedTuple):
     """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
 
-    `last_offsets` holds the offset of a producer's last data batch, or -1 if only a marker of it is known.
+    `last_offsets` holds the offset of each producer's last data batch, or -1 if only a marker of the producer is known.
     """
 
     producer_ids: npt.NDArray[np.int64]
@@ -42,8 +42,8 @@ class ActiveProducers(NamedTuple):
 def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
     """Return True if the header of a batch stays even if none of its records does (kafka-log 02 §6.2).
 
-    The header of the last batch before the bound keeps the log's last offset, that of an active producer's last batch
-    its sequence numbers.
+    The header of the last batch before the bound preserves the log's last offset.  The header of an active producer's
+    last batch preserves its sequence numbers.
     """
     if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
         return True
@@ -58,7 +58,7 @@ def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, prod
 def is_last_of_producer(
     producers: ActiveProducers, producer_id: int, epoch: int, last_offset: int, is_control: bool
 ) -> bool:
-    """Return True if a batch is the last known one of an active producer (kafka-log 02 §6.2)."""
+    """Return True if a batch is the last known batch of an active producer (kafka-log 02 §6.2)."""
     low = 0
     high = producers.producer_ids.size
     while low < high:

@@ -1,6 +1,6 @@
 """The first sweep of a split: the latest occurrence of each of its keys, in runs that the tasks of all splits exchange.
 
-By `digest_of` the caller sees that both sweeps of a split met the same batches.
+With `digest_of` the caller checks that both sweeps of a split read the same batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DIGEST_SHIFT = np.uint64(29)
 
 
 class RunKeys(NamedTuple):
-    """The keys of one run: hash, uint64[n, 2]; 1 if it enters the map, uint8[n]; number of its record, int64[n]."""
+    """The keys of one run: hash, uint64[n, 2]; 1 if the key enters the map, uint8[n]; record number, int64[n]."""
 
     hashes: npt.NDArray[np.uint64]
     mapped: npt.NDArray[np.uint8]
@@ -66,7 +66,7 @@ def collect_keys(
     run: RunKeys,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Collect the latest occurrence of every key below CURSOR, last batch first: records that may survive BY_BITMAP.
+    """Collect the latest occurrence of every key below CURSOR, last batch first: records that can survive BY_BITMAP.
 
     `run` receives the keys from RUN_KEYS on; a record's number is RECORDS at that record.
     """
@@ -131,7 +131,7 @@ def _collect_latest(
 
     `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], hold `keys` keys already.  They
     receive the hash, 1 if the key enters the map, and the record's number; the last record's number is `first`.
-    Return the number of keys that they hold then.
+    Return the new number of keys.
     """
     for index in range(count - 1, -1, -1):
         if records[index, KEY_BYTES] < 0:

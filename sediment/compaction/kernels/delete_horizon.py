@@ -1,7 +1,7 @@
-"""The delete horizon of a batch: the time from which its tombstones, or a marker with nothing left to mark, may go.
+"""The delete horizon of a batch: the time from which its tombstones, or a marker without a batch left, are dropped.
 
-A cleaning writes a horizon into a batch that needs one and has none (kafka-log 02 §6.4).  Bit 6 of the attributes says
-that the batch's base timestamp is its horizon.
+A cleaning writes a horizon into a batch that needs one and has none (kafka-log 02 §6.4).  If bit 6 of the attributes is
+set, the batch's base timestamp is its horizon.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
 
 @kernel
 def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
-    """Return True if a batch that keeps `tombstones` tombstones is to get a delete horizon.
+    """Return True if a batch that keeps `tombstones` tombstones needs a new delete horizon.
 
-    A marker gets one if its transaction has no batch left, any other batch if it keeps a tombstone.
+    A marker gets a horizon if its transaction has no batch left, any other batch if it keeps a tombstone.
     """
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)

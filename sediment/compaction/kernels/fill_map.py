@@ -1,7 +1,7 @@
 """The filling of a map with offsets, before a sweep that filters by offset: Kafka's buildOffsetMap as a kernel.
 
-It goes forward through the dirty range, because of two keys the last put wins.  A bounded map may be full before the
-range ends; the round then ends there (kafka-log 02 §4.2).
+It goes forward through the dirty range, because the last put of a key wins.  A bounded map may be full before the range
+ends; the round then ends there (kafka-log 02 §4.2).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def fill_map(
 ) -> int:
     """Put the keys of a chunk's batches into a map with offsets, first batch first; CURSOR counts upwards here.
 
-    LATEST_OFFSET is the map's latest offset.  Return DONE, a status that asks, a decoder's status, or MAP_FULL where
-    Kafka's buildOffsetMapForSegment stops.
+    LATEST_OFFSET is the map's latest offset.  Return DONE, a request, a decoder's status, or MAP_FULL at the record at
+    which Kafka's buildOffsetMapForSegment stops.
     """
     base = np.int64(batches.buffer.ctypes.data)
     first_mapped = rules[FIRST_MAPPED_OFFSET]

@@ -9,11 +9,11 @@ low = high = 0 is an empty slot; a key that hashes to zero is stored as low = 1.
 at or below 3/4.
 
 A map has one of two uses:
-* A set of keys: a backward sweep asks only if a key occurred nearer to the log's end.
+* A set of keys: a backward sweep only needs to know whether a key occurred nearer to the log's end.
 * A map with offsets: offsets are put in log order and the last put wins; then the log is filtered against them.  Kafka
-  bounds such a map by its keys; `put_bounded` is Kafka's rule for a full one.
+  bounds such a map by its keys; `put_bounded` is Kafka's rule for a full map.
 
-Invariant: every table has an empty slot, so that probing ends.
+Invariant: every table has an empty slot, so probing ends.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def normal(low: np.uint64, high: np.uint64) -> np.uint64:
 
 @kernel
 def range_of(high: np.uint64, ranges: int) -> int:
-    """Return the number of a key's range; `ranges`, a power of two up to 2^31, equal ranges ignore the tables."""
+    """Return the index of a key's range among `ranges` equal ranges of hashes, a power of two up to 2^31."""
     return np.int64(((high >> np.uint64(32)) * np.uint64(ranges)) >> np.uint64(32))
 
 
@@ -96,7 +96,7 @@ def fill_slot(tables: npt.NDArray[np.int64], address: int, low: np.uint64, high:
 
 @kernel
 def is_held(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, is_mapped: bool) -> bool:
-    """Return True if a set holds a key already; one that it does not hold enters it if `is_mapped`."""
+    """Return True if a set already holds a key; otherwise add the key if `is_mapped`."""
     found, address = find_slot(tables, SET_SLOT_BYTES, low, high)
     if not found and is_mapped:
         fill_slot(tables, address, low, high)
@@ -117,10 +117,10 @@ def put_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, o
 def put_bounded(
     tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, offset: int, keys: int, limit: int
 ) -> int:
-    """Put as `put_offset` does unless the map already holds `limit` keys; return FULL then.
+    """Put a key like `put_offset`, or return FULL if the map already holds `limit` keys.
 
     `keys` is the number of keys put so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the
-    look-up: a full map refuses a key that it holds, too (kafka-log 02 §4.2).
+    look-up, so a full map also refuses a key that it holds (kafka-log 02 §4.2).
     """
     if keys >= limit:
         return FULL
@@ -136,7 +136,7 @@ def get_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64) -
 
 @kernel
 def headroom(tables: npt.NDArray[np.int64]) -> int:
-    """Return the number of keys that fit wherever they hash to."""
+    """Return the number of keys that fit, whatever their hashes are."""
     least = tables[0, LIMIT] - tables[0, USED]
     for table in range(1, TABLES):
         least = min(least, tables[table, LIMIT] - tables[table, USED])
@@ -166,7 +166,7 @@ class OffsetMap:
     def __init__(self, *, with_offsets: bool) -> None:
         self.slot_bytes = OFFSET_SLOT_BYTES if with_offsets else SET_SLOT_BYTES
         self.tables = np.zeros((TABLES, 4), dtype=np.int64)
-        # One allocation for all first tables, so that a small partition does not pay for 64.
+        # One allocation for all first tables, because 64 allocations would slow down a small partition.
         block = np.zeros(TABLES * _FIRST_SLOTS * self.slot_bytes, dtype=np.uint8)
         self._memories = list(block.reshape(TABLES, -1))
         self._blocks = [block] * TABLES
@@ -193,13 +193,13 @@ class OffsetMap:
         return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:
-        """Grow each table that could not take `keys` more."""
+        """Grow each table that cannot take `keys` more."""
         sizes = self._sizes_with(keys)
         for table in map(int, np.flatnonzero(sizes > self._sizes_with(0))):
             self._grow(table, int(sizes[table]))
 
     def _sizes_with(self, keys: int) -> npt.NDArray[np.int64]:
-        """Return int64[TABLES]: the bytes of each table once it can take `keys` more."""
+        """Return int64[TABLES]: the size in bytes that each table needs to take `keys` more."""
         sizes = (self.tables[:, MASK] + 1) * self.slot_bytes
         limits, wanted = self.tables[:, LIMIT].copy(), self.tables[:, USED] + keys
         while (short := limits < wanted).any():

@@ -47,7 +47,7 @@ def filter_records(
     survivors: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Mark in `kept` the records that survive; return their number.  `expired` is that of tombstones."""
+    """Mark in `kept` the records that survive; return their number.  `expired` applies to tombstones."""
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
         return keep_all(header.record_count, kept)
@@ -78,8 +78,8 @@ def keep_latest(
 ) -> int:
     """Mark the latest occurrences of keys in `kept`, from the last record to the first.
 
-    A key that the map holds occurred nearer to the log's end.  Keys at or above `first_mapped_offset` enter the map,
-    those below are only looked up.  Return the number of records kept.
+    A key that the map holds occurred nearer to the log's end.  Keys at or above `first_mapped_offset` enter the map;
+    keys below it are only looked up.  Return the number of records kept.
     """
     total = 0
     for index in range(count - 1, -1, -1):
@@ -128,7 +128,7 @@ def find_survivors(
 ) -> int:
     """Set `surviving`, bool[batches], for each batch of which `sweep_chunk` reads records BY_BITMAP.
 
-    `first` is RECORDS before the chunk; return RECORDS after it.
+    `first` is the value of RECORDS before the chunk; return its value after the chunk.
     """
     number = first
     for ordinal in range(positions.size - 1, -1, -1):
@@ -147,7 +147,7 @@ def find_survivors(
 def decode_survivors(
     base: int, size_bytes: int, count: int, survivors: npt.NDArray[np.uint8], first: int, records: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Decode the survivors among `count` records and step over the others; return (status, rows)."""
+    """Decode the survivors among `count` records and skip the others; return (status, rows)."""
     address = base
     limit = base + size_bytes
     rows = 0
@@ -178,9 +178,9 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records of a batch of `count` that the bitmap `survivors` names; bit `first` is the last record's.
+    """Mark those of a batch's `count` records that are set in the bitmap `survivors`; bit `first` is the last record's.
 
-    `rows` of the records are decoded: all of them, or the survivors only.  Return the number of records kept.
+    `rows` records are decoded: all of them, or only the survivors.  Return the number of records kept.
     """
     total = 0
     for index in range(rows):
@@ -220,7 +220,7 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record: those of a control batch are not filtered one by one.  Return `count`."""
+    """Mark every record, because the records of a control batch are not filtered one by one.  Return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

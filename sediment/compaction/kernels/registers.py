@@ -1,4 +1,4 @@
-"""Registers of the resumable kernels: what a sweep has done so far, and the settings that it follows.
+"""Registers of the resumable kernels: the progress of a sweep, and the settings that it follows.
 
 `state` and `rules` are int64 arrays; the numbers below are their indexes.  The kernel driver owns both.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 CURSOR = 0  # batches of the chunk still to do
 OUT_START = 1  # first used byte of the output
 LAST_BASE_OFFSET = 2  # base offset of the batch done last
-HEADROOM = 3  # keys that the map can take wherever they hash to
-NEEDED = 4  # the amount that a status asks for
+HEADROOM = 3  # keys that the map can take, whatever their hashes are
+NEEDED = 4  # the amount that a status requests
 RAW_BYTES = 5  # bytes of `raw` that are to be compressed
 PENDING_KEPT = 6  # of the batch to be compressed: records kept, timestamps, horizon, codec
 PENDING_BASE_TIMESTAMP = 7
@@ -27,11 +27,11 @@ FIRST_HORIZON_MS = 17
 LAST_HORIZON_MS = 18
 WITHOUT_HORIZON = 19  # batches that needed a delete horizon and got none
 RUN_KEYS = 20  # keys collected in the current run
-RECORDS = 21  # records met in the split, from its end on
+RECORDS = 21  # records read in the split, from its end on
 STATE_REGISTERS = 22
 
 # ------------------------------------------------------------------------------------ settings, int64[RULE_REGISTERS]
-FIRST_MAPPED_OFFSET = 0  # keys below are only looked up
+FIRST_MAPPED_OFFSET = 0  # keys below it are only looked up
 UPPER_BOUND_OFFSET = 1  # first uncleanable offset; the batch before it keeps its header
 NOW_MS = 2
 NEXT_HORIZON_MS = 3  # now + delete.retention.ms, or NO_HORIZON

@@ -41,8 +41,8 @@ def scan_chunk(
 ) -> tuple[int, int, int]:
     """Check the lengths and checksums of the batches in [start, end); `positions`, int64[n], receives their starts.
 
-    The batches have to fill the range exactly.  No checksum covers their offsets, which have to lie in
-    [first_offset, end_offset), the offsets of their segment.
+    The batches must fill the range exactly.  No checksum covers their offsets, so these must lie in [first_offset,
+    end_offset), the range of their segment.
 
     Returns:
         (status, batches, position of the batch that the status is about).  DONE and LEGACY_MET mean that every batch

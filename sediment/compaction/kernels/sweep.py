@@ -7,25 +7,24 @@
 
 `sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
 
-1. Read the header, and check that offsets fall as the sweep goes on.  `batch_decoder.read_header`
-2. Decide about the batch as a whole: is it discarded, and does its header stay if no record does?
-   `batch_retention`
-3. Settle a batch without a record to look at: write its header or nothing.  `_settle_whole`
-4. Decode its records and hash their keys, once the buffers and the map have room for all of them.
-   `batch_decoder`
+1. Read the header, and check that offsets descend during the sweep.  `batch_decoder.read_header`
+2. Decide on the whole batch: is it discarded, and does its header stay if no record does?  `batch_retention`
+3. If no record of the batch has to be decoded, finish the batch: write its header or nothing.  `_settle_whole`
+4. Decode its records and hash their keys, once the buffers and the map have room for all of them.  `batch_decoder`
 5. Filter the records.  `record_retention.filter_records`
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
 
-The sweep is resumable.  If it cannot go on by itself (decompress, compress, enlarge the map or a buffer), it returns
-the status that asks for it, with nothing half done, and continues at the next call.
+The sweep is resumable.  If it needs something that it cannot do itself (decompress, compress, enlarge the map or a
+buffer), it returns a status that requests it, with nothing half done, and continues at the next call.
 
 Invariants
-* The CRC of a batch is checked before anything of it is dropped: `scan_chunk` precedes `sweep_chunk` on every chunk.
-* A batch is filtered exactly once: nothing of it enters the map before steps 1 to 4 have everything they need.
+* The CRC of a batch is checked before any of its records is dropped: `scan_chunk` precedes `sweep_chunk` on every
+  chunk.
+* A batch is filtered exactly once: none of its keys enters the map before steps 1 to 4 have everything they need.
 * Batches converted from messages of magic 0 and 1 have no checksum; each of them is rebuilt.
 * A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every fault in it.
-  `sweep_chunk` then decodes survivors only; by `digest_of` the caller sees that both sweeps met the same batches.
-* Offsets fall strictly.  If they do not, the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map
+  `sweep_chunk` then decodes only survivors; with `digest_of` the caller checks that both sweeps read the same batches.
+* Offsets descend strictly.  If they do not, the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map
   with offsets, for which the order of records does not matter.
 """
 
@@ -109,7 +108,7 @@ from sediment.segment_io.format.rebuild import (
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
-_SPARSE_FACTOR = 4  # records to each survivor, from which on it is faster to step over the others
+_SPARSE_FACTOR = 4  # if a batch has at least this many records for each survivor, it is faster to skip the others
 
 
 @kernel
@@ -125,7 +124,7 @@ def sweep_chunk(
     compressors: Tools,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Filter and emit the batches below CURSOR, last first; return DONE, a status that asks, or a decoder's status.
+    """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
     `survivors` is read BY_BITMAP only: a bit for each record of the split, numbered as RECORDS counts them, 1 if no
@@ -149,7 +148,7 @@ def sweep_chunk(
         if header.record_count <= _SMALL_BATCH_RECORDS and ordinal >= _BATCHES_AHEAD and not by_bitmap:
             prefetch_ahead(batches, base, ordinal - _BATCHES_AHEAD, keys, slot_bytes)
 
-        # 2. Decide about the batch as a whole.
+        # 2. Decide on the whole batch.
         horizon_passed = horizon_has_passed(header.has_horizon, header.base_timestamp, rules[NOW_MS])
         discarded = is_discarded(flags, header.is_control, horizon_passed)
         keeps_it = keeps_header(header, flags, rules[UPPER_BOUND_OFFSET], producers)
@@ -160,7 +159,7 @@ def sweep_chunk(
             if not header.is_control:
                 surviving = count_survivors(survivors, state[RECORDS], header.record_count)
 
-        # 3. Settle a batch without a record to look at.
+        # 3. If no record of the batch has to be decoded, finish the batch.
         if discarded or header.record_count == 0 or (surviving == 0 and flags & LEGACY == 0):
             if state[OUT_START] < BATCH_HEADER_BYTES:
                 state[NEEDED] = BATCH_HEADER_BYTES
@@ -221,7 +220,8 @@ def sweep_chunk(
             if status != OK:
                 return status
         elif keeps_it and flags & LEGACY:
-            # A message of magic 0 or 1 cannot be empty, and without it the log would end before its last offset.
+            # A message of magic 0 or 1 cannot become an empty batch; if it were dropped, the log would end at a lower
+            # offset.
             state[MESSAGES_WRITTEN] += header.record_count
             return NEEDS_ORIGINAL
         else:
@@ -249,7 +249,7 @@ def _settle_whole(header: Header, discarded: bool, keeps_it: bool, out: int, sta
 
 @inlined_kernel
 def _emit_header(header: Header, out: int, state: npt.NDArray[np.int64]) -> None:
-    """Emit the header of a batch as a batch without records; the output has room."""
+    """Emit the header of a batch as a batch without records; the output has room for it."""
     state[OUT_START] -= BATCH_HEADER_BYTES
     write_empty_batch(out + state[OUT_START], header.address)
 
@@ -343,7 +343,7 @@ def emit_compressed(
     output: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Emit the batch that NEEDS_COMPRESSION was about, with `compressed` as its payload, and step past it."""
+    """Emit the batch of the last NEEDS_COMPRESSION with `compressed` as its payload, and continue after it."""
     if state[OUT_START] < BATCH_HEADER_BYTES + compressed.size:
         state[NEEDED] = BATCH_HEADER_BYTES + compressed.size
         return NEEDS_OUTPUT_ROOM

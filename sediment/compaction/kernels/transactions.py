@@ -1,12 +1,13 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A sweep that reads backwards meets a marker before its data.  It cannot know if a batch of the transaction is left, and
-so if the marker may go.  Therefore a forward scan reads the headers and control keys of a partition with control or
-transactional batches first.  It gives each batch a few flags; the sweep needs nothing else about transactions.
+A sweep that reads backwards finds a marker before its data.  So it cannot know whether a batch of the transaction is
+left, and whether the marker may be dropped.  Therefore, in a partition with control or transactional batches, a forward
+scan first reads the headers and control keys.  It gives each batch a few flags; the sweep needs no other data on
+transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, ascending by first offset;
-* for each producer, the aborted transaction that it is in, and if a batch of that transaction was seen;
+* for each producer, the aborted transaction that it is in, and whether a batch of that transaction was read;
 * the producers with an unfinished committed transaction.
 
 Kafka fills its offset map in a pass over the dirty range, with a second state of the same kind.  That state begins at
@@ -33,10 +34,10 @@ from sediment.segment_io.format.layout import (
 
 # Flags of a batch
 DISCARD = 1  # data of an aborted transaction; or a marker whose transaction has no batch left
-MARKS_NOTHING = 2  # a marker whose transaction has no batch left; it goes once its delete horizon has passed
+MARKS_NOTHING = 2  # a marker whose transaction has no batch left; it is dropped once its delete horizon has passed
 UNMAPPED = 4  # its keys do not enter the offset map
 # Flags that do not come from transactions
-LEGACY = 8  # a message of magic 0 or 1; its survivors are rebuilt as a batch that begins at the first of them
+LEGACY = 8  # a message of magic 0 or 1; its survivors are rebuilt as a batch that begins at the first survivor
 TOMBSTONES_GO = 16  # its tombstones have expired by the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
@@ -45,8 +46,8 @@ LEAVES_HEADER = 128  # its header stays even if none of its records does
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
 _ABORTED = 1  # index of the aborted transaction it is in, -1: none
-_SEEN = 2  # 1: a batch of that aborted transaction was traversed
-_COMMITTED = 3  # 1: transactional batches of a transaction not aborted were traversed
+_SEEN = 2  # 1: a batch of that aborted transaction was read
+_COMMITTED = 3  # 1: transactional batches of a transaction that is not aborted were read
 _UNMARKED = 4  # 1: and no marker of the producer followed them
 _COLUMNS = 5
 _NONE = -1
@@ -93,8 +94,8 @@ def classify_batches(
     `aborted`) of each ABORT whose transaction index entry survives.
 
     Returns:
-        (cursor, number of kept aborts, row of the last marker that `aborted` contradicts, or -1).  Contradictions are
-        an ABORT of batches without an entry, and a COMMIT of batches that an entry calls aborted.
+        (cursor, number of kept aborts, row of the last marker that `aborted` contradicts, or -1).  A contradiction is
+        an ABORT of batches without an entry, or a COMMIT of batches that an entry lists as aborted.
     """
     kept = 0
     contradicted = -1
@@ -151,7 +152,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 
 
 class TransactionScan:
-    """The state machine over one pass; header rows go in in log order.
+    """The state machine over one pass; call `classify` with header rows in log order.
 
     `aborted` are the aborted transactions that the pass knows, in any order; duplicates are allowed.
     """
@@ -167,7 +168,7 @@ class TransactionScan:
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
         """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row.
 
-        The row is that of the last marker that the transaction index contradicts, or -1.
+        The row is the row of the last marker that the transaction index contradicts, or -1.
         """
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)

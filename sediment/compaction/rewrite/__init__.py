@@ -2,8 +2,8 @@
 
     verdicts         offset -> DROP, TOMBSTONE, REPLACE_VALUE or REPLACE_KEY
     plan             which segments have verdicts, and which offsets must not be touched
-    segment_rewrite  one task a segment: two forward scans, one new segment under `.part` names
-    batch_rewrite    one batch without a few of its records, or with others
+    segment_rewrite  one task for each segment: two forward scans, one new segment under `.part` names
+    batch_rewrite    one batch, of which some records are dropped or replaced
 
 `plan` and `verdicts` open no file.  Nothing here renames a file; the result is a prepared swap.
 """

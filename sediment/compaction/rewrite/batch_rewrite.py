@@ -7,12 +7,12 @@
 
     field                                               after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
-    base timestamp, max timestamp                       as the cleaner's: from the records that stay
+    base timestamp, max timestamp                       as in a cleaning: from the records that stay
     delete horizon                                      unchanged; none if the batch got a new tombstone
     record count, length, CRC                           recomputed
 
-A batch with a new tombstone loses its delete horizon, so that the next cleaning gives it one for the new tombstone.
-With its old horizon, a tombstone could be dropped before any consumer had the time to read it.
+A batch with a new tombstone loses its delete horizon, so the next cleaning gives it a new one.  With its old horizon,
+the tombstone could be dropped before any consumer has had time to read it.
 
 Invariant: a batch of which no record changes is not rewritten.
 """
@@ -73,9 +73,10 @@ _NULL = -1
 class RewrittenBatch:
     """The result for one batch.
 
-    `content`, uint8[n], is the new batch, empty for none; None if no record changed.  `dropped`, `tombstoned` and
-    `replaced` count records.  `found` and `without_key`, int64[], index the verdicts given: those that have a record,
-    and those of them that would make a record without a key a tombstone.
+    `content`, uint8[n], is the new batch, empty if the batch is dropped, and None if no record changed.  `dropped`,
+    `tombstoned` and `replaced` count records.  `found` and `without_key`, int64[], are indexes of the given verdicts.
+    `found` are the verdicts that have a record; `without_key` are the verdicts in `found` that would turn a record
+    without a key into a tombstone.
     """
 
     content: ByteArray | None
@@ -90,7 +91,7 @@ class RewrittenBatch:
 class _Batch:
     """A batch of magic 2: its header in `header`, uint8[], and its uncompressed records in `payload`, both padded.
 
-    `payload_bytes` are those without the padding; `first_byte` is the start of the records in `payload`.
+    `payload_bytes` does not count the padding; `first_byte` is the start of the records in `payload`.
     """
 
     header: ByteArray
@@ -111,10 +112,10 @@ class _Batch:
 
 
 def rewrite_batch(batch: ByteArray, verdicts: Verdicts, *, keeps_header: bool, limit_bytes: int) -> RewrittenBatch:
-    """Return `batch`, uint8[n] of one batch of any magic whose checksum was checked, with its `verdicts` carried out.
+    """Carry out `verdicts` on `batch`, uint8[n] of one batch of any magic whose checksum was checked.
 
-    A batch that loses all records becomes a batch without records if it `keeps_header`, else nothing.  Compressed
-    records may expand to `limit_bytes`.
+    A batch that loses all records is written as a batch without records if it `keeps_header`; otherwise it is dropped.
+    Compressed records may expand to `limit_bytes`.
 
     Raises:
         CorruptBatchError: the records cannot be decompressed or decoded.
@@ -158,7 +159,7 @@ def rewrite_batch(batch: ByteArray, verdicts: Verdicts, *, keeps_header: bool, l
 
 
 def _differs(batch: _Batch, record: Int64s, verdicts: Verdicts, index: int) -> bool:
-    """Return True if a verdict replaces the key or value of a record by other bytes."""
+    """Return True if a verdict replaces the key or value of a record with other bytes."""
     match verdicts.actions[index]:
         case Action.REPLACE_KEY:
             start, size_bytes = record[KEY_START], record[KEY_BYTES]
@@ -220,7 +221,7 @@ def _decoded(batch: _Batch) -> npt.NDArray[np.int64]:
 def _written(
     batch: _Batch, records: npt.NDArray[np.int64], edits: npt.NDArray[np.int64], replacements: ByteArray, forgets: bool
 ) -> ByteArray:
-    """Return the batch of `records` with their `edits`; if it `forgets` its delete horizon, it has none."""
+    """Return the batch of `records` with their `edits`; if `forgets` is set, without its delete horizon."""
     header, count = batch.header.ctypes.data, len(records)
     added = np.maximum(edits[:, [NEW_KEY_BYTES, NEW_VALUE_BYTES]], 0).sum()
     bound = edited_bound(batch.payload_bytes, count, int(added))

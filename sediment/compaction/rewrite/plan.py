@@ -5,10 +5,10 @@
                                          ^ bound              ^ log end
                  rewritten, each alone        not reached
 
-The bound is the last stable offset of the view: records below it are replicated, decided and verified.  Offsets below
-the log start offset may still be on disk, and are rewritten alike.
+The bound is the last stable offset of the view: records below it are replicated, decided and verified.  Records below
+the log start offset may still be on disk; they are rewritten too.
 
-Invariant: a task needs its segment and nothing else, so tasks may run anywhere and in any order.
+Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentTask:
     """The rewriting of one segment.
 
-    `end_offset` is the base offset of the next segment, INT64_MAX for the active one.  No batch that reaches `bound` is
-    changed; `bound_reason` says why.
+    `end_offset` is the base offset of the next segment, INT64_MAX for the active segment.  No batch whose last offset
+    reaches `bound` is changed; `bound_reason` says why.
     """
 
     partition: TopicPartition
@@ -62,7 +62,7 @@ class RewritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteStats:
-    """Counts of records in one segment; a compressed message of magic 0 or 1 without a verdict counts as one.
+    """Counts of records in one segment; a compressed message of magic 0 or 1 without a verdict counts as one record.
 
     `matched` are the records changed: `dropped`, `tombstoned` and `replaced`.
     """
@@ -143,7 +143,7 @@ def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
 
 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
-    """Return the cleaner checkpoint, or the first record with a new key: an older record may have that key."""
+    """Return the cleaner checkpoint, lowered to the first new key, because an older record may have that key."""
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]
     return min([checkpoint, *(int(offset) for offset in new_keys[:1])])

@@ -4,13 +4,15 @@
 2. Scan again.  Check every checksum, copy the bytes between those batches, and rewrite them.
 
 A batch that loses all records leaves its header as a batch without records if it is
-* the last batch of the segment: so the log end stays, also if later segments are deleted;
+* the last batch of the segment, so the log end stays even if later segments are deleted;
 * among the last five data batches of a producer in the segment: a broker that loads the log remembers these, and
-  recognises the last five batches when a client sends them again.  So the state at the end of every segment stays.
+  recognises the last five batches when a client sends them again.  So the producer state at the end of every segment
+  stays.
 
-All other such batches go.  Markers always stay, so an aborted transaction keeps its entry in the transaction index.
+All other such batches are dropped.  Markers always stay, so an aborted transaction keeps its entry in the transaction
+index.
 
-Memory is one chunk, the largest batch decompressed, and columns of the batches with verdicts.
+Memory is one chunk, the largest decompressed batch, and columns for the batches with verdicts.
 
 Invariant: the checksum of every byte copied was checked; a segment without a change gets no parts.
 """
@@ -87,9 +89,9 @@ def rewrite_segment(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Targets:
-    """The batches with verdicts: their positions in the file, int64[n], and if their headers stay, bool[n].
+    """The batches with verdicts: their positions in the file, int64[n], and whether their headers stay, bool[n].
 
-    `scanned` are the records of the segment, `not_reached` the verdicts that hit a batch which stays as it is.
+    `scanned` are the records of the segment; `not_reached` are verdicts on a batch that stays unchanged.
     """
 
     positions: Int64s
@@ -100,7 +102,7 @@ class _Targets:
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts of changed records so far, and marks of the verdicts that met a record or a reason."""
+    """Counts of changed records so far, and marks of the verdicts that have a record or a reason."""
 
     seen: npt.NDArray[np.bool_]
     dropped: int = 0
@@ -121,7 +123,7 @@ class _SegmentRewrite:
         self._counts = _Counts(np.zeros(len(task.verdicts), dtype=np.bool_))
 
     def run(self, run_id: str, attempt: str) -> RewrittenSegment:
-        """Do both scans; the second one only if a batch has a verdict."""
+        """Perform both scans; the second only if a batch has a verdict."""
         task, counts = self._task, self._counts
         targets = self._find_targets()
         parts = self._write(targets, run_id, attempt) if targets.positions.size else ()
@@ -255,7 +257,7 @@ class _SegmentRewrite:
             raise batch_error(status, self._path, span.position + position - span.start, span.buffer, position)
 
     def _rewritten(self, batch: ByteArray, row: np.void, keeps_header: bool) -> ByteArray | None:
-        """Return the new bytes of one batch, None if it stays as it is."""
+        """Return the new bytes of one batch; None if it stays unchanged."""
         verdicts, counts = self._task.verdicts, self._counts
         try:
             done = rewrite_batch(
@@ -281,9 +283,10 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the ranges [low, high) of the verdicts that may be about each batch; `last_offset` precedes them.
+    """Return the range [low, high) of the verdicts that may be on each batch; `last_offset` precedes the batches.
 
-    The first offset of a compressed message of magic 0 or 1 is unknown: it is after that of the batch before.
+    The first offset of a compressed message of magic 0 or 1 is unknown, but it is after the last offset of the batch
+    before.
     """
     first = rows["base_offset"].copy()
     is_wrapper = (rows["magic"] < MAGIC_V2) & (rows["attributes"] & CODEC_MASK != 0)
@@ -293,7 +296,7 @@ def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s,
 
 
 def _last_of_producers(before: Int64s, rows: Rows) -> Int64s:
-    """Return (producer id, position) of the last five batches of each producer in `before` and then `rows`."""
+    """Return (producer id, position) of the last five batches of each producer in `before` followed by `rows`."""
     if not rows.size:
         return before
     every = np.concatenate([before, np.stack([rows["producer_id"], rows["position"]], axis=1)])

@@ -29,7 +29,7 @@ class Reason(IntEnum):
 
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data
-    NO_KEY = 2  # a tombstone without a key says nothing
+    NO_KEY = 2  # a tombstone without a key deletes nothing
     ABOVE_HIGH_WATERMARK = 3  # not fully replicated; a broker may truncate it
     OPEN_TRANSACTION = 4  # at or above the last stable offset
     UNVERIFIED = 5  # the broker did not stop cleanly; the next start verifies it
@@ -51,7 +51,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
-    """Verdicts as columns, ascending by offset, at most one for each.
+    """Verdicts as columns, ascending by offset, at most one for each offset.
 
     `offsets` is int64[n], `actions` uint8[n] of `Action`.  Replacement n is `replacements`[edges[n] : edges[n + 1]];
     `edges` is int64[n + 1], `replacements` uint8[m].  An action that replaces nothing has no replacement bytes.

@@ -1,1 +1,1 @@
-"""A stopped log directory: lock, commit, load, repair, copy.  Never imports `engine.live`."""
+"""A stopped log directory: lock, commit, load, repair, copy.  It never imports `engine.live`."""

@@ -1,10 +1,10 @@
 """Deletion of the segments past their retention limits, in an order that is safe if a crash interrupts any step.
 
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
-    2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
+    2  log start raised   by the caller, durably, so readers are not offered a deleted offset
     3  leader epochs      truncated to the new log start
     4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
-    5  unlinked           or left to the next start, which removes them
+    5  unlinked           or left for the next start, which removes them
 
 Invariants: after a crash the log begins at the new log start, or still has deleted records below it, which the next run
 with the same rules removes.  A kept segment is not changed.  Producers outlive their segments, because the snapshots of
@@ -34,10 +34,10 @@ _ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind
 
 
 def roll_empty(view: LogView, fs: Fs) -> None:
-    """Create an empty segment at the log end offset, as an append would, and a producer snapshot of that offset.
+    """Create an empty segment at the log end offset, like a roll by an append, and a producer snapshot of that offset.
 
     The `.log` is written last; without it, start-up removes the indexes as orphans.  A snapshot that exists already,
-    for example from a clean stop, stays as it is.
+    for example from a clean stop, stays unchanged.
 
     Raises:
         OwnerNotKeptError: the files cannot get the owner of the existing segments.
@@ -75,8 +75,8 @@ def expire_log(
     files stay under their `.deleted` names.  After a crash, a second call with a new plan ends in the same directory.
 
     The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full for that, pass
-    `log_start_is_durable=False`: each segment is then deleted durably before the next one, which frees space without a
-    gap, and the leader epochs are truncated last.
+    `log_start_is_durable=False`: each segment is then deleted durably before the next one, so space becomes free and no
+    gap appears.  The leader epochs are truncated last.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.
@@ -87,8 +87,8 @@ def expire_log(
     bases = [decision.segment.base_offset for decision in plan.deleted]
     if log_start_is_durable:
         _truncate_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
-    # Snapshots first, unlike Kafka: after a crash the remaining logs show what is left to delete, and no start needs
-    # these snapshots.
+    # Snapshots first, unlike Kafka: after a crash the remaining logs show which segments are still to be deleted, and
+    # no start needs these snapshots.
     names = mark_deleted(directory, bases, fs, kinds=(SegmentFileKind.SNAPSHOT,))
     for some in [bases] if log_start_is_durable else [[base] for base in bases]:
         names += mark_deleted(directory, some, fs)
@@ -115,6 +115,6 @@ def _truncate_epochs(path: Path, epochs: Epochs | None, log_start_offset: int, f
 
 
 def segments_after(view: LogView, plan: RetentionPlan) -> tuple[int, ...]:
-    """Return the base offsets of the segments after `plan` was carried out."""
+    """Return the base offsets of the segments that remain after `plan`."""
     kept = tuple(decision.segment.base_offset for decision in plan.kept)
     return (*kept, view.log_end_offset) if plan.rolls_active else kept

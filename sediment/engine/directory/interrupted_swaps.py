@@ -1,9 +1,9 @@
-"""Interrupted replacements and deletions in a partition directory: completed or undone, as a broker's start does.
+"""Completion or undoing of interrupted replacements and deletions in a partition directory, as at a broker's start.
 
 Kafka's loader decides by names alone (kafka-log 05 §2); the docstring of `swap` has its rules.
 
 Invariants of `finish_interrupted`: if every new segment is whole, the result is that of Kafka's loader; the work may
-itself be interrupted at any step and started over.  A new segment that is not whole never replaces a whole old one.
+itself be interrupted at any step and repeated.  A new segment that is not whole never replaces a whole old one.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
     Nothing else may work on the directory: its lock must be held, and no task of this run may have begun to write.  So
-    the `.part` files of every run are deleted; a run that could still commit them would hold the lock.
+    the `.part` files of every run are deleted: a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
     * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
-      records.  Otherwise it is refused, except for framed logs if no old log is left.
-    * If a `.cleaned` file requires a replacement to be undone, this is refused if a new segment has no old segment.
+      records.  Otherwise the replacement is refused, unless no old log is left and the new logs are framed.
+    * A replacement that a `.cleaned` file requires to be undone is refused if a new segment has no old segment.  A new
+      segment with a second link is deleted nevertheless: a restore linked it, and the original keeps its bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * If there are several new segments, an old log that lies between two of them and ends before the next one stays.
     * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
@@ -85,10 +86,9 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
 
     Raises:
         CorruptDataError: a `.cleaned` or `.swap` file has no offset, or a new segment is not whole and an old segment
-            that it replaces is missing; nothing changed, except that
-             outer suffixes of stacked names may be gone.
-        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, with the same
-             exception.
+            that it replaces is missing; nothing changed, except that outer suffixes of stacked names may be gone.
+        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, except the same
+            suffixes.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
@@ -107,7 +107,8 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
-        # With this name, Kafka's loader undoes it too.  Deleting file by file could leave a set that looks complete.
+        # With this name, Kafka's loader undoes the replacement too.  Deleting file by file could leave a set that looks
+        # complete.
         first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
         fs.rename(directory / first, directory / marker)
         fs.sync_directory(directory)
@@ -153,7 +154,9 @@ def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: 
     """Refuse to delete a new log without an old one; while a `.cleaned` exists, all old logs should exist."""
     for name in undone:
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
-        if entry is not None and entry.size_bytes and not old.reach(_offset_of(directory, name)):
+        if entry is None or not entry.size_bytes or (directory / name).stat().st_nlink > 1:
+            continue
+        if not old.reach(_offset_of(directory, name)):
             raise CorruptDataError(
                 "a new segment of an interrupted, incomplete replacement has no old segment beside it",
                 partition=directory.name,
@@ -199,10 +202,10 @@ def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
 
 
 def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """Return the first new segment that is not whole, if the replacement has to be undone; None to complete it.
+    """Return the first new segment that is not whole if the replacement has to be undone; None if it is completed.
 
     Raises:
-        CorruptDataError: neither is possible without losing records.
+        CorruptDataError: neither is possible without a loss of records.
     """
     problems = [segment for segment in new if segment.problem is not None]
     if not problems:
@@ -224,7 +227,7 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
 def _replaced_names(
     directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
 ) -> list[str]:
-    """Return the `names` that the complete replacement `swaps` covers."""
+    """Return those of `names` that the complete replacement `swaps` covers."""
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
@@ -281,9 +284,9 @@ def _is_leftover(name: str) -> bool:
 
 
 def _finishing_order(name: str) -> tuple[int, int, str]:
-    """Return a sort key: ascending, a segment's log before its indexes.
+    """Return a key that sorts files ascending, with a segment's log before its indexes.
 
-    After a log has its final name, no range of a replacement can claim its indexes.
+    Once a log has its final name, no range of a replacement covers its indexes.
     """
     parsed = parse_segment_file(name)
     return _leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name

@@ -36,7 +36,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """Corrupt bytes of a trusted segment, left unchanged; `offset` follows that of the last good batch before them."""
+    """Corrupt bytes of a trusted segment, left unchanged; `offset` follows the last good batch before them."""
 
     name: str
     position: int
@@ -49,7 +49,7 @@ class LoadCorruption:
 
 @dataclass(slots=True, eq=False)
 class LoadingSegment:
-    """A segment as it is on disk now.
+    """The present state of a segment on disk.
 
     `following_base_offset` is the base offset of the next segment, None for the last; `scan` is the result of a
     recovery scan of these bytes, None if there was none.
@@ -114,8 +114,8 @@ class LoadState:
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
         """Write this content to a file of the segment, durably; a file that already has this content stays untouched.
 
-        An index of an active segment is preallocated.  To compare it, only as many bytes as `content` has are read, and
-        after them only the parts that are not holes.
+        An index of an active segment is preallocated.  For the comparison, only the first bytes, as many as `content`
+        has, are read, and after them only the parts that are not holes.
         """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
@@ -149,7 +149,7 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return a path whose owner, group and mode new files get: a file, or the directory if it has none."""
+        """Return a path whose owner, group and mode new files get: a file, or the directory if it has no files."""
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
@@ -211,7 +211,7 @@ class LoadState:
         )
 
     def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
-        """Return the segment in the form that a replay of producers reads."""
+        """Return the segment in the form that a replay of producers needs."""
         return ReplayedSegment(segment.base_offset, self.path(segment), segment.ref.log_bytes, self.fs)
 
     def unverified_from(self, base_offsets: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""Loading a partition as a broker's start does, and repairing the effects of a crash (kafka-log 05 §2 to §6).
+"""Loading a partition as a broker does at its start, and repairing the effects of a crash (kafka-log 05 §2 to §6).
 
     1  finish_interrupted    complete or undo interrupted replacements and deletions           passes 1 to 3
     2  load segment files    remove orphans, recover segments without an offset index          pass 4
@@ -8,13 +8,13 @@
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 
 Invariants
-* After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From trusted parts only
-  a tail without a batch is cut off; other corruption in them is reported.
-* Every change leaves a directory that loads, here and in a broker, and after a crash at any step, loading it again ends
+* After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From a trusted part,
+  only a tail without a batch is cut off; other corruption there is reported.
+* After every change the directory can be loaded, here and by a broker.  After a crash at any step, another load ends
   with the same directory.  So segments after a cut are removed before the cut, and a segment's offset index is written
   last.
-* `checkpoints` says if the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint files of
-  the log directory.
+* `checkpoints` shows whether the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint
+  files of the log directory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _Result = TypeVar("_Result")
 class LoadedSegment:
     """A segment of a loaded log, in Kafka's terms.
 
-    `largest_timestamp_ms` is that of the last time index entry, or of the batches if the index was rebuilt.  Without
+    `largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.  Without
     any timestamp, it is the file's modification time.
     """
 
@@ -88,10 +88,10 @@ class LoadedSegment:
 class LoadedLog:
     """A partition as a broker would have it after its start; offsets are absolute, ends exclusive.
 
-    `high_watermark` is that of the checkpoint, limited to the log's range, or the log start offset without one.
-    `recovery_point` is the one after the start; only a flush raises it.  `repairs` lists the changes in order, `damage`
-    the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was verified; None: no batch
-    was.
+    `high_watermark` comes from the checkpoint, limited to the log's range; without a checkpoint it is the log start
+    offset.  `recovery_point` is the recovery point after the start; only a flush raises it.  `repairs` lists the
+    changes in order, `damage` the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was
+    verified; None: no batch was.
     """
 
     partition: TopicPartition
@@ -133,8 +133,8 @@ def load_log(
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
-    After a clean stop, a broker reads hardly any batches; with `verify_trusted` every batch is checked nevertheless.
-    `threads` segments are verified at once.  The returned state is durable.
+    After a clean stop, a broker reads hardly any batches; with `verify_trusted` every batch is checked.  `threads`
+    segments are verified at once.  The returned state is durable.
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; repairs so far stay.
@@ -175,7 +175,7 @@ def _load(state: LoadState) -> LoadedLog:
     log_start_offset = max(state.log_start_checkpoint, state.segments[0].base_offset)
     state.put_epochs(
         truncate_from_start(truncate_from_end(state.epochs, log_end_offset), state.log_start_checkpoint),
-        # An idle leader notes an epoch that begins at the log end.
+        # An idle leader records an epoch that begins at the log end.
         is_routine=truncate_from_end(state.epochs, log_end_offset + 1) == state.epochs,
     )
     manager = _rebuild_producers(state, log_start_offset, log_end_offset)
@@ -226,8 +226,7 @@ def _load_segment_files(state: LoadState) -> None:
     """List the segments, ascending; recover one at once if its offset index is missing.
 
     A segment whose transaction index ends below its base is recovered at once too.  If an unverified segment before it
-    is corrupt, the producers are not known yet, and the segment is recovered in its turn; a broker does not load such a
-    log.
+    is corrupt, the producers are not known yet, so the segment waits for its turn; a broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -244,7 +243,7 @@ def _load_segment_files(state: LoadState) -> None:
             try:
                 recover_segment(state, segment, cut=index >= unverified, reason=reason)
             except CorruptBatchError:
-                # A segment before it is not verified yet; the recovery of that segment decides about this one.
+                # An earlier segment is not verified yet, and its recovery decides about this segment.
                 if index <= unverified:
                     raise
         else:
@@ -268,7 +267,7 @@ def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
 
 
 def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
-    """Cut a partial last entry off trusted indexes, as a broker does when it stops."""
+    """Cut a partial last entry off trusted indexes, like a broker when it stops."""
     for kind, size_bytes, entry_bytes in (
         (_OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
         (_TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),
@@ -300,7 +299,7 @@ def _settle_ends(state: LoadState) -> tuple[int, int]:
         if state.is_clean and state.verify_trusted and any(segment.ref.log_bytes for segment in state.segments):
             raise CorruptCheckpointError(
                 f"the log start offset {state.log_start_checkpoint} is above the log end {log_end_offset}, and a "
-                "broker's start would delete every segment",
+                "broker would delete every segment at its start",
                 partition=str(state.partition),
                 path=str(state.directory.parent / LOG_START_FILE),
                 advice="restore the checkpoint that belongs to these segments, or remove the partition from it",
@@ -362,7 +361,7 @@ def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: 
 
 
 def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
-    """Run `step`, again after each split of a segment whose offsets do not fit it.
+    """Run `step`; after each split of a segment whose offsets do not fit it, run `step` again.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -372,8 +371,7 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
             return step()
         except IndexOffsetOverflowError as error:
             name = parse_segment_file(Path(error.path or "").name)
-            # The header of a batch may have offsets that fit no segment; then splitting leaves the batch in its
-            # segment.
+            # The offsets in the header of a batch may fit no segment; a split then leaves the batch in its segment.
             if name is None or (name.base_offset, error.offset) in found:
                 raise
             found.add((name.base_offset, error.offset))

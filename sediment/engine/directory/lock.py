@@ -70,7 +70,7 @@ class DirectoryLock:
         Raises:
             DirectoryInUseError: a broker, another run or another lock of this process has it.
             NotALogDirectoryError: the directory does not exist.
-            OwnerNotKeptError: the broker could not open a `.lock` made by this process.
+            OwnerNotKeptError: the broker could not open a `.lock` that this process makes.
             OwnershipError: the file may not be opened, or its filesystem has no locks.
         """
         with _guard:
@@ -82,7 +82,7 @@ class DirectoryLock:
             _held[key] = self._process
 
     def check(self) -> None:
-        """Check that the directory is still ours; call it before each change that cannot be undone.
+        """Check that this process still owns the directory; call this before each change that cannot be undone.
 
         Raises:
             LockLostError: the lock is not held by this process, or `.lock` was removed or replaced under it.
@@ -129,7 +129,7 @@ class DirectoryLock:
                 continue
             if self._try_lock(descriptor):
                 return descriptor
-        raise self._in_use("the lock file of this log directory is replaced again and again")
+        raise self._in_use("the lock file of this log directory is replaced repeatedly")
 
     def _try_lock(self, descriptor: int) -> bool:
         """Lock the file; return False if the path names another file by now, for example after a broker stopped."""
@@ -193,7 +193,7 @@ class DirectoryLock:
         return OwnerNotKeptError(
             f"a new lock file cannot be given owner {wanted.st_uid} and group {wanted.st_gid}",
             path=str(self._path),
-            advice="run as the broker's user or as root, or the broker could not open it",
+            advice="run as the broker's user or as root; otherwise the broker could not open the file",
         )
 
     def _is_current(self, descriptor: int) -> bool:
@@ -218,7 +218,7 @@ def _holder(descriptor: int) -> int | None:
 
 
 def _conflict(descriptor: int) -> int | None:
-    """Return the process whose lock conflicts with ours; 0 if it is unknown; None if no lock conflicts."""
+    """Return the process whose lock conflicts with this one; 0 if the process is unknown; None if no lock conflicts."""
     if sys.platform != "linux":
         return None
     try:
@@ -230,14 +230,14 @@ def _conflict(descriptor: int) -> int | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Return True if this process or another holds the lock of a log directory; takes and changes nothing."""
+    """Return True if this process or another holds the lock of a log directory; neither lock nor change anything."""
     return lock_holder(directory) is not None
 
 
 def lock_holder(directory: Path) -> int | None:
     """Return the process that holds the lock of a log directory; 0 if the system does not know which.
 
-    Returns None if no process holds it.  Takes and changes nothing.
+    Returns None if no process holds it.  Neither locks nor changes anything.
     """
     with _guard:
         try:

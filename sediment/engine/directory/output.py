@@ -1,4 +1,4 @@
-"""Publishing the result as a new, complete log directory instead of changing the source.
+"""Publishing of the result as a new, complete log directory; the source stays unchanged.
 
     file                     written                 content
     .sediment-output         first, removed last     the run that owns the output; checked before every file
@@ -65,7 +65,7 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
     """Check that `output` is outside all sources and log directories, and is not already complete.
 
     Raises:
-        UsageError: it is not; nothing changed.
+        UsageError: one of these is false; nothing changed.
     """
     kind, path_name = output.identity
     for source in sources:
@@ -83,7 +83,8 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
         for parent in path.resolve().parents:
             if any((parent / name).exists() for name in LOG_DIRECTORY_FILES):
                 raise UsageError(
-                    f"the output would be inside the log directory {parent}, and a broker would not start on that",
+                    f"the output would be inside the log directory {parent}, and a broker would not start on such a "
+                    "directory",
                     path=str(output),
                     advice="name a directory outside it",
                 )
@@ -143,7 +144,7 @@ class Publisher:
         before = None
         if claim is not None:
             before = _run_of(claim) or "unknown"
-            # At every moment there is a claim file, so an output whose run ends here can be started over too.
+            # A claim file exists at every moment, so a later run can also start over if this run ends here.
             self._claim()
             for name in self.store.files():
                 if "/" not in name and name not in (CLAIM_FILE, LOCK_FILE):
@@ -162,15 +163,16 @@ class Publisher:
         self.store.sync()
 
     def check(self) -> None:
-        """Check that the output is still ours.
+        """Check that the output still belongs to this run.
 
         Raises:
-            OwnershipError: another run took it over, it was removed, or this host has another disk there.
+            OwnershipError: another run took the output over, the output was removed, or this host has another disk at
+                its path.
         """
         claim = self.store.read(CLAIM_FILE)
         if claim is None or _run_of(claim) != self.run_id:
             raise OwnershipError(
-                "the output does not belong to this run any more, or this host does not see it",
+                "the output no longer belongs to this run, or this host does not see it",
                 path=str(self.store),
                 advice="run one command at a time on this output, and mount it on every host that runs tasks",
             )
@@ -241,7 +243,7 @@ class Publisher:
         Files that an earlier copy holds (`held_in`) are not looked for.
 
         Raises:
-            OwnershipError: the output is not ours, or a file is missing or has another size.
+            OwnershipError: the output does not belong to this run, or a file is missing or has another size.
         """
         self.check()
         listed = sorted(files, key=lambda file: file.name)
@@ -251,7 +253,7 @@ class Publisher:
             present = found.get(file.name)
             if present is None or present.size_bytes != file.size_bytes:
                 raise OwnershipError(
-                    "a file of the output is missing or has another size than this run wrote",
+                    "a file of the output is missing, or its size is not the one that this run wrote",
                     path=f"{self.store}/{file.name}",
                     advice="keep other processes away from the output and run again",
                 )
@@ -325,8 +327,8 @@ class _Part:
 class PublishingFs(Fs):
     """The file operations of one task: `.part` files are written to the output, other files to local disk.
 
-    `used` is called with the number of bytes written to the output.  Without a publisher, for a dry run, they are only
-    counted.
+    `used` is called with the number of bytes written to the output.  Without a publisher, for a dry run, the bytes are
+    only counted.
     """
 
     def __init__(self, publisher: Publisher | None, folder: str, used: Callable[[int], None]) -> None:
@@ -350,7 +352,7 @@ class PublishingFs(Fs):
         return written
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """For a part, note the time, which it gets with its final name; for any other file, set it."""
+        """For a part, note the time, which is set together with the final name; for any other file, set it now."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
@@ -377,7 +379,7 @@ class PublishingFs(Fs):
         return super().free_bytes(path) if self._publisher is None else self._publisher.store.free_bytes()
 
     def take(self, part: PartFile) -> ManifestFile:
-        """Give a part its final name; the name is durable once the folder is synced."""
+        """Rename a part to its final name; the name is durable once the folder is synced."""
         assert self._publisher is not None
         self._publisher.check()
         held = self._parts.pop(part.part_name)

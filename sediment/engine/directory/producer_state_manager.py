@@ -4,7 +4,7 @@ Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 0
 producers only from the snapshots that this start leaves.
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
-file stays until `delete_dropped`.  So a snapshot that is taken again with the same producers is not rewritten.
+file stays until `delete_dropped`.  So a snapshot that is taken again with the same producers need not be rewritten.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Snapshots:
         else:
             self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like())
             action = "rewritten" if is_there else "written"
-            why = f"it holds the {len(wanted)} producers known there"
+            why = f"it holds the {len(wanted)} producers known at this offset"
             self._repairs.append(Repair(action, path.name, why, is_routine=not is_there))
         self._dropped.pop(offset, None)
         self._offsets.add(offset)
@@ -119,7 +119,7 @@ class ReplayedSegment:
 
 
 def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
-    """Return True if a snapshot at `map_end_offset` is taken: only if no snapshot is there or later.
+    """Return True if a snapshot has to be taken at `map_end_offset`: no snapshot is at this offset or above.
 
     Source: kafka-log 04 §3.1 (takeSnapshot).
     """
@@ -142,7 +142,7 @@ class ProducerStateManager:
         self.state = ProducerState.at(0)
 
     def replay(self, table: Rows) -> None:
-        """Fold a BATCH_ROW table into the state; the caller moves `map_end_offset`.
+        """Fold a BATCH_ROW table into the state; the caller advances `map_end_offset`.
 
         Raises:
             CorruptBatchError: the batches contradict each other; a broker does not load such a log either.
@@ -160,7 +160,7 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots out of range; unless the map already ends there, load the newest remaining one.
+        """Drop snapshots out of range; unless the map already ends at the end of the range, load the newest one left.
 
         If a snapshot is corrupt, drop it and try the next one.
 
@@ -229,10 +229,10 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Fold the batches from the one that ends at or after `start_offset` to the one at or after `end_offset`.
+        """Fold the batches from the first that reaches `start_offset` up to the first that reaches `end_offset`.
 
-        All batches in between count, even if their offset is out of range: no checksum covers it, and a broker counts
-        them.
+        All batches in between count, even if their offset is out of range: no checksum covers the offset, and a broker
+        counts them too.
         """
         has_begun = False
         for rows in segment.batches():
@@ -248,7 +248,7 @@ class ProducerStateManager:
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop snapshots that belong to no segment, except one past all segments.  Source: kafka-log 05 §6."""
+        """Drop snapshots that belong to no segment, except one after all segments.  Source: kafka-log 05 §6."""
         for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
             self._snapshots.drop(offset, "no segment begins there", is_routine=True)
 

@@ -1,11 +1,11 @@
-"""Checks of an interrupted replacement: are the new segments complete, and which records do the old ones still have?
+"""Checks of an interrupted replacement: whether the new segments are complete, and which records the old ones hold.
 
     whole      each batch has a correct checksum, the last one ends the file, and no index has an offset past the log;
                an empty log has both its indexes, also empty, and does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
 After a crash, all new segments are whole, because they are synced before their first rename.  A segment can be
-incomplete only if a disk or filesystem lost data, or if it was put there by hand.
+incomplete only if a disk or filesystem lost data, or if the file was copied there by hand.
 
 Invariants: nothing is written; old segments are read only if a new one is not whole.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class NewSegment:
     """A `.log.swap`: its range is [base_offset, next_offset), by the lengths of its batches.
 
-    `good_bytes` end before the first bad batch.  `problem` is a clause, None for a whole segment.
+    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause, None for a whole segment.
     """
 
     name: str
@@ -120,7 +120,7 @@ def _has_empty_indexes(directory: Path, base_offset: int, fs: Fs) -> bool:
 def _index_problem(
     path: Path, kind: SegmentFileKind, base_offset: int, next_offset: int, log_bytes: int, fs: Fs
 ) -> str | None:
-    """Return how the last entry of an offset or time index contradicts the end of its log; None if it does not."""
+    """Return how the last entry of an offset or time index contradicts the end of its log, or None."""
     entry = OFFSET_ENTRY_STRUCT if kind is SegmentFileKind.OFFSET_INDEX else TIME_ENTRY_STRUCT
     count = _size_bytes(path, fs) // entry.size
     if not count:
@@ -165,7 +165,7 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a non-empty log begins at this offset, or if one that begins below is framed past it."""
+        """Return True if a non-empty log begins at this offset, or if a log that begins below it is framed past it."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False
@@ -177,8 +177,8 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the good batches of old logs reach past the base and every good batch of a new segment.
 
-        If the first batch of a new segment is bad, an old log of the same base is enough if it is framed as far.  A
-        cleaning copies a corrupt batch unchanged.
+        If the first batch of a new segment is bad, an old log of the same base is enough if it is framed as far.  The
+        reason is that a cleaning copies a corrupt batch unchanged.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

@@ -1,13 +1,13 @@
-"""Rolling the last segment of a stopped log, so that it can be cleaned.
+"""Rolling the last segment of a stopped log, which makes the segment cleanable.
 
-The result equals that of Kafka's roll: the old active segment with complete, trimmed indexes, a producer snapshot at
-the log end offset, and an empty active segment there.
+The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and at the log end offset
+are a producer snapshot and an empty active segment.
 
-Invariants: files that are already correct stay, and no existing inode changes.  New files appear in an order in which
-every prefix loads, here and in a broker:
+Invariants: files that are already correct stay, and no existing inode changes.  New files appear in this order;
+wherever it stops, the directory loads, here and in a broker:
 
     indexes of the old active segment   each is replaced as a whole
-    <log end>.snapshot                  every log may have one snapshot past the last segment's base
+    <log end>.snapshot                  any log may have one snapshot past the last segment's base
     <log end>.index, .timeindex         orphans without their log, which start-up removes
     <log end>.log                       empty; with it the segment is complete
 
@@ -33,10 +33,10 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """A planned roll: `replaced` and then `created` files by name, in order.
+    """A planned roll: first the `replaced`, then the `created` files by name, in order.
 
-    `listing` has the segments after the roll, but the snapshots before it.  So a view of it needs only files that
-    already exist.
+    `listing` has the segments after the roll, but the snapshots before it.  So a view of this listing needs only files
+    that already exist.
     """
 
     listing: LogListing

@@ -1,12 +1,12 @@
 """Recovery of segments during a load: verify batches, rebuild indexes, and cut off incomplete bytes at the end.
 
     recover_unverified   after an unclean stop, every segment from the recovery point on      kafka-log 05 §3
-    check_trusted        after a clean stop, the end of the log, or every batch if asked for
+    check_trusted        after a clean stop, the end of the log, or on request every batch
     recover_segment      one segment: scan, leader epochs, snapshot, indexes, cut              kafka-log 05 §4
 
 Invariants
-* Segments after a cut are removed before the cut, and the offset index is written last.  So a load after a crash in
-  between does the rest.
+* Segments after a cut are removed before the cut, and the offset index is written last.  So the next load after a crash
+  in between completes the work.
 * From a trusted segment only a tail without a batch is cut off; other corruption is reported and stays.
 
 Source: Kafka's LogLoader.recoverLog, LogSegment.recover.
@@ -46,13 +46,13 @@ class _TooManyBatchesError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ScannedAhead:
-    """A scan made before the earlier segments were verified, and its batches of producers, in BATCH_ROW tables."""
+    """A scan made before the earlier segments were verified, with the batches of producers, in BATCH_ROW tables."""
 
     scan: SegmentScan
     tables: tuple[Rows, ...]
 
     def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
-        """Return the scan as if that leader epoch had been seen before."""
+        """Return the scan in the form that it has if that leader epoch was known before."""
         epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
         return replace(self.scan, leader_epochs=epochs)
 
@@ -79,9 +79,9 @@ def recover_unverified(state: LoadState) -> None:
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> _ScannedAhead | None:
-    """Return a scan with its batches of producers; None if the segment has to be scanned in its turn.
+    """Return a scan with its batches of producers; None if the segment must be scanned in its turn.
 
-    It has to be if the scan finds corruption, or too many batches to hold in memory.
+    That is so if the scan finds corruption, or too many batches to hold in memory.
     """
     tables: list[Rows] = []
 
@@ -102,8 +102,8 @@ def recover_segment(
 ) -> bool:
     """Verify one segment and rebuild its indexes; return True if its end was cut off.
 
-    With `cut` the log ends before the first bad batch: the loaded segments after this one are removed first, so that
-    start-up after a crash in between finds the corruption again.  Without `cut` only a tail without a batch is cut off;
+    With `cut` the log ends before the first bad batch.  The loaded segments after this one are removed first, so after
+    a crash in between, start-up finds the corruption again.  Without `cut` only a tail without a batch is cut off;
     other corruption stays, and the indexes end before it.
 
     Source: kafka-log 05 §4.
@@ -155,7 +155,7 @@ def _cut(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
     """Cut a log after its last good batch.
 
     The file is truncated in place, because a copy of the good batches could need a gigabyte that the disk does not
-    have.  If the file has a second link, a backup of a run, it is replaced instead, so that the link keeps its bytes.
+    have.  If the file has a second link, a backup of a run, it is replaced instead, so the link keeps its bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)
@@ -181,7 +181,7 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 
 
 def check_trusted(state: LoadState) -> None:
-    """Check the log after a clean stop: always its end, and with `verify_trusted` every batch.
+    """Check the log after a clean stop: with `verify_trusted` every batch, otherwise its end.
 
     A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow.
     """

@@ -1,8 +1,7 @@
 """Splitting a segment whose offsets span more than 2^31, as brokers before 2.1 could write (kafka-log 02 §8.2).
 
-Invariants: the bytes of the log stay the same; they are only distributed to more files.  Nothing changes unless the
-offsets ascend and end before the next segment: a flipped bit in an offset looks like an overflow too, and no checksum
-covers that field.
+Invariants: the bytes of the log stay the same, spread over more files.  Nothing changes unless the offsets ascend and
+end before the next segment: a flipped bit in an offset looks like an overflow too, and no checksum covers that field.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def split_segment(
     `overflow` is the error that a scan raised.  The segment is read into memory, because such segments are rare.
 
     Raises:
-        CorruptBatchError: offsets go back, or reach into the next segment; nothing changed.
+        CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.
         UnsupportedDataError: it holds messages of magic 0 or 1, whose wrappers lack their first offset.
 
     Source: kafka-log 02 §8.2.
@@ -98,7 +97,7 @@ def _check_batches(
             )
         ends = np.concatenate([[last_offset], rows["last_offset"]])
         if (rows["base_offset"] <= ends[:-1]).any():
-            what = "the offset of a batch is far above those around it"
+            what = "the offset of a batch is far above the offsets around it"
             raise _no_overflow(partition, path, overflow, what) from overflow
         last_offset = int(ends[-1])
     return scan.end_position

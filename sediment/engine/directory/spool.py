@@ -10,7 +10,7 @@ For operators it is the hand-off folder, given by the option `--hand-off`.
     <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
 
 Invariants: the folder is outside every log directory; a job renames nothing and commits nothing; each file is written
-as a whole, and a swap stays until its reply is written.
+completely or not at all, and a swap stays until its reply is written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CommitReply:
 
 
 def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """Announce that an engine serves these log directories; create the folder if it is missing.
+    """Announce that an engine commits swaps for these log directories; create the folder if it is missing.
 
     Raises:
         UsageError: the folder is inside a log directory.
@@ -65,7 +65,7 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def withdraw(folder: Path, fs: Fs) -> None:
-    """Withdraw the announcement, so that no further job begins."""
+    """Withdraw the announcement, so no further job begins."""
     fs.unlink(folder / ENGINE_FILE, missing_ok=True)
 
 
@@ -83,7 +83,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     for log_dir in log_dirs:
         if str(log_dir.resolve()) not in announced or not is_locked(log_dir):
             raise UsageError(
-                f"no running engine takes cleaned segments of this log directory from {folder}",
+                f"no running engine accepts cleaned segments of this log directory from {folder}",
                 path=str(log_dir),
                 advice="name the folder of the engine that owns it, or stop the engine and leave --hand-off out",
             )
@@ -97,7 +97,7 @@ def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
 
 
 def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
-    """Replace a swap by the reply to it; only the last reply for each partition stays."""
+    """Replace a swap with its reply; only the last reply for each partition stays."""
     suffix = _COMMITTED_SUFFIX if answer.refusal is None else _REFUSED_SUFFIX
     target = prepared.with_name(prepared.name.removesuffix(_PREPARED_SUFFIX) + suffix)
     for entry in fs.scan(prepared.parent):
@@ -109,7 +109,7 @@ def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
 
 
 def read_replies(folder: Path, fs: Fs) -> list[CommitReply]:
-    """Return the last reply for each partition, by name; unreadable ones are left out."""
+    """Return the last reply for each partition, by name; unreadable replies are left out."""
     replies = []
     for entry in fs.scan(folder):
         match = _REPLY.fullmatch(entry.name)

@@ -1,12 +1,12 @@
-"""Replacing segments by cleaned ones; after a crash at any step, Sediment and a broker can load the log.
+"""Replacement of segments with cleaned ones; after a crash at any step, Sediment and a broker can load the log.
 
 Kafka's loader decides by names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
 * If there is a `.cleaned`, every `.swap` at or above the lowest one is deleted too, which undoes the replacement.
-* Otherwise the `.swap` files replace every file numbered between the lowest and the end of the highest.
+* Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
 
-So the names of one group decide about the whole group, and such names of two groups must never exist at once.
+So the names of one group decide about the whole group, and two groups must never have such names at once.
 
 Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all of its new files
 are durably `.swap`.  They are removed after the new files durably have their final names.  Only then does the next
@@ -22,7 +22,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PreparedSwap
+from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PartSegment, PreparedSwap
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     SourceChangedError,
@@ -57,8 +57,8 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    All parts are made durable first, unless `make_durable` has just done that.  Then, for each group, `before_group` is
-    called, which can raise to end the commit (for example `DirectoryLock.check`).  The sources are compared with the
+    All parts are made durable first, unless `make_durable` has just done that.  Then `before_group` is called for each
+    group; it can raise an error to end the commit, like `DirectoryLock.check`.  The sources are compared with the
     existing files.  Then:
 
     1. `.part` -> `.cleaned`, ascending.
@@ -69,14 +69,15 @@ def commit(
        in the range of the new segments are deleted and `.swap` becomes final.  A source that begins at or after the
        last new offset survives too, with records that the next cleaning drops again.
     3. Sync the directory.
-       Start: as right after 2, now also if power was lost.
+       Start: as right after 2, now even if power was lost.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
-       Start: `.deleted` is removed, the remaining sources are deleted by their number or as an index without a log,
-       and `.swap` becomes final.
+       Start: `.deleted` is removed, the remaining sources are deleted by their numbers or as indexes without a log, and
+       `.swap` becomes final.
     5. Sync the directory.
        Start: as right after 4; no old file has its own name any more.
     6. `.swap` -> final names, ascending, of each log, index, timeindex, txnindex.
-       Start: the remaining `.swap` becomes final; no `.log.swap` is left below a finished segment to claim its number.
+       Start: the remaining `.swap` becomes final; no `.log.swap` below a finished segment is left whose range could
+       cover that segment.
     7. Sync the directory.
        Start: `.deleted` is removed.
     8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
@@ -91,11 +92,10 @@ def commit(
 
     Raises:
         UsageError: the swap is malformed; nothing changed.
-        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement are present;
-            the groups before it are done, this one and the rest are unchanged.
+        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement are present; the
+            groups before this one are done, and all others are unchanged.
         CommitStateUnknownError: a group broke off after its first rename; the next start completes or undoes it.
-        OSError: a group failed before its first rename; the groups before it are done, this one and the rest are
-            unchanged.
+        OSError: a group failed before its first rename; the groups before it are done, and all others are unchanged.
 
     Source: kafka-log 02 §8.1, 05 §7.1.
     """
@@ -166,7 +166,7 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
 
 
 def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:
-    """Return the names of the files in `directory` that the replacement of `group` removes; none if it has no parts."""
+    """Return the names of the files in `directory` that the replacement of `group` removes."""
     if not group.parts:
         return ()
     old = [name for source in group.sources for name in _file_names(source)]
@@ -190,7 +190,7 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """Check that groups and segments ascend, that a group keeps its first base, and that a log precedes its indexes."""
+    """Check that groups and segments ascend, that a group keeps its first base, and that logs precede their indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]
@@ -246,7 +246,7 @@ def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Check again that the group's sources and parts are those of the swap; committing earlier groups took time."""
+    """Check again that the group's sources and parts are those of the swap: earlier groups took time to commit."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
@@ -289,15 +289,67 @@ def _file_names(source: SegmentRef) -> Iterator[str]:
             yield segment_file_name(source.base_offset, kind)
 
 
+# ------------------------------------------------------------------------------------------------------------ insertion
+def insert(
+    partition: TopicPartition,
+    directory: Path,
+    segments: Iterable[PartSegment],
+    fs: Fs,
+    *,
+    before_segment: Callable[[], None] | None = None,
+) -> None:
+    """Give prepared segments their final names before the first segment of a log, or after its last one.
+
+    Pass segments before the first one descending and those after the last one ascending, so that a crash leaves no gap.
+    The directory's lock must be held.  All parts are made durable first.  Then, for each segment, `before_segment` is
+    called, which can raise to end the insertion, and:
+
+    1. The indexes get their final names.
+       Start: they are orphans without their log, which it removes.
+    2. Sync the directory.
+       Start: as right after 1.
+    3. The log gets its final name.
+       Start: the segment is part of the log.
+    4. Sync the directory.
+
+    Raises:
+        SourceChangedError: a file of that name exists, or a part is missing or has another size; the segments before it
+            are inserted, this one and the rest are not.
+        OSError: an operation failed; the segments before this one are inserted.
+
+    Source: kafka-log 05 §2 pass 4 (orphans).
+    """
+    wanted = list(segments)
+    for part in (part for segment in wanted for part in segment.files):
+        fs.sync_file(directory / part.part_name)
+    if wanted:
+        fs.sync_directory(directory)
+    for segment in wanted:
+        if before_segment is not None:
+            before_segment()
+        for part in segment.files:
+            found = fs.entry(directory / part.part_name)
+            if found is None or found.size_bytes != part.size_bytes:
+                raise _changed(partition, directory / part.part_name, "a prepared file is missing or has another size")
+            if fs.exists(directory / part.final_name):
+                raise _changed(partition, directory / part.final_name, "a segment of this base offset exists")
+        log, *indexes = segment.files
+        for part in indexes:
+            fs.rename(directory / part.part_name, directory / part.final_name)
+        fs.sync_directory(directory)
+        fs.rename(directory / log.part_name, directory / log.final_name)
+        fs.sync_directory(directory)
+
+
 # ------------------------------------------------------------------------------------------------------------- deletion
 def mark_deleted(
     directory: Path, base_offsets: Iterable[int], fs: Fs, *, kinds: Sequence[SegmentFileKind] = (_LOG, *_INDEX_KINDS)
 ) -> tuple[str, ...]:
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
-    Pass segments at the start of a log ascending and those at its end descending, so that a crash leaves no gap.  A
-    segment's log is renamed first: the next start removes an index without a log, but would rebuild the index of a log
-    without one.  The next start also removes every `.deleted` file.
+    Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
+    A segment's log is renamed before its indexes: the next start removes an index without a log, but it would rebuild a
+    missing index of a log.  The next start also removes every `.deleted` file.
 
     Returns:
         The new names of the files that existed.
@@ -317,7 +369,7 @@ def mark_deleted(
 
 
 def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
-    """Unlink files that `mark_deleted` renamed; the next start removes those that are left."""
+    """Unlink files that `mark_deleted` renamed; the next start removes any that remain."""
     for name in names:
         fs.unlink(directory / name, missing_ok=True)
 
@@ -334,8 +386,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` stay, for another process to commit.  Parts of other runs stay too: only `finish_interrupted`,
-    under the lock and before the tasks of this run began, can know that no other run will commit them.
+    Files named in `keep` stay, so another process can commit them.  Parts of other runs stay too.  Only
+    `finish_interrupted`, which runs under the lock before any task of this run, knows that no other run will commit
+    them.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

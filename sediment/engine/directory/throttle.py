@@ -1,11 +1,11 @@
 """A limit on the disk bandwidth of cleaning: Kafka's throttle, shared by all processes of a run on one host.
 
 Kafka's cleaner threads share one throttle, and sleep while they hold its lock, so together they stay below the rate.
-Here the tasks are processes, so a small file records the start of the window and the bytes counted in it.  Each process
+Here the tasks are processes, so a small file holds the start of the window and the bytes counted in it.  Each process
 locks the file while it counts.
 
-Invariants: use may exceed the rate within one window of the check interval, but not over several; a throttle never
-waits for bytes that were not used.
+Invariants: the rate may be exceeded within one window of the check interval, but not over several; a throttle never
+waits for bytes that were not read or written.
 
 Source: kafka-log 02 §6.1 (throttle).
 """
@@ -25,10 +25,10 @@ from sediment.segment_io.units import NS_PER_MS
 
 CHECK_INTERVAL_MS = 300
 
-_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero; an operating system cannot sleep forever
+_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero, because an operating system limits the time of a sleep
 
 _NS_PER_S = 1_000_000_000
-_STATE = struct.Struct("=qq")  # start of the window on the system's monotonic clock in ns, bytes observed in it
+_STATE = struct.Struct("=qq")  # start of the window in ns of the system's monotonic clock, bytes observed in the window
 
 
 class Throttle:
@@ -61,7 +61,7 @@ class Throttle:
     def take(self, used_bytes: int, *, most_seconds: float = math.inf) -> None:
         """Count bytes that were read or written; sleep if the rate of this window is too high.
 
-        The sleep ends after `most_seconds`, for a caller with a deadline.
+        For a caller with a deadline, the sleep lasts at most `most_seconds`.
         """
         with self._threads, _Locked(self._descriptor):
             start_ns, observed = _STATE.unpack(os.pread(self._descriptor, _STATE.size, 0))

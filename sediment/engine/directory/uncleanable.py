@@ -1,12 +1,12 @@
-"""Marks of uncleanable partitions of a log directory: a reason, a time, and segments; if they change, the mark ends.
+"""Marks of uncleanable partitions: a reason, a time, and segments; when these segments change, the mark ends.
 
 Kafka's cleaner marks such a partition uncleanable in memory, and forgets it when the broker restarts.  A run ends, so
 its marks are in a file of the log directory, next to the checkpoints.  A broker ignores it: its LogManager reads only
 sub-directories and files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention ends
-it.  A copy or a hard-link backup of the log directory has other ctimes, which also ends the mark; then the data is only
-read again.  A file of marks that cannot be read counts as empty, with the same effect.
+it.  A copy or a hard-link backup of the log directory has other ctimes, which also ends the mark; the only cost is that
+the data is read again.  A file of marks that cannot be read counts as empty, with the same effect.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -56,7 +56,7 @@ class Uncleanable:
     fingerprint: str | None = None
 
     def holds_for(self, listing: LogListing) -> bool:
-        """Return True if all of `segments` are still there, unchanged."""
+        """Return True if all of `segments` still exist unchanged."""
         if not set(self.segments) <= set(listing.segments):
             return False
         return self.fingerprint is None or self.fingerprint == _fingerprint(listing.path, self.segments)

@@ -1,4 +1,4 @@
-"""The part of a broker's config about its log directories as a whole: loading, background tasks, the cleaner.
+"""The part of a broker's config that concerns all log directories: loading, background tasks, the cleaner.
 
 Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §2, §3).
 Invariant: every value is in Kafka's range, except that `background_threads` may be 0.
@@ -50,10 +50,10 @@ class BrokerConfig:
     """Delay of the first run of the periodic tasks."""
 
     log_retention_check_interval_ms: int = 300_000
-    """Interval of retention for logs that are not compacted."""
+    """Interval at which retention runs for logs that are not compacted."""
 
     log_flush_scheduler_interval_ms: int = INT64_MAX
-    """Interval at which logs that were not flushed for `flush.ms` are flushed."""
+    """Interval at which logs not flushed for `flush.ms` are flushed."""
 
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     """Interval at which the recovery points are written."""
@@ -77,7 +77,7 @@ class BrokerConfig:
     """Number of logs cleaned at once."""
 
     log_cleaner_backoff_ms: int = 15_000
-    """Wait of a cleaner that found nothing to clean."""
+    """Time that a cleaner waits after it found nothing to clean."""
 
     log_cleaner_io_max_bytes_per_second: float = _LARGEST_DOUBLE
     """Limit on the bytes that all cleaners together read and write."""
@@ -89,10 +89,10 @@ class BrokerConfig:
     """Largest fraction of used slots in an offset map."""
 
     cluster_id: str | None = None
-    """Cluster id for meta.properties of a new directory; None: that of the other directories."""
+    """Cluster id for meta.properties of a new directory; None: the id of the other directories."""
 
     node_id: int | None = None
-    """Node id for meta.properties of a new directory; None: that of the other directories."""
+    """Node id for meta.properties of a new directory; None: the id of the other directories."""
 
     hand_off: Path | None = None
     """The spool: the folder in which jobs leave cleaned segments for this engine to commit; None: no spool."""

@@ -52,7 +52,7 @@ class CleanerCheckpoints:
         directory.update_first_dirty(self._known(), add={partition: first_dirty_offset})
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
-        """Lower the checkpoint of a log to `offset` after a truncation there."""
+        """Lower the checkpoint of a log to `offset` after a truncation to that offset."""
         directory = self._owner.directory_of(log)
         if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
             self.update(directory, log.partition, offset)
@@ -89,7 +89,7 @@ class CleanerCheckpoints:
         return dict(self._uncleanable)
 
     def has_mark(self, partition: TopicPartition) -> bool:
-        """Return True if the partition is marked, also if its segments have changed since."""
+        """Return True if the partition is marked, even if its segments have changed since."""
         return partition in self._uncleanable
 
     def is_uncleanable(self, log: PartitionLog, directory: LogDirectory) -> bool:
@@ -101,7 +101,7 @@ class CleanerCheckpoints:
         return False
 
     def quarantine(self, log: PartitionLog, directory: LogDirectory, error: Exception, *, since_ms: int) -> None:
-        """Mark a partition uncleanable because of `error`; only a mark for corrupt files outlives this engine.
+        """Mark a partition uncleanable because of `error`; only a mark for corrupt files is stored for the next start.
 
         Raises:
             OSError: the mark cannot be written.

@@ -24,12 +24,12 @@ from sediment.segment_io.format.names import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """Cleaning, or deletion of old segments, runs."""
+    """A cleaning, or a deletion of old segments, is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Cleaning was InProgress and has to stop."""
+    """The work was InProgress and has to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class CleaningStates:
 
     @property
     def lock(self) -> threading.Condition:
-        """The lock of all states, to make several calls atomic."""
+        """The lock of all states; hold it to make several calls atomic."""
         return self._changed
 
     def of(self, partition: TopicPartition) -> State:
-        """Return the state of a partition, None if it is free."""
+        """Return the state of a partition; None if it is free."""
         with self._changed:
             return self._states.get(partition)
 

@@ -103,7 +103,7 @@ class LogCleaner:
             self._scheduler.schedule_once(name, partial(self._work, name))
 
     def stop(self) -> None:
-        """Start no further cleaning and end those in progress at their next chunk."""
+        """Start no further cleaning, and end cleanings in progress at their next chunk."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class LogCleaner:
 
     # --------------------------------------------------------------------------------------------------------- cleaning
     def clean_filthiest(self) -> bool:
-        """Clean one log; return False if there is none to clean, or if its cleaning failed."""
+        """Clean one log; return False if no log needs cleaning, or if the cleaning failed."""
         chosen = None if self._stopping.is_set() else self.grab_filthiest()
         return chosen is not None and self.clean(chosen)
 
@@ -318,7 +318,7 @@ class LogCleaner:
 
 
 class _ThrottledFs(Fs):
-    """The engine's filesystem for a cleaning; `pace` gets the bytes of every write first."""
+    """The engine's filesystem for a cleaning; `pace` gets the bytes of every write before it is made."""
 
     def __init__(self, fs: Fs, pace: Callable[[int], None]) -> None:
         self._inner = fs
@@ -355,5 +355,5 @@ class _ThrottledFs(Fs):
 
 
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
-    """Return True if only the active segment is dirty, as in most logs; read no file."""
+    """Return True if only the active segment is dirty, as in most logs; no file is read."""
     return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset

@@ -59,7 +59,7 @@ class LogDirectory:
         self.is_loaded = False
         """True after every log was loaded."""
         self.failure: str | None = None
-        """The reason for which it is offline, None while online."""
+        """The reason why it is offline; None while online."""
         self._fs = fs
         self._guard = threading.Lock()
 
@@ -118,17 +118,17 @@ class LogDirectory:
         write_meta_properties(self._fs, self.path / META_PROPERTIES_FILE, self.meta)
 
     def read_state(self) -> LogDirCheckpoints:
-        """Return the checkpoints of the directory; the marker of a clean stop is removed.
+        """Return the checkpoints of the directory, and remove the marker of a clean stop.
 
         Raises:
-            CorruptCheckpointError: a checkpoint that the load depends on is malformed; the marker is removed.
+            CorruptCheckpointError: a checkpoint that the load needs is malformed; the marker is removed.
             OSError: a file operation failed.
         """
         self.clean_shutdown = take_clean_shutdown(self._fs, self.path)
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the clean-shutdown marker, the last write of a clean stop; the default epoch is that of the start."""
+        """Write the clean-shutdown marker, the last write of a clean stop; without an epoch, as at the start."""
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
         write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)
@@ -183,7 +183,7 @@ class LogDirectory:
 def check_owners(
     directories: Sequence[LogDirectory], *, cluster_id: str | None = None, node_id: int | None = None
 ) -> None:
-    """Check that all directories belong to one node of one cluster, and that their ids differ.
+    """Check that all directories belong to one node of one cluster and have different ids.
 
     A given `cluster_id` or `node_id` has to match the directories.
 

@@ -7,8 +7,8 @@
     shutdown   cleaner and tasks stop · flush and close in parallel · checkpoints · marker · locks
 
 Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
-nothing more is written to it.  The marker of a clean stop is written last, and only if every log of the directory was
-closed without error, and if every log had been loaded or the marker had existed at the start.
+nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
+directory was closed without error, and every log had been loaded or the marker existed at the start.
 
 Two locks: `_guard` covers the maps and is the innermost.  No call under it may wait for a log or for the cleaner,
 because a log reports a disk failure while it holds its own lock.  `_administration` is held while logs are created,
@@ -72,7 +72,7 @@ _FS = Fs()
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """One more log was loaded: `loaded` of `total` in its directory."""
+    """Another log was loaded: `loaded` of `total` in its directory."""
 
     log_dir: Path
     name: str
@@ -160,14 +160,15 @@ class LogManager:
     ) -> None:
         """Lock the directories, load their logs, start the background tasks.
 
-        If the start fails, the directories are released, and a directory that was cleanly stopped stays so.  `progress`
-        is called from the loading threads.  After `stop` is set no further log is loaded and no task starts; `shutdown`
-        then leaves the directories as they were.
+        If the start fails, the directories are released, and a directory with a clean stop keeps its marker.
+        `progress` is called from the loading threads.  After `stop` is set no further log is loaded and no task starts;
+        `shutdown` then leaves the directories unchanged.
 
         Raises:
             DirectoryInUseError: a broker, an engine or a run holds one of the directories.
             UsageError: a sub-directory is not named like a partition, a partition exists twice, or the directories
-            belong to different brokers, or not to the broker in `BrokerConfig`; in this last case nothing was written.
+            belong to different brokers, or to another broker than `BrokerConfig` names; in this last case nothing was
+            written.
             CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
             OpenFilesLimitError: the process may open too few files.
@@ -252,7 +253,8 @@ class LogManager:
                         # As in Kafka, where a malformed line in a checkpoint file causes an IOException.
                         self._fail(jobs[job], error)
                     except StorageError as error:
-                        # The log has already reported its disk; a cause of another type is not a disk failure.
+                        # The log has already reported the failure of its disk; a cause of another type is not a disk
+                        # failure.
                         if not isinstance(error.__cause__, OSError):
                             raise
         finally:
@@ -433,7 +435,7 @@ class LogManager:
         self._checkpoint(LogDirectory.write_recovery_points, _recovery_points)
 
     def checkpoint_log_starts(self) -> None:
-        """Write the log start offsets of the logs that do not begin at their first segment (LM-06)."""
+        """Write the log start offsets of the logs whose start is not that of their first segment (LM-06)."""
         self._checkpoint(LogDirectory.write_log_starts, _log_starts)
 
     def checkpoint_high_watermarks(self) -> None:
@@ -527,7 +529,7 @@ class LogManager:
         log_dir: Path | None = None,
         topic_id: str | None = None,
     ) -> PartitionLog:
-        """Return the log of a partition; create a missing one in `log_dir`, else in the directory with the fewest logs.
+        """Return the log of a partition; create it if missing, in `log_dir` or the directory with the fewest logs.
 
         Without `is_new`, no log is created if the log may already exist in an offline directory.
 
@@ -702,12 +704,14 @@ class LogManager:
             for logs in (self._logs, self._future):
                 for partition in [partition for partition, log in logs.items() if _is_in(log, directory)]:
                     del logs[partition]
-        # Only the text: a log handler that keeps the error would keep the files in its traceback open.
+        # Only the text is logged, because a log handler that keeps the error would keep the files in its traceback
+        # open.
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         lost += [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # Later: the log that reports the failure holds its lock here, and closing another log waits for that lock.
+        # Done later, because the log that reports the failure holds its lock here, and closing another log waits for
+        # that lock.
         self.scheduler.schedule_once("log-dir-failure", partial(self._leave, directory, lost))
 
     @staticmethod
@@ -718,7 +722,7 @@ class LogManager:
 
     @contextmanager
     def _failing(self, directory: LogDirectory) -> Iterator[None]:
-        """Take a directory offline if the disk fails inside.
+        """Take a directory offline if the disk fails inside the block.
 
         Raises:
             OpenFilesLimitError: the process may open no more files, which is not a disk failure.
@@ -735,7 +739,7 @@ class LogManager:
             _LOGGER.error("%s", error)
 
     def is_halted(self) -> bool:
-        """Return True if every directory is offline, so that nothing is served."""
+        """Return True if every directory is offline, so no log can be used."""
         return all(directory.is_offline for directory in self._directories)
 
     def _check_not_halted(self) -> None:
@@ -748,8 +752,8 @@ class LogManager:
     def shutdown(self, broker_epoch: int = -1) -> None:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
-        A directory in which a log cannot be closed gets no marker of a clean stop; the others get it.  A second call
-        does nothing.
+        A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one.  A
+        second call does nothing.
 
         Source: kafka-log 04 §14.
         """
@@ -767,7 +771,7 @@ class LogManager:
             try:
                 withdraw(self.config.hand_off, self.fs)
             except OSError as error:
-                _LOGGER.error("jobs may still leave segments in %s: %s", self.config.hand_off, error)
+                _LOGGER.error("jobs can still leave segments in %s: %s", self.config.hand_off, error)
         with self._administration:
             live = self._live()
             with ThreadPoolExecutor(max(len(live), 1), thread_name_prefix="sediment-close") as pool:

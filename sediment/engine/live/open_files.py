@@ -1,4 +1,4 @@
-"""The limit of open files: a separate error, because the disk is not at fault."""
+"""The limit of open files, which has its own error, because the disk is healthy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Background tasks: once after a delay, or repeatedly at a fixed rate.
 
-Times come from a `Clock`, so that a test can move them.  The standard library's `sched` keeps the order.  Without
-threads `run_due` runs due tasks in the order of their times, in the calling thread.
+Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without threads
+`run_due` runs due tasks in the order of their times, in the calling thread.
 
 Invariants: a task never runs twice at once; the error of a periodic task is logged and the task runs again; runs that
 were missed, because the task or the process was slow, are skipped; nothing runs after `close`.
@@ -44,7 +44,7 @@ class Clock:
 
 
 class ScheduledTask:
-    """A task that waits or runs; `cancel` keeps it from running again."""
+    """A task that waits or runs; `cancel` prevents further runs."""
 
     def __init__(self, name: str, task: Callable[[], object], period_ms: int | None) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class ScheduledTask:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Keep the task from running again; a run in progress continues."""
+        """Prevent further runs of the task; a run in progress continues."""
         self._cancelled.set()
 
     def perform(self) -> None:
@@ -99,11 +99,11 @@ class Scheduler:
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run due tasks in this thread, and those that become due meanwhile; only for a scheduler without threads."""
+        """Run due tasks in this thread, also tasks that become due meanwhile; only for a scheduler without threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:
-        """Start no further run and wait for those in progress; never call this from a task."""
+        """Start no further run, and wait for runs in progress; never call this from a task."""
         self._closed.set()
         self._wake.set()
         if self._dispatcher is not None:

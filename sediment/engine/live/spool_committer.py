@@ -2,7 +2,7 @@
 
 Invariants: a swap is committed through `directory.swap`, only if partition, directory and segments are those for which
 it was prepared, and only while no other cleaning of the partition runs.  The parts of a refused swap are deleted.  A
-swap whose outcome is not known stays until the next start has settled it.
+swap with an unknown outcome stays until the next start has completed or undone it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SpoolCommitter:
         self._fs = fs
 
     def commit_all(self) -> list[CommitReply]:
-        """Commit or refuse the swaps in the spool; those of busy partitions stay for later.
+        """Commit or refuse the swaps in the spool; swaps of busy partitions wait.
 
         Raises:
             OSError: the folder cannot be read or written.
@@ -157,5 +157,5 @@ def _mismatch(swap: PreparedSwap, log: PartitionLog) -> str | None:
         return "cleanup.policy of the topic no longer contains compact"
     bases = [source.base_offset for group in swap.groups for source in group.sources]
     if max(bases, default=-1) >= log.active_base_offset or swap.next_dirty_offset > log.active_base_offset:
-        return "the swap reaches into the active segment"
+        return "the swap includes offsets of the active segment"
     return None

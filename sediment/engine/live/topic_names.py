@@ -1,4 +1,4 @@
-"""Checks of topic names, partitions and topic ids, before they become file names or lines of a checkpoint.
+"""Checks of topic names, partitions and topic ids before they become file names or lines of a checkpoint.
 
 Source: Kafka's Topic.validate.
 """

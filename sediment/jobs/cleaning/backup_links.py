@@ -1,4 +1,4 @@
-"""Catalogue of the original files that a run keeps: its header, and its end."""
+"""Catalogue of the original files that a run keeps: how a run begins and completes it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sediment.engine.directory.originals.backup_links import BackupLinks
-from sediment.engine.directory.originals.catalogue import Catalogue, OriginalPartition, log_dir_before
+from sediment.engine.directory.originals.catalogue import (
+    Catalogue,
+    OriginalPartition,
+    log_dir_before,
+    partition_before,
+    segment_file_names,
+)
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions
@@ -51,8 +59,13 @@ def catalogue_of_run(
     run_id: str,
     checkpoints: Mapping[Path, LogDirCheckpoints],
     partitions: Iterable[OriginalPartition],
+    *,
+    restores: str | None = None,
 ) -> Catalogue:
-    """Return the catalogue of a run of `command` before any file is removed; `checkpoints` are by log directory."""
+    """Return the catalogue of a run of `command` before it removes files; `checkpoints` has a key per log directory.
+
+    `restores` is the run that a run of `restore` undoes.
+    """
     return Catalogue(
         run_id=run_id,
         command=command,
@@ -61,7 +74,34 @@ def catalogue_of_run(
         started_ms=time.time_ns() // 1_000_000,
         log_dirs=tuple(log_dir_before(path, found) for path, found in checkpoints.items()),
         partitions=tuple(partitions),
+        restores=restores,
     )
+
+
+def begin_originals(
+    options: CommonOptions, command: str, run_id: str, target: Path, listings: Iterable[LogListing], fs: Fs
+) -> tuple[BackupLinks, list[tuple[LogListing, str, str]]]:
+    """Write the catalogue of the files that a run may replace, before any of them is replaced.
+
+    Returns the originals, and the listings whose files cannot be read, each with reason code and text; these
+    partitions are not in the catalogue and must not be changed.
+
+    Raises:
+        OSError: the catalogue could not be written; no file may be replaced then.
+    """
+    failed: list[tuple[LogListing, str, str]] = []
+    before: list[OriginalPartition] = []
+    checkpoints = {path: read_checkpoints(path, fs) for path in options.log_dirs}
+    for listing in listings:
+        try:
+            names = segment_file_names(listing.path, fs)
+            known = checkpoints[listing.path.parent]
+            before.append(partition_before(listing.partition, listing.path, known, names, None, fs))
+        except (SedimentError, OSError) as error:
+            failed.append((listing, *describe(error)))
+    originals = BackupLinks(target, catalogue_of_run(options, command, run_id, checkpoints, before), fs)
+    originals.begin()
+    return originals, failed
 
 
 def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path | None:
@@ -74,7 +114,7 @@ def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path |
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
         _LOGGER.warning(
-            "%s: the catalogue cannot be completed and stays as planned: %s", originals.path, describe(error)[1]
+            "%s: the catalogue cannot be completed and keeps the state planned: %s", originals.path, describe(error)[1]
         )
         return originals.path
 

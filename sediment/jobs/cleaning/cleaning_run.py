@@ -1,4 +1,4 @@
-"""Base of the runs of `compact` on the driver: in place, and to an output.
+"""Base of the runs of `compact` on the driver: in place, and to an output; and steps that other runs share.
 
 Invariant: every selected partition has one report, in the order of log directories and names.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from sediment.compaction.config import CompactionConfig
@@ -20,14 +21,17 @@ from sediment.jobs.reporting.error_text import describe_lost_task
 from sediment.jobs.reporting.run_report import CompactionRunReport, PartitionReport, in_order
 from sediment.jobs.reporting.stage_timer import StageTimer
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.segment_io.format.names import new_run_id
+from sediment.segment_io.errors import CorruptCheckpointError
+from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicPartition, new_run_id
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing
 
 STOPPED = "stopped"
 
 
 class CleaningRun(ABC):
-    """Run of `compact` on the driver; the stack closes locks, tokens, scratch directories and Spark."""
+    """Run of `compact` on the driver; its exit stack closes locks, tokens, scratch directories and Spark."""
 
     def __init__(self, options: CommonOptions, own: CompactOptions, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
@@ -48,26 +52,48 @@ class CleaningRun(ABC):
 
     def _rate_limit(self, sc: Any, directories: Iterable[SelectedDirectory]) -> RateLimit:
         """Return the limits of this run for one executor: its share of the lowest rate of `directories`."""
-        rates = [directory.settings.broker_value("log.cleaner.io.max.bytes.per.second") for directory in directories]
-        rate = min((rate for rate in rates if isinstance(rate, float)), default=DOUBLE_MAX)
         seconds = self._own.max_seconds
-        return RateLimit(
-            bytes_per_second=rate / _executors(sc) if rate < DOUBLE_MAX else None,
-            throttle_name=f"sediment-{self.run_id}.throttle",
-            deadline_s=None if seconds is None else self._started + seconds,
-        )
+        deadline_s = None if seconds is None else self._started + seconds
+        return rate_limit(sc, self.run_id, directories, deadline_s=deadline_s)
 
     def _why_lost(self, error: Exception | None, state: str) -> tuple[str, str]:
-        """Return the reason code and text for a task without result; `state` is the one that a stop prevented."""
-        if self._stop.is_set():
-            return STOPPED, f"the run was stopped before this partition was {state}"
-        return describe_lost_task(error)
+        """Return the reason code and text for a task without a result; `state` is the state that it did not reach."""
+        return why_lost(self._stop, error, state)
+
+
+def why_lost(stop: threading.Event, error: Exception | None, state: str) -> tuple[str, str]:
+    """Return the reason code and text for a task without a result; `state` is the state that it did not reach."""
+    if stop.is_set():
+        return STOPPED, f"the run was stopped before this partition was {state}"
+    return describe_lost_task(error)
+
+
+def rate_limit(
+    sc: Any, run_id: str, directories: Iterable[SelectedDirectory], *, deadline_s: float | None = None
+) -> RateLimit:
+    """Return the limits of a run for one executor: its share of the lowest rate of `directories`."""
+    rates = [directory.settings.broker_value("log.cleaner.io.max.bytes.per.second") for directory in directories]
+    rate = min((rate for rate in rates if isinstance(rate, float)), default=DOUBLE_MAX)
+    return RateLimit(
+        bytes_per_second=rate / _executors(sc) if rate < DOUBLE_MAX else None,
+        throttle_name=f"sediment-{run_id}.throttle",
+        deadline_s=deadline_s,
+    )
+
+
+def update_cleaner_checkpoint(fs: Fs, log_dir: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set `offsets` in the cleaner checkpoint; a malformed file counts as empty, as for a broker, and is replaced."""
+    path, like = log_dir / CLEANER_FILE, log_dir / LOCK_FILE
+    try:
+        update_offset_checkpoint(fs, path, offsets, like=like)
+    except CorruptCheckpointError:
+        write_offset_checkpoint(fs, path, offsets, like=like)
 
 
 def perform_run(
     run_type: type[CleaningRun], options: CommonOptions, own: CompactOptions, stop: threading.Event
 ) -> CompactionRunReport:
-    """Return the report of a run, once it has released everything that it held."""
+    """Return the report of a run after the run has released its resources."""
     started = time.monotonic()
     with ExitStack() as stack:
         run = run_type(options, own, stop, stack)

@@ -11,40 +11,65 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from sediment.engine.directory.lock import check_run_token
 from sediment.engine.directory.throttle import Throttle
-from sediment.jobs.cleaning.options import CleaningTask, RateLimit
+from sediment.jobs.cleaning.options import RateLimit
 from sediment.segment_io.buffers import Buffer, counted
 from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
 
 OnBytes = Callable[[int], None]
-"""Callback with the number of bytes just read or written: it waits for the throttle and raises at the deadline."""
+"""Callback that gets the number of bytes just read or written, waits for the throttle, and raises at the deadline."""
 
 _WRITE_BYTES = 8 << 20  # between two calls of the throttle
 
 
+class TaskOfRun(Protocol):
+    """A task that writes in a log directory for a run."""
+
+    @property
+    def log_dir(self) -> Path:
+        """Log directory."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run."""
+        ...
+
+    @property
+    def dry_run(self) -> bool:
+        """True if nothing is written."""
+        ...
+
+    @property
+    def rate_limit(self) -> RateLimit:
+        """Limits on speed and time."""
+        ...
+
+
 @contextmanager
-def task_environment(task: CleaningTask) -> Iterator[tuple[Fs, OnBytes]]:
+def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
     """Yield the file operations of a task, and the callback for the bytes that it reads.
 
     Raises:
         SourceChangedError: another run works in the directory, or another disk is mounted there.
-        LimitReachedError: the run's time is over.
+        LimitReachedError: the time of the run is over.
     """
     with throttled(task.rate_limit) as on_bytes:
-        if task.options.dry_run:
+        if task.dry_run:
             yield DryRunFs(), on_bytes
             return
-        check_token = partial(check_run_token, task.listing.path.parent, task.run_id)
+        check_token = partial(check_run_token, task.log_dir, task.run_id)
         check_token()
         yield _RunFs(check_token, on_bytes), on_bytes
 
 
 @contextmanager
 def throttled(limit: RateLimit) -> Iterator[OnBytes]:
-    """Yield a callback that holds a task to `limit`; `LimitReachedError` is raised at the deadline, also on entry."""
+    """Yield a callback that holds a task to `limit`; after the deadline, it and this call raise `LimitReachedError`."""
     throttle = None
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles
@@ -56,7 +81,7 @@ def throttled(limit: RateLimit) -> Iterator[OnBytes]:
         if throttle is not None and left_seconds > 0:
             throttle.take(count, most_seconds=left_seconds)
         if limit.deadline_s is not None and time.time() >= limit.deadline_s:
-            raise LimitReachedError("the time of --max-seconds is over", advice="run again to go on")
+            raise LimitReachedError("the time of --max-seconds is over", advice="run again to continue")
 
     try:
         on_bytes(0)
@@ -67,7 +92,7 @@ def throttled(limit: RateLimit) -> Iterator[OnBytes]:
 
 
 class _RunFs(Fs):
-    """File operations that write only as long as `check_token` finds the run's token."""
+    """File operations that write only while `check_token` finds the run's token."""
 
     def __init__(self, check_token: Callable[[], None], on_bytes: OnBytes) -> None:
         self._check_token = check_token

@@ -21,9 +21,9 @@ SAMPLE_BYTES = 32 << 20  # of a log too large to be read as a whole
 
 
 def find_resources(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Resources:
-    """Return the resources of a run over `all_bytes` of log, on which the choice of a strategy depends.
+    """Return the resources of a run over `all_bytes` of log; the choice of a strategy depends on them.
 
-    A task may hold its share of half of this host's memory; the executors' hosts are assumed to be equal to it.
+    A task may use its share of half of this host's memory; the executors' hosts are assumed to have as much memory.
     """
     slots = max(1, sc.defaultParallelism)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -41,10 +41,10 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], 
 
 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
-    """Check that the disk can hold the survivors: all groups are written before a commit frees their sources.
+    """Check that the disk can hold the survivors, because all groups are written before a commit frees their sources.
 
-    `estimate` estimates what `plan` leaves; it is not called if even a log that loses nothing would fit.  If it is too
-    low, the disk runs full during the cleaning, which is then undone.
+    `estimate` estimates what `plan` leaves; it is not called if even a log that loses nothing would fit.  If the
+    estimate is too low, the disk becomes full during the cleaning, which is then undone.
 
     Raises:
         NoSpaceError: the disk is too full; nothing was changed.
@@ -53,7 +53,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     needed = plan.log_bytes
     if fs.free_bytes(listing.path) >= 2 * needed:
         return
-    # Pending writes take their space first, or release it if they fail.
+    # Pending writes first take their space, or release it if they fail.
     writer.settle()
     free = fs.free_bytes(listing.path)
     if free >= needed:

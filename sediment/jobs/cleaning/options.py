@@ -1,6 +1,6 @@
 """Options of `compact`, and the task that cleans one partition.
 
-Invariant: `CompactOptions.validate` alone decides which options exclude each other.
+Invariant: only `CompactOptions.validate` decides which options exclude each other.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class CompactOptions:
     roll_active: bool = False
     keep_originals: Path | None = None
     keep_before: Path | None = None
-    """Directory for links to all files of the partitions that the run changes, as they were before the run."""
+    """Directory for links to all files of the partitions that the run changes, made before the change."""
 
     max_bytes: int | None = None
     max_seconds: float | None = None
     retry_quarantined: bool = False
     allow_network_fs: bool = False
     strategy: Strategy | None = None
-    """Cleaning strategy; None: chosen for each partition by its size, its keys and the slots."""
+    """Cleaning strategy; None: choose one for each partition by its size, its keys and the slots."""
 
     key_equality: KeyEquality = KeyEquality.HASH
-    """Test that makes two keys equal."""
+    """Test for the equality of two keys."""
 
     hand_off: Path | None = None
-    """Folder of the engine that owns the directories: the run leaves its swaps there, and the engine commits them."""
+    """Folder of the engine that owns the directories; the run leaves its swaps there, and the engine commits them."""
 
     output: str | None = None
     """Path or URI of a complete compacted log directory; the source stays unchanged."""
@@ -60,7 +60,7 @@ class CompactOptions:
 
     @property
     def is_limited(self) -> bool:
-        """True if the run may end before everything is done, so that the order matters."""
+        """True if the run may end before everything is done, so the order matters."""
         return self.max_bytes is not None or self.max_seconds is not None
 
     def validate(self, common: CommonOptions) -> None:
@@ -134,7 +134,7 @@ class RateLimit:
 class CleaningTask:
     """One partition to clean, as sent to an executor.
 
-    `on_disk` are the segments on disk if they differ from those of `listing`, as in a dry run that simulates a roll.
+    `on_disk` are the segments on disk if they differ from `listing`, as in a dry run that simulates a roll.
     """
 
     listing: LogListing
@@ -147,6 +147,16 @@ class CleaningTask:
     rate_limit: RateLimit = RateLimit()
     resources: Resources = WHOLE_RUN
 
+    @property
+    def log_dir(self) -> Path:
+        """Log directory."""
+        return self.listing.path.parent
+
+    @property
+    def dry_run(self) -> bool:
+        """True if nothing is written."""
+        return self.options.dry_run
+
     def weight(self) -> int:
         """Return the `.log` bytes of the partition."""
         return self.listing.log_bytes()
@@ -154,8 +164,8 @@ class CleaningTask:
     def expected_bytes(self) -> int:
         """Return the `.log` bytes that cleaning will probably read; tasks are packed by this number.
 
-        0 if the checkpoint leaves too little dirty for the configured ratio.  The exact rule is in
-        `compaction.policy`; it needs a view of the log, and so compiled kernels that a driver does not load.
+        The number is 0 if the dirty part above the checkpoint is too small for the configured ratio.  The exact rule in
+        `compaction.policy` needs a view of the log, and so compiled kernels that a driver does not load.
         """
         first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
         *rolled, active = self.listing.segments or (None,)

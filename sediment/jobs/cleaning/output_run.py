@@ -6,8 +6,8 @@
 `output_task` has the work of a task.  Partitions to clean in splits come last, one at a time, and each uses all slots.
 
 Invariants: nothing in a source changes and no lock is taken there.  Instead the source is listed again at the end, and
-the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or byte for byte if
-it was skipped or failed.  If a partition can be neither cleaned nor copied, the output stays incomplete.
+the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
+copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays incomplete.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _GIVEN_UP = "output-incomplete"
 
 @dataclass(slots=True)
 class _Source:
-    """Source: its store, the files listed there, and its directory or a local stand-in with its small files."""
+    """A source: its store, the files listed there, and its directory or a local stand-in with its small files."""
 
     store: Store
     files: dict[str, StoredFile]
@@ -136,7 +136,7 @@ class OutputRun(CleaningRun):
         """List, claim, clean, copy and complete; return a report for every selected partition."""
         stores = [Store(where) for where in self._options.given_log_dirs]
         check_output_path(self._output, stores)
-        with interruptible():  # a bucket may be slow, and nothing is written yet
+        with interruptible():  # a bucket may be slow, and nothing is written so far
             self._open(stores)
             prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
         self.timer.lap(LIST)
@@ -196,7 +196,7 @@ class OutputRun(CleaningRun):
         return path
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
-        """Return the task of a partition, and its report if it is only copied."""
+        """Return the task of a partition, and its report if the partition is only copied."""
         files = source.by_folder.get(str(partition), {})
         task = PublishTask(
             partition,
@@ -308,7 +308,7 @@ class OutputRun(CleaningRun):
     def _settle(
         self, finished: TaskResult[PublishTask, PublishResult], copied: PartitionReport | None
     ) -> PartitionReport:
-        """Return the report of a partition; `copied` is that of one copied as it is, without cleaning."""
+        """Return the report of a partition; `copied` is the report if the partition is copied without cleaning."""
         task, result = finished.item, finished.result
         if result is None or result.files is None:
             return self._lost(task, result, finished.error)
@@ -325,7 +325,7 @@ class OutputRun(CleaningRun):
         return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """Return the report of a partition that the output does not hold; no other partition is started."""
+        """Return the report of a partition that is missing in the output; no other partition is started."""
         if not self._stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self._stop.is_set() and self._give_up.is_set():
@@ -368,7 +368,7 @@ class OutputRun(CleaningRun):
         return reports
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the partitions that changed since the listing, empty for files beside them; None: nothing changed."""
+        """Return the partitions that changed since the listing, empty if only other files did; None if nothing did."""
         changed: set[str] = set()
         beside = False
         for source in self._sources:
@@ -415,7 +415,7 @@ class OutputRun(CleaningRun):
     def _marks(self) -> bytes | None:
         """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks.
 
-        Copies have ctimes of their own, so their marks have no fingerprint.
+        Copies have their own ctimes, so their marks have no fingerprint.
         """
         if not self._marked or self._output.local_path is None:
             return None
@@ -437,7 +437,7 @@ _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name
 
 
 def _check_alike(sources: Sequence[_Source]) -> None:
-    """Check that all sources have the same checkpoint files, because a missing file has a meaning of its own."""
+    """Check that all sources have the same checkpoint files, because the absence of a file has its own meaning."""
     first = sources[0]
     for other in sources[1:]:
         pairs = [

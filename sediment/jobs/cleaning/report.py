@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report once the swap of `result`, if any, is in place, and the new first dirty offset.
+    """Return the report after the swap of `result`, if any, is committed, and the new first dirty offset.
 
     The offset is None if the cleaner checkpoint keeps its entry.
     """
@@ -67,7 +67,7 @@ def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport
 
 
 def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
-    """Return the report of a task before anything is committed."""
+    """Return the report of a task whose swap is not committed yet."""
     status = QUARANTINED if result.uncleanable is not None else FAILED if result.failed else SKIPPED
     return replace(
         untouched(task.listing, status, result.reason_code, result.reason),
@@ -94,7 +94,7 @@ def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSe
 
 
 def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
-    """Return the report once `swap` is in place."""
+    """Return the report after `swap` is committed."""
     replaced = {segment.base_offset for group in swap.groups if group.parts for segment in group.sources}
     kept = [segment for segment in listing.segments if segment.base_offset not in replaced]
     made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]
@@ -137,7 +137,7 @@ def _with_reason(report: PartitionReport, code: str, sentence: str) -> Partition
 
 
 def _without_horizon(topic: str, batches: int) -> str:
-    """Return the reason that tombstones and markers stayed: delete.retention.ms is not stated."""
+    """Return the reason why tombstones and markers stayed: delete.retention.ms is not stated."""
     count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
     return (
         f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "
@@ -146,7 +146,7 @@ def _without_horizon(topic: str, batches: int) -> str:
 
 
 def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
-    """Return the reason that names the batches kept unread."""
+    """Return the reason that names the unreadable batches that were kept."""
     named = [
         f"offset {batch.offset} at position {batch.position} of "
         f"{segment_file_name(batch.segment, SegmentFileKind.LOG)}, {batch.size_bytes} bytes: {batch.what}"

@@ -1,13 +1,13 @@
 """Results of the tasks that survey or clean one partition.
 
-Invariant: an error of a partition is part of its result, so that Spark does not retry a task that would fail again.
+Invariant: an error of a partition is part of its result, so Spark does not retry a task that would fail again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.reporting.error_text import describe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.policy import CleanableRange
     from sediment.compaction.prepared_swap import PreparedSwap
-    from sediment.jobs.cleaning.options import CleaningTask
+    from sediment.segment_io.partition.listing import LogListing
 
 MAX_SECONDS = "max-seconds"
 TASK_ERRORS = (SedimentError, OSError)
@@ -27,7 +27,7 @@ TASK_ERRORS = (SedimentError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Plan of a partition to be cleaned in splits, with the chunk boundaries of a forward scan if it needs one."""
+    """Plan of a partition to be cleaned in splits, with the chunk boundaries of a forward scan if one is needed."""
 
     plan: CleaningPlan
     boundaries: dict[int, ChunkBoundaries]
@@ -35,7 +35,7 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """Range of a partition that may be cleaned; `cleaned_bytes` are those that cleaning reads."""
+    """Range of a partition that may be cleaned; `cleaned_bytes` is the number of bytes that cleaning reads."""
 
     cleanable: CleanableRange
     cleaned_bytes: int
@@ -46,8 +46,8 @@ class CleaningResult:
     """Outcome of a cleaning task: a `swap` to commit, or the `reason` for its absence.
 
     `failed` separates an error from a partition without work.  `reset_checkpoint` is a first dirty offset that replaces
-    an impossible one, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  `to_split` asks
-    for a cleaning in splits by many tasks; the task did nothing else then.
+    an invalid one, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  `to_split` asks for
+    a cleaning in splits by many tasks; in that case the task did nothing else.
     """
 
     swap: PreparedSwap | None = None
@@ -65,11 +65,25 @@ class CleaningResult:
 
 
 def failure(code: str, reason: str) -> CleaningResult:
-    """Return the result of a partition that an error kept from being cleaned."""
+    """Return the result of a partition that was not cleaned because of an error."""
     return CleaningResult(reason_code=code, reason=reason, failed=True)
 
 
-def failed_task(task: CleaningTask, error: SedimentError | OSError) -> CleaningResult:
+class PartitionTask(Protocol):
+    """A task on one partition."""
+
+    @property
+    def listing(self) -> LogListing:
+        """Listing of the partition."""
+        ...
+
+    @property
+    def now_ms(self) -> int:
+        """Clock of the run."""
+        ...
+
+
+def failed_task(task: PartitionTask, error: SedimentError | OSError) -> CleaningResult:
     """Return the result of a task that ended with `error`; corrupt data marks the partition as uncleanable."""
     if isinstance(error, LimitReachedError):
         return CleaningResult(reason_code=MAX_SECONDS, reason=str(error))

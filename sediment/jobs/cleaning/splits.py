@@ -6,8 +6,8 @@
       shuffle    by split
     clean        one task per split    synced `.part` files
 
-Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  An error of a
-task travels as a value, so that Spark does not retry a task that would fail again.
+Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  A task returns
+an error as a value, so Spark does not retry a task that would fail again.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ Outcome = TypeVar("Outcome")
 Outcome_co = TypeVar("Outcome_co", covariant=True)
 
 Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
-"""Opens the file operations of a task, and the callback for the bytes that it reads."""
+"""Function that opens the file operations of a task, and the callback for the bytes that it reads."""
 
-SPLITS_PER_SLOT = 2  # more would balance the slots better, and collect every key more often
+SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but collect every key more often
 _OCCURRENCE_BYTES = 120  # of a task's memory for a key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
-_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; smaller records only cost a fold more passes
+_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; if records are smaller, a fold only needs more passes
 
 
 class SplitPlace(Protocol[Outcome_co]):
@@ -110,7 +110,7 @@ class InPlace:
 
     def discard(self) -> None:
         """Remove the parts of splits that will not be committed."""
-        if not self.task.options.dry_run:
+        if not self.task.dry_run:
             discard_parts(self.task.listing.path, self.task.run_id, Fs())
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> CleaningResult:
@@ -124,7 +124,7 @@ class InPlace:
 
 
 def clean_partition_in_splits(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
-    """Clean the partition for which a task asked for splits; clean it as a whole if splits do not fit its log."""
+    """Clean the partition for which a task asked for splits; clean it as a whole if its log cannot be split."""
     assert place.asked.to_split is not None
     split = place.asked.to_split
     while True:
@@ -144,7 +144,7 @@ def clean_partition_in_splits(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
 
 
 def _failed(sc: Any, place: SplitPlace[Outcome], error: SedimentError | OSError) -> Outcome:
-    """Return the failed result, or clean a corrupt partition as a whole if --on-corruption keeps what is readable."""
+    """Return the failed result, or clean a corrupt partition as a whole if --on-corruption is keep."""
     result = failed_task(place.task, error)
     keeps = result.uncleanable is not None and place.task.options.on_corruption == KEEP
     return _whole(sc, place) if keeps else place.failed(result)
@@ -205,7 +205,7 @@ def _in_one_task(sc: Any, task: CleaningTask, work: Callable[[Iterable[int]], It
 
 @dataclass(frozen=True, slots=True)
 class SplitFailure:
-    """Error that ended the sweep of a split, or the finding that the log cannot be cleaned in these splits."""
+    """Error that ended the sweep of a split, or the reason why the log cannot be cleaned in these splits."""
 
     error: SedimentError | OSError | SplitNotApplicableError
 
@@ -233,7 +233,7 @@ class CleanedSplits:
 
 @dataclass(frozen=True, slots=True)
 class CollectedSplit:
-    """Contents of the split of this number, found by the first sweep; they pass through a fold."""
+    """Contents of the split with this number, from the first sweep; they pass through a fold."""
 
     number: int
     contents: SplitContents
@@ -249,7 +249,7 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or a cleaning as a whole; no part is left.
-        SedimentError, OSError: the first split that failed; parts of others may be left, under the run's id.
+        SedimentError, OSError: the first split that failed; parts of other splits may remain, under the run's id.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
     count = len(job.splits)

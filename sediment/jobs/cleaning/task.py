@@ -52,7 +52,7 @@ def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
 
 
 def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]:
-    """Clean one partition except for the end of writing, during which the next partition may be started."""
+    """Clean one partition except for its last writes; meanwhile the next partition may be started."""
     with ExitStack() as stack:
 
         def start() -> Pending[CleaningResult]:
@@ -72,7 +72,7 @@ def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]
 
 
 def _result_of(task: CleaningTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:
-    """Return what `step` returns, or the failed result of the partition."""
+    """Return the result of `step`, or the failed result of the partition."""
     try:
         return step()
     except TASK_ERRORS as error:
@@ -82,7 +82,7 @@ def _result_of(task: CleaningTask, step: Callable[[], Outcome]) -> Outcome | Cle
 def start_cleaning(
     task: CleaningTask, fs: Fs, on_bytes: OnBytes, attempt: str, writer: WriteBehind
 ) -> Pending[CleaningResult]:
-    """Clean one partition except for the last writes of `writer`; call `on_bytes` with the bytes that were read.
+    """Clean one partition except for the last writes of `writer`; call `on_bytes` with the bytes that are read.
 
     Raises:
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
@@ -123,8 +123,8 @@ def start_cleaning(
         check_undisturbed(task, fs)
         return replace(result, swap=swap, strategy=strategy.value, seconds_by_stage=timer.seconds())
 
-    # A dry run writes nothing; it must compare the segments as soon as it has read them.
-    return completed(finish()) if task.options.dry_run else Pending(finish)
+    # A dry run writes nothing, but it must compare the segments as soon as it has read them.
+    return completed(finish()) if task.dry_run else Pending(finish)
 
 
 def _start_sweep(
@@ -134,7 +134,7 @@ def _start_sweep(
     from sediment.compaction.cleaner import sweep_log
 
     def discard() -> None:
-        if not task.options.dry_run:
+        if not task.dry_run:
             discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
 
     try:
@@ -163,7 +163,7 @@ def _start_sweep(
 
 
 def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | CleaningResult:
-    """Open and plan one partition; return the result of its cleaning if there is nothing to clean."""
+    """Open and plan one partition; if nothing is to be cleaned, return the result of its cleaning."""
     from sediment.compaction.grouping import plan_cleaning
 
     try:
@@ -184,7 +184,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
         SourceChangedError: the segments differ from those that the driver listed.
         SedimentError: as `open_view`.
     """
-    # Imported late: they compile kernels, which the driver never needs.
+    # Imported late, because these modules compile kernels that the driver never needs.
     from sediment.compaction.policy import cleanable_range
     from sediment.segment_io.partition.log_view import open_view
 
@@ -192,7 +192,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
     found = list_log(listing.partition, listing.path, fs).segments
     listed = task.on_disk or listing.segments
     if options.hand_off is not None:
-        # The engine goes on writing to the active segment, and rolls it.
+        # The engine continues to write to the active segment and rolls it.
         listed = listed[:-1]
         found = found[: len(listed)]
     if found != listed:
@@ -200,7 +200,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
             "the segments differ from those that the driver listed",
             partition=str(listing.partition),
             path=str(listing.path),
-            advice="check if another disk is mounted at this path, or if another process writes to it",
+            advice="check whether another disk is mounted at this path, or another process writes to it",
         )
     view = open_view(
         listing,
@@ -214,7 +214,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result before any cleaning: the offsets of the range, and the rule that blocks it, if any."""
+    """Return the result before any cleaning: the offsets of the range, and the rule that blocks it if there is one."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,
@@ -227,9 +227,9 @@ def _selected(cleanable: CleanableRange) -> CleaningResult:
 
 
 def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
-    """Roll the active segment and return the task after that; a dry run only simulates the roll.
+    """Roll the active segment and return the task for the log after the roll; a dry run only simulates the roll.
 
-    A task that a roll would not make cleanable is returned unchanged.
+    If a roll would not make the log cleanable, return the task unchanged.
 
     Raises:
         SedimentError: as `open_and_select` and `plan_roll`.
@@ -246,7 +246,7 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
     rolled = replace(task, listing=roll.listing, on_disk=listing.segments)
     if open_and_select(rolled, fs)[1].blocked_by is not None:
         return task
-    if task.options.dry_run:
+    if task.dry_run:
         return rolled
     perform_roll(roll, fs)
     return replace(task, listing=list_log(listing.partition, listing.path, fs))
@@ -260,7 +260,7 @@ def check_undisturbed(task: CleaningTask, fs: Fs) -> None:
     """
     listing = task.listing
     before = (task.on_disk or listing.segments)[:-1]
-    if task.options.dry_run and list_log(listing.partition, listing.path, fs).segments[:-1] != before:
+    if task.dry_run and list_log(listing.partition, listing.path, fs).segments[:-1] != before:
         raise SourceChangedError(
             "the segments changed while they were read",
             partition=str(listing.partition),

@@ -1,10 +1,11 @@
 """Commands called from Python: keywords become options, and Ctrl-C ends a run as on the command line.
 
-click's parameters of a command are the one table of its options: their types, ranges and choices hold for keywords too.
+The click parameters of a command are the only table of its options: their types, ranges and choices also apply to
+keywords.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
-directories works in a thread of its own, so that Ctrl-C, which interrupts the caller, lets it finish the group in
-progress and release its locks.
+directories works in its own thread.  Ctrl-C interrupts the caller, and the run still finishes the group in progress and
+releases its locks.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Any, TypeVar
 
 import click
 
-from sediment.jobs.command_line.options import CommonOptions, GivenOptions, shown_option
+from sediment.jobs.command_line.options import CHECK, CommonOptions, GivenOptions, shown_option
 from sediment.jobs.reporting.run_report import RunReport
 from sediment.jobs.spark.cancellation import RunStopped
 from sediment.jobs.spark.session import check_session, finish_stopping
 from sediment.segment_io.errors import UsageError
 
 TERMINAL_OPTIONS = frozenset({"json", "quiet", "log_format", "yes"})
-"""Options of the terminal, which no Python function has."""
+"""Options of the terminal, which Python functions do not have."""
 
 _RENAMED = {
     "partition": "partitions",
@@ -33,6 +34,7 @@ _RENAMED = {
     "topic": "topics",
     "rename": "renames",
     "until_offset": "until_offsets",
+    "from": "originals",
     "with": "parts",  # a keyword of Python
 }
 
@@ -41,7 +43,7 @@ _Outcome = TypeVar("_Outcome")
 
 
 def keyword_of(parameter: click.Parameter) -> str:
-    """Return the keyword of an option, after its long name, or of an argument."""
+    """Return the keyword of an option, derived from its long name, or of an argument."""
     name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
     return _RENAMED.get(name, name)
 
@@ -49,7 +51,7 @@ def keyword_of(parameter: click.Parameter) -> str:
 def option_values(
     command: click.Command, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Return the values of the options of `command` by parameter name, and the given ones as name and text.
+    """Return the values of the options of `command` by parameter name, and the given options as name and text.
 
     Raises:
         UsageError: a value is of the wrong kind, out of range or not a choice.
@@ -75,7 +77,7 @@ def option_values(
 
 
 def _plain(value: Any, *, is_many: bool) -> Any:
-    """Return `value` as the command line has it: paths and settings as texts, and several values as a tuple."""
+    """Return `value` in the form of the command line: paths and settings as texts, and several values as a tuple."""
     if not is_many:
         value = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
         return os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -89,7 +91,7 @@ def _plain(value: Any, *, is_many: bool) -> Any:
 
 
 def _setting(value: object) -> str:
-    """Return a value of a setting as a properties file has it."""
+    """Return a value of a setting in the form of a properties file."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -114,10 +116,10 @@ def call(command: click.Command, perform: Callable[..., _Report], keywords: Mapp
 
 
 def call_until_stopped(command: click.Command, perform: Callable[..., _Report], keywords: Mapping[str, Any]) -> _Report:
-    """Return the report of `perform(options, stop=…, **own)`, which ends after the group in progress on Ctrl-C.
+    """Return the report of `perform(options, stop=…, **own)`, which on Ctrl-C ends after the group in progress.
 
     Raises:
-        RunStopped: Ctrl-C interrupted the run, which has ended; it has the report.
+        RunStopped: Ctrl-C interrupted the run, which has ended; the error has the report.
         UsageError: an option is wrong, or `spark` cannot be used.
         SedimentError: as `perform`.
     """
@@ -161,7 +163,8 @@ def _options(
 ) -> tuple[GivenOptions, dict[str, Any], dict[str, Any]]:
     values, given = option_values(command, keywords)
     common, own = GivenOptions.split(values)
-    return common, own, {"spark": _checked(keywords["spark"]), "from_python": True, "given": given}
+    caller = {"spark": _checked(keywords["spark"]), "from_python": True, "given": given}
+    return common, own, {"needs_log_dir": not own.get(CHECK), **caller}
 
 
 def _checked(spark: Any) -> Any:
@@ -171,7 +174,7 @@ def _checked(spark: Any) -> Any:
 
 
 def finish_on_interrupt(work: Callable[[], _Outcome], stop: threading.Event) -> _Outcome:
-    """Return the result of `work`, in a thread of its own; Ctrl-C sets `stop`, and `work` then ends by itself.
+    """Return the result of `work`, which runs in its own thread; Ctrl-C sets `stop`, and `work` then ends by itself.
 
     Raises:
         KeyboardInterrupt: a second Ctrl-C; `work` still ends by itself, in the background.

@@ -6,12 +6,29 @@ import select
 import sys
 import threading
 
+from sediment.segment_io.errors import UsageError
+
 _POLL_SECONDS = 0.1
 
 
 def may_ask() -> bool:
     """Return True if stdin and stderr are terminals."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def must_ask(*, yes: bool, dry_run: bool, command: str) -> bool:
+    """Return True if a command that never runs unasked has to ask.
+
+    Raises:
+        UsageError: it has to ask, and stdin or stderr is not a terminal.
+    """
+    if yes or dry_run:
+        return False
+    if not may_ask():
+        raise UsageError(
+            f"{command} asks on a terminal before it changes anything", advice="give --yes to run without one"
+        )
+    return True
 
 
 def ask_on_terminal(question: str, stop: threading.Event) -> bool:

@@ -37,6 +37,21 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment dump /var/lib/kafka/data/orders-0 --what records --offsets 100:200 --keys --json",
             ),
         ),
+        "erase": (
+            (
+                "count the records with the keys in a file",
+                "sediment erase --config /etc/kafka/server.properties --keys-file keys.txt --dry-run",
+            ),
+            (
+                "erase them, and write signed evidence",
+                "sediment erase --config /etc/kafka/server.properties --keys-file keys.txt --evidence erased.json "
+                "--secret-file secret --signing-key key.pem",
+            ),
+            (
+                "check the evidence",
+                "sediment erase /var/lib/kafka/data --check erased.json --public-key key.pub",
+            ),
+        ),
         "expire": (
             ("show what retention would delete", "sediment expire --config /etc/kafka/server.properties --dry-run"),
             (
@@ -48,6 +63,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("show the last five runs", "sediment history /var/lib/sediment/ledger --last 5"),
             ("show one partition in all runs", "sediment history /var/lib/sediment/ledger --partition orders-0"),
         ),
+        "originals": (("list what can be undone", "sediment originals /var/lib/kafka-originals"),),
         "plan": (
             (
                 "explain why nothing is compacted",
@@ -61,6 +77,16 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         "recover": (
             ("show what a broker would repair at its start", "sediment recover /var/lib/kafka/data --dry-run"),
             ("repair eight partitions at a time in each directory", "sediment recover /var/lib/kafka/data --threads 8"),
+        ),
+        "restore": (
+            (
+                "show what the undoing of a run would change",
+                "sediment restore /var/lib/kafka/data --from /var/lib/kafka-originals --run 8e92ab2e1b9f --dry-run",
+            ),
+            (
+                "undo all runs since a time",
+                "sediment restore /var/lib/kafka/data --from /var/lib/kafka-originals --as-of 2026-11-22T18:00:00Z",
+            ),
         ),
         "serve": (
             ("let clients on this machine read a backup", "sediment serve /backup/data --read-only"),
@@ -79,6 +105,13 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "write the latest value of each key",
                 "sediment snapshot /var/lib/kafka/data --partition 'orders-*' --to /tables/orders",
             ),
+        ),
+        "vacuum": (
+            (
+                "remove the originals of runs that ended more than a week ago",
+                "sediment vacuum originals --older-than 7d",
+            ),
+            ("keep those of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
         ),
         "verify": (("compare a compacted copy with its source", "sediment verify /backup/before /backup/after"),),
         "warm-up": (("compile after an installation or an update", "sediment warm-up"),),

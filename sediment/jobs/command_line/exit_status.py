@@ -1,4 +1,4 @@
-"""Exit statuses of the commands, and how errors become exit statuses."""
+"""Exit statuses of the commands, and the conversion of errors to exit statuses."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class errors_as_exit_status:  # noqa: N801 - reads as a statement
     """End the command on SIGINT and SIGTERM; turn an error into one line on stderr and an exit status.
 
     A command ends silently if the reader of its stdout has closed the pipe.  An error is a bug in Sediment unless it is
-    a `SedimentError` or comes from the system or from Spark.  Its traceback goes to a file, or with $SEDIMENT_TRACEBACK
-    to stderr.
+    a `SedimentError` or comes from the system or from Spark.  The traceback of a bug goes to a file, or with
+    $SEDIMENT_TRACEBACK to stderr.
     """
 
     def __enter__(self) -> None:

@@ -38,6 +38,11 @@ from sediment.segment_io.fs import Fs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CHECK = "check_file"
+"""Parameter of commands that can check an earlier result in place of a run; the check needs no log directory."""
+
+_HIDDEN = "(hidden)"
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Report = TypeVar("_Report", bound=RunReport[Any])
 _Outcome = TypeVar("_Outcome")
@@ -45,7 +50,7 @@ _Outcome = TypeVar("_Outcome")
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """Options of every command; `now_ms` is fixed once, here.
+    """Options of every command; `now_ms` is fixed once, in this object.
 
     Source: docs/reference/commands.md, Options of all commands on log directories.
     """
@@ -73,10 +78,10 @@ class CommonOptions:
     """The caller fixed `now_ms`."""
 
     spark: SparkSession | None = None
-    """Session of the caller, which is used and never stopped."""
+    """A session that the caller gave; it is used and never stopped."""
 
     from_python: bool = False
-    """The caller is a Python function: messages go to the log, and nothing is printed."""
+    """True if the caller is a Python function: messages go to the log, and nothing is printed."""
 
     given: tuple[tuple[str, str], ...] = ()
     """Options that the caller gave: name, and value unless it is a flag."""
@@ -157,7 +162,7 @@ class CommonOptions:
         An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
 
         Returns:
-            The run, which counts as failed where --fail-on-unknown says so.
+            The run, which counts as failed if --fail-on-unknown makes it fail.
         """
         run = replace(run, fails_on_unknown=self.fail_on_unknown)
         report = run.to_json()
@@ -187,7 +192,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, including those of its cluster; "" has those of the run."""
+        """Return the effective settings by log directory, with those of its cluster; "" has the settings of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -198,7 +203,7 @@ class CommonOptions:
         """Check that the requested outputs of the run can be written.
 
         Raises:
-            UsageError: one of them cannot be written, or lies in a log directory.
+            UsageError: an output cannot be written, or lies in a log directory.
         """
         if self.ledger is not None:
             from sediment.jobs.delta_lake import ledger
@@ -218,7 +223,7 @@ def message_console(*, quiet: bool, plain: bool = False) -> Console:
 
 
 def _line_console(stream: IO[str], *, quiet: bool) -> Console:
-    # Notebooks set $FORCE_COLOR, which makes every stream a terminal for rich.
+    # Notebooks set $FORCE_COLOR, because of which rich treats every stream as a terminal.
     return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
 
 
@@ -247,8 +252,12 @@ class GivenOptions:
         own = {name: value for name, value in values.items() if name not in names}
         return GivenOptions(**{name: values[name] for name in names}), own
 
-    def perform(self, command: str, work: Callable[[CommonOptions], _Outcome], **caller: Any) -> _Outcome:
+    def perform(
+        self, command: str, work: Callable[[CommonOptions], _Outcome], *, needs_log_dir: bool = True, **caller: Any
+    ) -> _Outcome:
         """Call `work` with the options of a run of `command`; `caller` are fields of `CommonOptions`.
+
+        Unless the run `needs_log_dir`, no log directory has to be given.
 
         If the settings or `work` raise an error, the requested HTML report and metrics show it.
 
@@ -264,7 +273,8 @@ class GivenOptions:
                 broker_defaults=self.broker_defaults,
                 metadata_dir=_log_dir_of_metadata(self.metadata_dir),
             )
-            options = options.with_settings(settings)
+            if needs_log_dir or self.log_dirs:
+                options = options.with_settings(settings)
             if not self.log_dirs:
                 options.check_outputs()
             return work(options)
@@ -315,7 +325,7 @@ def options_of_two_directories(command: _Command) -> _Command:
 
 def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Command:
 
-    @functools.wraps(command)  # also takes over the command's own options
+    @functools.wraps(command)  # this also includes the command's own options
     def wrapped(as_json: bool, quiet: bool, log_format: str, **values: Any) -> Any:
         # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
         quiet = quiet or (as_json and under_spark_submit())
@@ -325,6 +335,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             return common.perform(
                 context.command.name or "",
                 lambda options: command(options=options, **own),
+                needs_log_dir=not own.get(CHECK),
                 as_json=as_json,
                 quiet=quiet,
                 given=_given_options(context),
@@ -345,7 +356,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--allow-empty-selection",
                 is_flag=True,
-                help="Accept a --partition that matches nothing, for schedulers.",
+                help="Accept a --partition that matches nothing; for scheduled jobs.",
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key."
@@ -365,13 +376,17 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every setting that no source gives.  Otherwise no default deletes data.",
+                help="Use Kafka's default for every setting that no source gives. Without it, no default deletes data.",
             ),
             click.option(
-                "--fail-on-unknown", is_flag=True, help="Exit 1 if a result depends on a setting that no source gives."
+                "--fail-on-unknown",
+                is_flag=True,
+                help="Exit with status 1 if a result depends on a setting that no source gives.",
             ),
             click.option(
-                "--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in every rule (default: now)."
+                "--now-ms",
+                type=click.IntRange(0, INT64_MAX),
+                help="Apply every rule at this time, in ms since the epoch (default: now).",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(
@@ -422,14 +437,20 @@ def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
     return tuple(given)
 
 
+class HiddenValueOption(click.Option):
+    """Option with a value that no report, page or catalogue may show."""
+
+
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
-    """Return the name and each value of a given option; a flag has an empty value."""
+    """Return the name and each value of a given option; a flag has an empty value, and a hidden value is not shown."""
     values = value if isinstance(value, tuple) else (value,)
+    if isinstance(option, HiddenValueOption):
+        values = (_HIDDEN,)
     return [(max(option.opts, key=len), "" if option.is_flag else str(each)) for each in values]
 
 
 def _log_dir_of_metadata(given: Path | None) -> Path | None:
-    """Return the log directory of `--metadata`, which may also be given as its `__cluster_metadata-0`."""
+    """Return the log directory of `--metadata`; the option may also name the `__cluster_metadata-0` in it."""
     if given is None:
         return None
     path = given.absolute()

@@ -1,6 +1,7 @@
 """Progress: partitions and bytes done out of those selected, and the tasks of Spark.
 
-It is a bar on stderr if that is a terminal, or in the notebook that called, if tqdm is installed there; else nothing.
+Progress is a bar on stderr if that is a terminal, or a bar in the notebook of the caller if tqdm is installed;
+otherwise nothing is shown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _POLL_SECONDS = 0.5
 
 
 class _Bar(ABC):
-    """Bar that is shown from `start` to `stop`."""
+    """A bar that is shown from `start` to `stop`."""
 
     @abstractmethod
     def start(self) -> None:
@@ -72,7 +73,7 @@ class _NotebookBar(_Bar):
 
 
 def _bar(console: Console, counts: ProgressColumn, unit: str, total: float, label: str) -> _Bar | None:
-    """Return the bar for where the caller can see one, else None."""
+    """Return a bar if the caller can see one, else None."""
     if console.quiet:
         return None
     if console.is_terminal:
@@ -113,7 +114,7 @@ class Progress:
         return self
 
     def watch(self, under_way: Callable[[], int]) -> None:
-        """While the bar is shown, poll `under_way` for the bytes that are already done of unfinished partitions."""
+        """While the bar is shown, poll `under_way` for the bytes done in unfinished partitions."""
         if self._bar is not None:
             self._under_way = under_way
             self._poller = threading.Thread(target=self._poll, name="sediment-progress", daemon=True)
@@ -149,7 +150,7 @@ class Progress:
 
 @contextmanager
 def stages_of(sc: Any, console: Console) -> Iterator[None]:
-    """Show a bar of the tasks in the stages that the SparkContext `sc` runs in the block."""
+    """Show a bar of the tasks in the stages that the SparkContext `sc` runs during the block."""
     bar = _bar(console, TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"), " tasks", 1, "Spark")
     if bar is None:
         yield

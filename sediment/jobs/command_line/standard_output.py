@@ -1,7 +1,7 @@
 """stdout and stderr of a command; either may be full, or a pipe whose reader has closed it.
 
 Invariants:
-- A result that cannot be printed is one error with one line; the interpreter does not report it again at exit.
+- A result that cannot be printed causes one error of one line; the interpreter does not report it again at exit.
 - A message that cannot be written to stderr is lost, and the run continues.
 - No text from data reaches the terminal as a control sequence.
 """
@@ -33,7 +33,7 @@ class OutputError(SedimentError):
 
 
 class SafeConsole(Console):
-    """A console that escapes characters that a terminal would obey.
+    """A console that escapes characters which a terminal would interpret.
 
     A string is printed as one line; markup and emoji names in it are not interpreted.
     """
@@ -54,7 +54,7 @@ class SafeConsole(Console):
             yield segment
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError for the caller; rich would end the process."""
+        """Raise BrokenPipeError to the caller; rich would end the process."""
         raise BrokenPipeError
 
 
@@ -66,14 +66,14 @@ def error_console(**given: Any) -> Console:
 def occupy_standard_descriptors() -> None:
     """Open /dev/null on each of stdin, stdout and stderr that is closed.
 
-    Otherwise the next opened file, such as the lock of a log directory, gets that number, and Spark writes messages to
-    it.
+    Otherwise the next opened file, such as the lock of a log directory, gets the number of the closed stream, and Spark
+    writes messages to it.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `number` itself
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def as_text(show: Callable[[Console], object], console: Console) -> str:
 
 
 def _drop_what_is_buffered() -> None:
-    """Discard buffered output; otherwise the interpreter would write it at exit, or report that it cannot."""
+    """Discard buffered output; otherwise the interpreter would write it at exit, or report an error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -148,5 +148,5 @@ class _Stderr:
 
     @staticmethod
     def _stream() -> Any:
-        # While bars are shown, rich replaces sys.stderr by a stream that writes to this one.
+        # While bars are shown, rich replaces sys.stderr with a stream that writes to this one.
         return getattr(sys.stderr, "rich_proxied_file", sys.stderr)

@@ -1,7 +1,7 @@
 """Log of a command on stderr: plain text for people, or one JSON object per line for programs.
 
-A line of JSON has `time`, `level`, `logger`, `message` and further fields if known: `command`, `run_id`, `partition`,
-`log_dir`, `status`, `reason_code`, …
+A line of JSON has `time`, `level`, `logger`, `message` and, if they are known, further fields: `command`, `run_id`,
+`partition`, `log_dir`, `status`, `reason_code`, …
 
 Invariant: with JSON every line on stderr is such an object.  This includes lines of this package, Python's warnings,
 unexpected errors and Spark's JVM.
@@ -45,7 +45,7 @@ _json_is_on = False
 
 @contextmanager
 def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Iterator[None]:
-    """Send log messages in the block to stderr: warnings, with JSON also information, with `quiet` only errors.
+    """Send log messages in the block to stderr: warnings; with JSON also information; with `quiet` only errors.
 
     Each message is shown once, unless `repeats` says that the command runs too long to remember them all.
     """
@@ -58,7 +58,7 @@ def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Ite
 
 
 def log_ready(sentence: str) -> None:
-    """Log that a server is ready, as text or as a JSON line, also if the log is quiet."""
+    """Log that a server is ready, as text or as a JSON line, even if the log is quiet."""
     known = {"time": _now(), "level": "INFO", "logger": _LOGGER.name, "message": sentence}
     click.echo(json.dumps(known) if _json_is_on else sentence, err=True)
 
@@ -83,7 +83,7 @@ def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
 
 
 def _saved_trace(error: BaseException) -> Path | None:
-    """Save the traceback of an error in a directory that this user can write to; return None if there is none."""
+    """Save the traceback of an error in a file, and return its path; None if no file can be written."""
     trace = "".join(traceback.format_exception(error))
     for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
         try:
@@ -139,7 +139,7 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    """Log warnings as text, each once unless it may be repeated; with `quiet` only errors."""
+    """Handler that logs warnings as text, each once unless it may be repeated; with `quiet` only errors."""
     handler = logging.StreamHandler(sys.stderr)
     if not repeats:
         handler.addFilter(_each_once())
@@ -148,7 +148,7 @@ def _sentences(*, quiet: bool, repeats: bool) -> None:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Formatter of the message alone, on one line; escapes control characters in names and paths."""
+    """Formatter of the message without other fields, on one line; control characters in names and paths are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return printable(record.message)

@@ -1,12 +1,12 @@
-"""Archive: the records of segments about to be deleted, each exactly once, in a Delta table.
+"""Archive: a Delta table with the records of segments that are about to be deleted, each record exactly once.
 
     1. measure    count and digest of each segment                                      tasks
     2. write      its records as Parquet files, topic=…/day=…/                          tasks, in bounded memory
-    3. commit     the files of many segments at once, with a transaction a segment      driver
+    3. commit     the files of many segments at once, a transaction per segment         driver
     4. verify     the table has as many rows of each segment as the segment records     driver
 
 The rows are those of the `records` table of the kafka-log source, aborted and control records included, with the
-`segment` and the `digest` of its file.  `day` is that of the record's timestamp in UTC, null without a timestamp.
+`segment` and the `digest` of its file.  `day` is the day of the record's timestamp in UTC, null without a timestamp.
 
 Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
 directly from the log to the table, no JARs are needed, and a single commit adds all files.
@@ -112,7 +112,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit of a local table if it is torn; it was never durable, so nothing depends on it."""
+    """Return the newest commit of a local table if it is torn; nothing depends on a commit that was not durable."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -137,7 +137,7 @@ def _schema() -> pa.Schema:
 # ------------------------------------------------------------------------------------------------------------ measuring
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Segment to archive; `run_id` names the token by which a task proves that it sees the driver's log directory."""
+    """Segment to archive; `run_id` names the token by which a task checks that it sees the driver's log directory."""
 
     source: Source
     size_bytes: int
@@ -234,7 +234,7 @@ class WriteWork:
 class WrittenFile:
     """Parquet file at `path`, relative to the table; `day` is None for records without a timestamp.
 
-    `lowest` and `highest` are the extreme values by column, for the statistics of the commit.
+    `lowest` and `highest` are the smallest and largest values by column, for the statistics of the commit.
     """
 
     path: str
@@ -328,7 +328,7 @@ class _DayFile:
 
         self._table, self._topic, self._day = table, topic, day
         folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
-        # Unique to the attempt, so that a lost attempt cannot overwrite the file of the successful one.
+        # Unique to the attempt, so a lost attempt cannot overwrite the file of the successful one.
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
         if (local := local_directory(table)) is not None:
             (Path(local) / folder).mkdir(parents=True, exist_ok=True)
@@ -395,7 +395,7 @@ class _Archive:
         """Commit `files` to the table, all of them or none.
 
         Raises:
-            SedimentError: the commit failed or conflicts with that of another run.
+            SedimentError: the commit failed, or conflicts with a commit of another run.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
@@ -508,7 +508,7 @@ def _works(key: LogKey, bases: Sequence[int], run_id: str, fs: Fs) -> Iterator[S
 
 
 class _Archiving:
-    """Archiving of one run, on the driver."""
+    """The archiving of one run, on the driver."""
 
     def __init__(self, sc: Any, path: str, run_id: str, stop: threading.Event, progress: Progress) -> None:
         self._sc = sc
@@ -603,7 +603,7 @@ class _Archiving:
         return files
 
     def _verify(self, table: _Archive, good: Mapping[SegmentWork, Measured]) -> None:
-        """Count the rows of each segment in the table, including those that an earlier run archived."""
+        """Count the rows of each segment in the table, including the rows that an earlier run archived."""
         for key in dict.fromkeys(work.key for work in good):
             mine = {work: found for work, found in good.items() if work.key == key}
             counts = table.counts(key[1], [work.base_offset for work in mine])
@@ -624,7 +624,7 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
     name = segment_file_name(work.base_offset, SegmentFileKind.LOG)
     return (
         "archive-incomplete",
-        f"{name} of {work.source.partition} holds {records} records, but {rows} {where}; nothing of it was deleted",
+        f"{name} of {work.source.partition} holds {records} records, but {rows} {where}; none of it was deleted",
     )
 
 

@@ -1,14 +1,14 @@
-"""Latest record of each key in parts of partitions, as Spark rows: the task of a snapshot.
+"""The task of a snapshot: the latest record of each key in parts of partitions, as Spark rows.
 
     slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
                                                                              and a summary: records read, or an error
 
-A part is a sequence of consecutive slices of one partition.  A key may have a row in each part, and another one for
+A part is a sequence of consecutive slices of one partition.  A key may have a row in each part, and a further row for
 each early emission; the row with the highest offset is the latest.  Tombstones are rows too.  Records without a key are
 left out.
 
-Invariants: a part has exactly one summary, after its records; if a part cannot be read, only its summary reports the
-error; memory is bounded by a few times HELD_BYTES and the largest batch.
+Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
+error.  Memory is at most a few times HELD_BYTES, and the largest batch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: number of records read and of emissions, each with a key at most once; or its error."""
+    """Summary of a part: its error, or the numbers of records read and of emissions (a key is in each at most once)."""
 
     messages_read: int = 0
     emissions: int = 0
@@ -111,7 +111,7 @@ def _summary_row(number: int, summary: ReadSummary) -> pa.RecordBatch:
 
 
 class _Held:
-    """Records in log order; whenever their number has doubled, all but the latest of each key are dropped."""
+    """Records in log order; whenever their number has doubled, all except the latest of each key are dropped."""
 
     def __init__(self) -> None:
         self.emissions = 0

@@ -1,18 +1,18 @@
 """The ledger: two Delta tables, `runs` and `partitions`, that record every run and that any Delta reader can query.
 
     PATH/partitions     a row per partition of a run      written first
-    PATH/runs           a row per run                     written last, so that a run in it is complete
+    PATH/runs           a row per run                     written last, so a run in it is complete
 
 The input is the JSON object that a command prints with `--json`.  So a run that could not be recorded can be replayed
 from that output.  Fields without a column go into `other`, as JSON.
 
-The tables are written without a JVM and without JARs.  An append takes some ten milliseconds, while Spark with Delta
+The tables are written without a JVM and without JARs.  An append takes about ten milliseconds, while Spark with Delta
 takes ten seconds to start.
 
 Invariants
 * A run is in each table once.  Its id is a Delta application transaction (`txn`) of the commit with its rows, so a
-  second append finds it, and a concurrent append conflicts with it.
-* The ledger only records runs, so no error of the ledger makes `record` raise.
+  second append finds the commit, and a concurrent append conflicts with it.
+* The ledger only records runs, so `record` raises no error of the ledger.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RUNS = "runs"
 PARTITIONS = "partitions"
 
 _ATTEMPTS = 5
-_OTHER_PATH = "name a directory of its own for the ledger"
+_OTHER_PATH = "name a separate directory for the ledger"
 _UNRECORDED = "unrecorded-runs"
 
 
@@ -66,7 +66,9 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
         raise UsageError("a ledger is a directory, and this is a file", path=path, advice=_OTHER_PATH)
     if not is_uri(path) and is_delta_table(path):
         raise UsageError(
-            "this is one Delta table, and a ledger is a directory of two", path=path, advice="name another directory"
+            "this is one Delta table, and a ledger is a directory of two tables",
+            path=path,
+            advice="name another directory",
         )
     for name in (RUNS, PARTITIONS):
         table = f"{path}/{name}"
@@ -98,7 +100,7 @@ def _holds_something(path: str) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- writing
 def record(report: str, path: str, messages: Console) -> bool:
-    """Append a finished run; print an error on `messages`, with the command that records the run later.
+    """Append a finished run; on an error, print it on `messages` with the command that records the run later.
 
     Returns:
         True if the run is in the ledger now.
@@ -166,7 +168,7 @@ def _unwritable(table_path: str, error: Exception) -> SedimentError:
 
 
 def _save(report: str) -> Path | None:
-    """Save `report` in a file that this user can write, and return its path; None if there is nowhere to write."""
+    """Save `report` in a file that this user can write, and return its path; None if no file can be written."""
     for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
         try:
             folder = root / _UNRECORDED
@@ -273,7 +275,7 @@ def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(schema: pa.Schema, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fields` by column, with those without a column together in `other`."""
+    """Return `fields` by column; the fields without a column are together in `other`."""
     columns = set(schema.names)
     other = {name: value for name, value in fields.items() if name not in columns}
     return {**fields, "other": json.dumps(other) if other else None}

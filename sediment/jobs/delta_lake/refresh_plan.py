@@ -1,9 +1,9 @@
-"""Plan of a refresh: the records that a snapshot table has to read, and the progress that it stores.  Pure.
+"""The plan of a refresh: the records that a snapshot table has to read, and the progress that it stores.  Pure.
 
 For each partition the table has the state S(n): the latest record of each key below offset n, or no row if that record
 is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long as the log below n
-is unchanged.  If it may have changed, the partition is rebuilt: it is read from the log start, and rows whose key is
-not found are deleted.
+is unchanged.  If that part may have changed, the partition is rebuilt: it is read from the log start, and rows whose
+key is not found are deleted.
 
 Invariant: a refreshed table equals a new table from the same log; neither has rows below the log start offset.
 """
@@ -29,9 +29,9 @@ _MARK = "sediment.snapshot"
 class PartitionProgress:
     """State of one partition in the table: S(`next_offset`) of a log that began at `log_start_offset`.
 
-    `topic_id` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is that of the last
-    offset below `next_offset`.  Each is None if the directory does not have it.  `now_ms` is the clock of the last
-    refresh that read the partition.
+    `topic_id` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is the leader epoch
+    of the last offset below `next_offset`.  A value is None if the directory does not have it.  `now_ms` is the clock
+    of the last refresh that read the partition.
     """
 
     next_offset: int
@@ -43,7 +43,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class RefreshProgress:
-    """Progress in the metadata of a commit: its run, its number among the refreshes, and the state of each partition.
+    """Progress in the metadata of a commit: the run, the number of the refresh, and the state of each partition.
 
     `kind` is LATEST or AS_OF.  `sequence` is 0 in the commit that creates the empty table.
     """
@@ -60,7 +60,7 @@ def progress_json(progress: RefreshProgress) -> str:
 
 
 def parse_progress(text: str | None) -> RefreshProgress | None:
-    """Return the progress in a commit's metadata; None if they have something else."""
+    """Return the progress in a commit's metadata; None if the metadata is something else."""
     try:
         found: dict[str, Any] = json.loads(text or "null")
         if found.pop(_MARK) != _FORMAT:
@@ -167,7 +167,7 @@ def _tombstones_may_be_gone(
     """Return True if the cleaner may have removed a tombstone that the table has not read.
 
     A tombstone at or above `next_offset` was first cleaned after the refresh that ended there.  From then on it is kept
-    for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If that is not configured here, the value may have been 0.
+    for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If the setting is not known here, its value may have been 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset

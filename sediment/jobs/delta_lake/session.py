@@ -3,7 +3,8 @@
 The JARs belong to the installed Python package delta-spark but are not in it.  Spark's own resolver (Ivy) fetches them
 once; later runs load them from its folder without resolving them again.
 
-Invariant: a session from `delta_session` reads and writes Delta; if that is impossible, an error comes before any work.
+Invariant: a session from `delta_session` reads and writes Delta; if that is impossible, an error is raised before any
+work.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SCALA = "2.13"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Tasks of the Spark job that reads a table's log; starting the default of fifty takes longer than reading most
+    # Tasks of the Spark job that reads a table's log; to start Spark's default of fifty takes longer than to read most
     # logs.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
@@ -115,7 +116,7 @@ def _extensions(settings: Mapping[str, str], given: SparkSession | None) -> str:
 
 
 def _load_jars(sc: Any, ivy_folder: Path) -> None:
-    """Load Delta's classes into the driver and the executors unless they have them.
+    """Load Delta's classes into the driver and the executors unless they are loaded already.
 
     They are loaded at run time, because spark-submit starts the JVM before this program begins.
     """

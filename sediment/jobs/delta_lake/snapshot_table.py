@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _KIND_PROPERTY = "sediment.snapshot"
 _DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
 _DELTA_LOG = "_delta_log"
-_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before it gets its name
+_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before the file gets its name
 _APPLICATION = "sediment-snapshot"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
@@ -59,7 +59,7 @@ class SnapshotTable:
             progress = self._progress_without_commits()
         if progress.kind != kind:
             raise UsageError(
-                "this table holds the latest values and is refreshed from where it ended"
+                "this table holds the latest values and is refreshed from its last offsets on"
                 if progress.kind == LATEST
                 else "this table holds the state at a moment and cannot be refreshed",
                 path=self.path,
@@ -103,12 +103,12 @@ class SnapshotTable:
 
         left = files.listStatus(folder)
         if all(map(holds_nothing, left)):
-            # One by one and never recursively: another process may create the table at this moment.
+            # Removed one by one and never recursively, because another process may create the table at this moment.
             for path in [*(status.getPath() for status in left), folder]:
                 files.delete(path, False)
 
     def _progress_without_commits(self) -> RefreshProgress:
-        """Return the progress of a table whose log no longer contains a refresh, so that everything is read again.
+        """Return progress with which everything is read again, for a table whose log contains no refresh any more.
 
         The number of a refresh never exceeds the version of its commit, so the table's version is an unused number.
 
@@ -212,7 +212,7 @@ def delta_failures(to: str) -> Iterator[None]:
         raise SedimentError(
             f"the table cannot be read or written: {_root_cause(error)}",
             path=to,
-            advice="run again: a refresh that did not happen is made up for, one that did is not repeated",
+            advice="run again: the next run continues from the last committed refresh",
         ) from error
 
 

@@ -5,8 +5,8 @@
     NamedTuple, dataclass        struct
     Mapping[str, X]              map
 
-Invariants: the schema depends on the class alone, not on the rows.  A field with `INTERNAL` metadata has no column.
-Whole numbers stay exact in pandas, with or without missing values.
+Invariants: the schema depends only on the class, not on the rows.  A field with `INTERNAL` metadata has no column.
+Integers stay exact in pandas, with or without missing values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 INTERNAL = {"internal": True}
-"""Metadata of a dataclass field that is in no output."""
+"""Metadata of a dataclass field that appears in no output."""
 
 
 def arrow_table(row_type: type, rows: Sequence[Any]) -> pa.Table:

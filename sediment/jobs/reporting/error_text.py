@@ -33,7 +33,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorText:
-    """The reason why a command ended without a result; `is_fault`: neither the user nor the machine caused it."""
+    """The reason why a command ended without a result; `is_fault` if neither the user nor the machine caused it."""
 
     reason_code: str
     sentence: str
@@ -59,13 +59,13 @@ def describe_lost_task(error: Exception | None) -> tuple[str, str]:
 
 
 def _raised(error: BaseException | None) -> str:
-    """Return the line with the worker's own error from the text of Spark's error, or the first line if it has none."""
+    """Return the line with the worker's own error from the text of Spark's error, or its first line."""
     lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
     return (raised or lines)[-1 if raised else 0]
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the text of a library's error, or its name if it has no text."""
+    """Return the first line of the text of a library's error, or the name of the error if it has no text."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Sizes, times and numbers as people read them."""
+"""Sizes, times and numbers in a form for people."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, which takes an s unless the number is 1."""
+    """Return a number with its noun, which gets an s unless the number is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -3,7 +3,7 @@
     document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
 
 Invariants: the page loads no other resource.  The template escapes all text from a disk or a user.  If the report of a
-command lacks a key, the page lacks the part that shows it.
+command lacks a key, the page lacks the part for that key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_BARS = 20
 STRIP_UNITS = 1000
-"""Width of a strip in the units of its drawing; the longer of a partition's two strips fills it."""
+"""Width of a strip in the units of its drawing; the longer of a partition's two strips has this width."""
 
 _BAD = ("failed", "quarantined", "wrong")
 _NEUTRAL = ("skipped",)
@@ -83,7 +83,7 @@ _COMPACTION_KEYS = (
 # --------------------------------------------------------------------------------------------------------- page content
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """Rectangle of a strip, in STRIP_UNITS: a segment, or neighbours in the same state if it is too narrow."""
+    """Rectangle of a strip, in STRIP_UNITS: a segment, or several narrow neighbours in the same state."""
 
     x: float
     width: float
@@ -93,7 +93,7 @@ class StripPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Labelled bar; `width` and `inner` are in percent of the longest."""
+    """Labelled bar; `width` and `inner` are in percent of the longest bar."""
 
     label: str
     width: float
@@ -176,10 +176,10 @@ def render_html(
     options: Sequence[tuple[str, str]] = (),
     settings: Mapping[str, Settings] = MappingProxyType({}),
 ) -> str:
-    """Return the page of the run whose JSON report is `document`; with `error` in it, the run ended without a result.
+    """Return the page of the run whose JSON report is `document`; an `error` in it means a run without a result.
 
-    `options` are the given command-line options, as (name, text).  `settings` are by log directory; "" has those for
-    all other directories.
+    `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; "" has the
+    settings for all other directories.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -292,7 +292,7 @@ def _stages(seconds_by_stage: Mapping[str, Any]) -> tuple[Bar, ...]:
 
 
 def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
-    """Return the numbers of tombstones by the time at which the last ones of their partition expire."""
+    """Return the numbers of tombstones by the time at which the last tombstones of their partition expire."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")
@@ -465,7 +465,7 @@ def _columns(rows: Sequence[Row]) -> frozenset[str]:
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def _settings(settings: Mapping[str, Settings], partitions: Sequence[Mapping[str, Any]]) -> tuple[SettingsGroup, ...]:
-    """Return, for each topic, the given settings and those for cleaning; topics with the same settings are grouped."""
+    """Return the given settings and the cleaning settings of each topic; topics with the same settings are grouped."""
     from sediment.segment_io.errors import SettingsError
 
     grouped: dict[tuple[tuple[str, str, str], ...], list[str]] = {}

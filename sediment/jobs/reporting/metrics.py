@@ -25,9 +25,9 @@ _RUN = "sediment_run"
 
 
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
-    """Return the metrics of the run whose JSON report is `document`; with `error` in it, the run had no result.
+    """Return the metrics of the run whose JSON report is `document`; an `error` in it means a run without a result.
 
-    `finished_s` and `last_success_s` are seconds since the epoch; the latter is the time of an earlier run, None if
+    `finished_s` and `last_success_s` are seconds since the epoch; the latter belongs to an earlier run and is None if
     unknown.
 
     Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'
@@ -111,7 +111,7 @@ def _run_gauges(
         sizes[reason] = sizes.get(reason, 0) + (partition.get("bytes_before") or 0)
     labels = ["log_dir", "status", "reason"]
     gauges.set_each(f"{_RUN}_partitions_by_reason", "Partitions with a reason code.", labels, numbers)
-    gauges.set_each(f"{_RUN}_bytes_by_reason", "Bytes of those partitions before the run.", labels, sizes)
+    gauges.set_each(f"{_RUN}_bytes_by_reason", "Bytes of the partitions before the run.", labels, sizes)
     for name, text in (
         ("bytes_before", "Bytes of segments before the run."),
         ("bytes_after", "Bytes of segments after the run, or after the run that a dry run plans."),
@@ -138,7 +138,7 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
         f"{_MANAGER}_uncleanable_partitions_count", "Partitions that failed or are quarantined.", ["log_dir"], counts
     )
     gauges.set_each(
-        f"{_MANAGER}_uncleanable_bytes", "Bytes of those partitions.", ["log_dir"], none | _sums(bad, "bytes_before")
+        f"{_MANAGER}_uncleanable_bytes", "Bytes of these partitions.", ["log_dir"], none | _sums(bad, "bytes_before")
     )
     done = [partition for partition in partitions if partition["status"] == "compacted"]
     before = sum(partition["bytes_before"] for partition in done)
@@ -161,7 +161,7 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
     if horizons:
         gauges.set(
             f"{_CLEANER}_next_tombstones_timestamp_seconds",
-            "Time from which a cleaning drops the first of them.",
+            "Time from which a cleaning drops the first waiting tombstones.",
             min(horizons) / 1000,
         )
 

@@ -30,7 +30,7 @@ class Result(ABC):
         return pandas_frame(self.to_arrow())
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return str(self.to_pandas().to_html(max_rows=20))
 
 

@@ -1,4 +1,4 @@
-"""Output files of a run, other than the ledger: an HTML page and a metrics file, both made from the JSON report.
+"""Output files of a run besides the ledger: an HTML page and a metrics file, both made from the JSON report.
 
 Invariants: a path that cannot be written, or lies inside a log directory, is an error before the run changes anything.
 After the run, no function here raises, because the work is done.  Each file is replaced as a whole.

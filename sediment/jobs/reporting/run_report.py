@@ -30,7 +30,8 @@ SKIPPED = "skipped"
 FAILED = "failed"
 QUARANTINED = "quarantined"
 WRONG = "wrong"
-BAD_STATUSES = frozenset({FAILED, QUARANTINED, WRONG})
+REFUSED = "refused"
+BAD_STATUSES = frozenset({FAILED, QUARANTINED, WRONG, REFUSED})
 """Statuses of a partition that make the exit status 1."""
 
 POLICY_UNKNOWN = "policy-unknown"
@@ -40,7 +41,7 @@ UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
 """Reason codes of partitions whose result depends on a setting that no source states."""
 
 AFTER_PARTITIONS = {"after_partitions": True}
-"""Metadata of a field that stands after `partitions` in the JSON of its report."""
+"""Metadata of a field that follows `partitions` in the JSON of its report."""
 
 _NO_FOLDING_COLUMNS = 1 << 14
 _LEAST_COLUMNS = 20
@@ -64,7 +65,7 @@ class StripSegment(NamedTuple):
 
 
 class OutcomeReport(Protocol):
-    """Report of one partition, which another report may be part of."""
+    """Report of one partition, possibly as a part of another report."""
 
     @property
     def status(self) -> str:
@@ -109,13 +110,14 @@ Located = TypeVar("Located", bound=LocatedReport)
 class PartitionReport:
     """Report of one partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition; None: unknown.
 
-    `key_equality` is the test for equal keys: `hash` or `exact`.  `dirty_ratio` is that of the log before the run.
-    `tombstones_waiting` counts those in the cleaned part; the delete horizons of their batches lie between
+    `key_equality` is the test for equal keys: `hash` or `exact`.  `dirty_ratio` is the ratio before the run.
+    `tombstones_waiting` counts the tombstones in the cleaned part; the delete horizons of their batches lie between
     `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after, ascending.
     `seconds_by_stage` covers the partition's task and its commit.
 
-    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  A report
-    has only one reason code, which may be a different one.  This field is not in the JSON.
+    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  A separate
+    field is needed because a report has only one reason code, which may be a different one.  The field is not in the
+    JSON.
     """
 
     partition: str
@@ -164,7 +166,7 @@ class RunReport(Result, Generic[Partition]):
     seconds: float
     partitions: tuple[Partition, ...]
     fails_on_unknown: bool = field(default=False, metadata=INTERNAL)
-    """True if the run counts as failed where the result for a partition depends on a setting that no source states."""
+    """True if the run counts as failed when the result for a partition depends on a setting that no source states."""
 
     @property
     def failed(self) -> bool:
@@ -220,7 +222,7 @@ class RunReport(Result, Generic[Partition]):
         return f"<{type(self).__name__} of run {self.run_id}: {outcome}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML report of the run, in a frame of its own."""
+        """Return the HTML report of the run, in a separate frame."""
         from sediment.jobs.reporting.html_page import render_html
 
         return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
@@ -238,7 +240,7 @@ def _has_unstated(partition: object) -> bool:
 class CompactionRunReport(RunReport[PartitionReport]):
     """Report of a run of `compact`.
 
-    `seconds_by_stage` has the driver's wall time; for stages in tasks it has the sum over tasks, which may run in
+    `seconds_by_stage` has the driver's wall time; for stages in tasks it has the sum over all tasks, which may run in
     parallel.
     """
 
@@ -254,7 +256,7 @@ def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
 
 
 def read_report(text: str) -> Any:
-    """Return the JSON document `text` with every string encodable, so that it can be stored and shown.
+    """Return the JSON document `text` with every string encodable, so it can be stored and shown.
 
     Raises:
         ValueError: `text` is not JSON.
@@ -271,9 +273,10 @@ def _encodable(value: Any) -> Any:
 
 
 def result_console() -> Console:
-    """Return a console on stdout; if stdout is not a terminal and $COLUMNS is not set, it is wide enough for any row.
+    """Return a console on stdout, wide enough for any row if stdout is not a terminal and $COLUMNS is not set.
 
-    Otherwise folded names could not be searched.  A width that is too small for a table, such as COLUMNS=0, is ignored.
+    In a narrow console, names are folded and cannot be searched.  A width that is too small for a table, such as
+    COLUMNS=0, is ignored.
     """
     console = SafeConsole()
     is_given = console.is_terminal or "COLUMNS" in os.environ
@@ -323,7 +326,7 @@ def print_report(report: CompactionRunReport, console: Console) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if only tombstones were kept; if there are corrupt batches, the partition gets a separate line."""
+    """Return True if only tombstones were kept; a partition with corrupt batches gets a separate line."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 
@@ -337,7 +340,7 @@ def print_failures(failures: Iterable[tuple[str, str | None]], console: Console)
 
 
 def _why_skipped(report: CompactionRunReport) -> list[str]:
-    """Return one line for each reason why partitions were skipped; one for each partition would hide failures."""
+    """Return one line for each reason why partitions were skipped; a line for each partition would hide failures."""
     names: dict[str, list[str]] = {}
     for partition in report.partitions:
         if partition.status == SKIPPED and partition.reason and partition.reason_code not in _LIMITS:

@@ -38,5 +38,5 @@ class StageTimer:
                 self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
 
     def seconds(self) -> dict[str, float]:
-        """Return seconds by stage, to a tenth of a millisecond, in the order of each stage's first lap."""
+        """Return seconds by stage, to a tenth of a millisecond, in the order of the stages' first laps."""
         return {stage: round(seconds, 4) for stage, seconds in self._seconds.items()}

@@ -1,11 +1,11 @@
-"""Settings of each log directory: those of the run, together with the metadata of its cluster.
+"""Settings of each log directory: the settings of the run, together with the metadata of its cluster.
 
     --config ──┐
     --set ─────┼─> Settings of the run ──┐
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-One of a node's log directories holds the metadata log, which is valid for all of them.  The search order is
+One of a node's log directories holds the metadata log, which applies to all of them.  The search order is
 1. the directory that `--metadata` names,
 2. the log directory itself,
 3. the directories of the run with the same cluster and node id in meta.properties,
@@ -52,7 +52,7 @@ def open_directories(
     allow_empty: bool = False,
     in_place: bool = False,
 ) -> list[SelectedDirectory]:
-    """Open each of `paths` with `open_directory`, and add the settings of the run that apply there.
+    """Open each of `paths` with `open_directory`, and add the settings of the run that apply to it.
 
     `names` are the paths as the user gave them.  With `in_place` the run changes data according to these settings.
     With `allow_empty` a pattern may match nothing.
@@ -158,7 +158,7 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
 
 
 def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
-    """Check that the settings for a KRaft node's directory really are the settings of its topics.
+    """Check that the settings for a KRaft node's directory are really those of its topics.
 
     Raises:
         SettingsError: the file belongs to another node, or neither the metadata nor a `--set topic:` gives the policy
@@ -194,7 +194,7 @@ def _holds_metadata(log_dir: Path, fs: Fs) -> bool:
 def _metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     if not _holds_metadata(log_dir, fs):
         return None
-    # This import loads compiled kernels; a directory without a metadata log does not need them.
+    # Imported late, because this loads compiled kernels, which a directory without a metadata log does not need.
     from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 
     return read_cluster_metadata(log_dir, fs)
@@ -209,7 +209,7 @@ def _with_settings(
     if meta is None and settings.metadata_dir is not None:
         # A copy without meta.properties belongs to the node that --metadata names, and has its dynamic configs.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
-    # Dynamic broker configs hold passwords too; only keys about logs are kept.
+    # Dynamic broker configs also hold passwords, so only keys for logs are kept.
     broker = metadata.configs_of_broker(meta.node_id if meta else None)
     known = {name: text for name, text in broker.items() if name in BROKER_KEYS}
     return replace(

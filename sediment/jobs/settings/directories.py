@@ -1,4 +1,4 @@
-"""Log directories of a run: those of the `--config` file, their selected partitions and their checkpoints.
+"""Log directories of a run: the entries of the `--config` file, their selected partitions and their checkpoints.
 
 `cluster_settings.open_directories` adds the settings that apply to them.
 """
@@ -37,8 +37,8 @@ _COMMA = re.compile(r"\s*,\s*")
 class SelectedDirectory:
     """One entry of a broker's `log.dirs`; `meta` is None if it has no meta.properties.
 
-    `settings` are those of the run that apply here.  `topic_ids` (22 characters, by name) come from the cluster's
-    metadata; None without metadata.
+    `settings` are the settings of the run that apply to it.  `topic_ids` (22 characters, by name) come from the
+    cluster's metadata; None without metadata.
     """
 
     path: Path
@@ -52,7 +52,7 @@ class SelectedDirectory:
 
     @property
     def is_unclean(self) -> bool:
-        """True if a broker used the directory and did not stop cleanly, or is still running."""
+        """True if a broker used the directory and either did not stop cleanly or is still running."""
         return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
 
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
@@ -89,7 +89,7 @@ class SelectedDirectory:
 
 
 def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
-    """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if it has neither.
+    """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if the file has neither.
 
     Raises:
         SettingsError: an entry is not a path.
@@ -103,7 +103,7 @@ def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
 
 
 def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories that may have `__cluster_metadata-0` by the `--config` file, likeliest first."""
+    """Return the directories in the `--config` file that may have `__cluster_metadata-0`, likeliest first."""
     named = settings.config_file.get("metadata.log.dir", "").strip()
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 
@@ -144,7 +144,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirec
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:
-    """Check that a log directory is on a local filesystem, or that the user allows a network filesystem.
+    """Check that a log directory is on a local filesystem, or that the user allows network filesystems.
 
     Raises:
         UsageError: the directory is on a network filesystem that was not allowed.

@@ -1,4 +1,4 @@
-"""Java properties files, read with limits, because the user may name a device, a disk image or a file with secrets."""
+"""Java properties files, read with limits, because a user may name a device, a disk image or a file with secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from sediment.segment_io.errors import SettingsError
 
 MOST_BYTES = 1 << 20
-"""The largest file that is read; a broker's own has about ten thousand bytes."""
+"""The largest file that is read; a broker's own file has about ten thousand bytes."""
 
 _ADVICE = "name a readable Java properties file"
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")

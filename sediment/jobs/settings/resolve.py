@@ -6,11 +6,11 @@ broker keys, Kafka's own order applies (kafka-log 06 §1).  This module only par
 packages that use them.
 
 Invariants:
-- Every value that a user gave is checked before a `Settings` exists.  Metadata is checked only for the topics in use,
-  because a topic outside the selection must not fail a run.
+- Every value that a user gave is checked before a `Settings` is made.  Metadata is checked only for selected topics,
+  because other topics must not make a run fail.
 - A value that no source states deletes nothing.  If no source states `cleanup.policy`, the policy is empty.  If none
-  states a retention limit, the log is unlimited.  If none states `delete.retention.ms` or `producer.id.expiration.ms`,
-  the config has None.
+  states a retention limit, retention has no limit.  If none states `delete.retention.ms` or
+  `producer.id.expiration.ms`, the config has None.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 class Origin(StrEnum):
     """Sources of a value, strongest last.
 
-    CREATION is the config with which Kafka creates an internal topic; it applies if no metadata has the topic's own
-    config.
+    CREATION is the config with which Kafka creates an internal topic; it applies if the topic's own config is not known
+    from metadata.
     """
 
     DEFAULT = "default"
@@ -97,13 +97,13 @@ class Settings:
     """True if `--config` named a broker's own file: that broker uses Kafka's default for every key that it omits."""
 
     is_kraft_file: bool = False
-    """True if that broker is a KRaft node: its file holds only defaults; the configs of topics are in the metadata."""
+    """True if that broker is a KRaft node: its file holds only defaults; the metadata holds the configs of topics."""
 
     node_id: int | None = None
     """The KRaft node id in the `--config` file; None if the file has none."""
 
     broker_defaults: bool = False
-    """True if `--broker-defaults` says that the broker leaves every key at Kafka's default."""
+    """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
 
     metadata_dir: Path | None = None
     """The log directory of `--metadata`, which holds `__cluster_metadata-0`."""
@@ -111,7 +111,7 @@ class Settings:
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own dynamic configs from the cluster's metadata, completed by those for all brokers."""
+    """The broker's own dynamic configs from the cluster's metadata, completed with those for all brokers."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
     """Every topic's configs from the cluster's metadata; None without metadata."""
@@ -164,7 +164,7 @@ class Settings:
         """Return the effective config of `topic`.
 
         Raises:
-            SettingsError: values contradict each other, or the metadata holds one that Kafka would refuse.
+            SettingsError: values contradict each other, or the metadata holds a value that Kafka would refuse.
         """
         if topic not in self._configs:
             self._configs[topic] = self._log_config(topic)
@@ -186,7 +186,7 @@ class Settings:
         return str(self._resolve(key, topic)[1])
 
     def is_stated(self, topic: str, name: str) -> bool:
-        """Return True if a source states the value of `name`, so that compaction may use it.
+        """Return True if a source states the value of `name`, so compaction may use it.
 
         Kafka's default counts as stated with `--broker-defaults`.  It also counts as stated if `--config` is the
         broker's own file and the cluster's metadata shows that the topic does not set the key.  The file of a KRaft
@@ -201,7 +201,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if `is_stated` is true without the values with which Kafka creates an internal topic.
+        """Return True if `is_stated` is true, not counting the values with which Kafka creates an internal topic.
 
         Raises:
             SettingsError: the key is unknown.
@@ -240,7 +240,7 @@ class Settings:
         }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
-        """Check that one cleanup policy is not set for several topics; warn of topics that are set but not selected.
+        """Check that one cleanup policy is not set for several topics; warn of settings for unselected topics.
 
         Raises:
             SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata.
@@ -248,9 +248,9 @@ class Settings:
         bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
         if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
-                f"--set {bare}={self.sets[bare]} would hold for all of {len(set(topics))} topics, "
-                "and compacting a topic that is not meant for it loses data",
-                advice="say it of each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
+                f"--set {bare}={self.sets[bare]} would apply to all {len(set(topics))} topics, and compacting a topic "
+                "that is not meant for it loses data",
+                advice="set it for each topic with --set topic:cleanup.policy=…, or select one topic with --partition",
             )
         for topic in sorted(set(self.topic_sets) - set(topics)):
             _LOGGER.warning("--set %s:… changes nothing: that topic is not among those selected", topic)
@@ -285,7 +285,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value with which Kafka creates an internal topic; None if there is metadata, which contains it."""
+        """Return the value with which Kafka creates an internal topic; None with metadata, which contains the value."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs
@@ -344,7 +344,7 @@ class Settings:
         )
 
     def _check_map_size(self) -> None:
-        """Check Kafka's condition on its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
+        """Check Kafka's condition for its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
         values = _Values({name: self.broker_value(name) for name in (_DEDUPE_SIZE, _LOAD_FACTOR)})
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
         if _DEDUPE_SIZE in self.sets and size_bytes // _MAP_SLOT_BYTES * load_factor <= 1:
@@ -357,7 +357,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Resolved values, with an accessor for each type of a config field."""
+    """Resolved values, with an accessor for each type of config field."""
 
     by_name: Mapping[str, Value | None]
 
@@ -421,7 +421,7 @@ def _read_file(path: Path) -> _ConfigFile:
         elif name in TOPIC_KEYS:
             known[name] = text
         elif name in REMOVED_KEYS:
-            _LOGGER.warning("%s: %s is ignored, it changes nothing since Kafka 4.0", path, name)
+            _LOGGER.warning("%s: %s is ignored: it has had no effect since Kafka 4.0", path, name)
         elif not is_other_broker_key(name):
             nearest = _nearest(name, [*BROKER_KEYS, *TOPIC_KEYS])
             _LOGGER.warning("%s: unknown key %s is ignored; the nearest known key is %s", path, shown, nearest)
@@ -486,7 +486,7 @@ def _topic_key(topic: str, name: str, given: str) -> Key:
 
 def _unknown_key(name: str, known: Sequence[str], where: str) -> SettingsError:
     if name in REMOVED_KEYS:
-        return SettingsError(f"key {name} in {where} changes nothing since Kafka 4.0", advice="leave it out")
+        return SettingsError(f"key {name} in {where} has had no effect since Kafka 4.0", advice="leave it out")
     return SettingsError(f"unknown key {name!r} in {where}", advice=f"the nearest known key is {_nearest(name, known)}")
 
 
@@ -573,7 +573,7 @@ def _check_together(values: _Values, topic: str | None) -> None:
     if min_lag_ms > max_lag_ms:
         raise SettingsError(
             f"min.compaction.lag.ms={min_lag_ms}{of_topic} is above max.compaction.lag.ms={max_lag_ms}",
-            advice="lower the one or raise the other",
+            advice="lower the first or raise the second",
         )
     if not values.truth("remote.storage.enable"):
         return
@@ -581,7 +581,7 @@ def _check_together(values: _Values, topic: str | None) -> None:
         raise SettingsError(
             f"remote.storage.enable=true{of_topic} contradicts cleanup.policy="
             f"{','.join(values.words('cleanup.policy'))}: Kafka has no tiered storage for compacted topics",
-            advice="set one of them otherwise",
+            advice="change one of them",
         )
     for unit in ("ms", "bytes"):
         local, total = values.whole(f"local.retention.{unit}"), values.whole(f"retention.{unit}")

@@ -1,6 +1,6 @@
 """Log directories that a broker or another run uses while a command only reads them.
 
-Such a directory has no clean-shutdown marker, as after a crash, but advice to repair it would be wrong.
+Such a directory has no clean-shutdown marker, as after a crash, but it needs no repair.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNCLEAN = "unclean"
 
 
 def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
-    """Warn of directories whose lock another process holds; for a command that takes no lock.
+    """Warn of directories whose lock another process holds; for commands that take no lock.
 
     Returns:
         The reason why segments beyond the recovery point are not cleaned, by path of each such directory.

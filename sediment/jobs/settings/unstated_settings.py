@@ -1,4 +1,4 @@
-"""Reasons to leave a partition alone if no source states a setting, with the option that would state it.
+"""Reasons to leave a partition alone because no source states a setting, with the option that would state it.
 
 Invariant: a setting that no source states (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
 horizon.
@@ -85,4 +85,4 @@ def _lacks_lag(settings: Settings, topic: str) -> bool:
     try:
         return settings.for_topic(topic).compacts and not settings.is_stated(topic, "min.compaction.lag.ms")
     except SettingsError:
-        return False  # the report of the partition mentions this itself
+        return False  # the report of the partition already mentions this

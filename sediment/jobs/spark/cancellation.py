@@ -32,10 +32,10 @@ _STOP_POLL_SECONDS = 0.2
 
 
 class RunStopped(KeyboardInterrupt):
-    """A signal ended the command, or Ctrl-C a call of a Python function.
+    """A signal ended the command, or Ctrl-C ended a call of a Python function.
 
-    `report` is the report of the run, in which unfinished partitions failed with the reason code `stopped`; None: the
-    run has none.
+    `report` is the report of the run, in which unfinished partitions have failed with the reason code `stopped`; None
+    if the run has no report.
     """
 
     def __init__(self, report: Result | None = None) -> None:
@@ -43,7 +43,7 @@ class RunStopped(KeyboardInterrupt):
         self.report = report
 
     def __str__(self) -> str:
-        return "the run was stopped; run again to go on"
+        return "the run was stopped; run again to continue"
 
 
 class StoppedError(SedimentError):
@@ -59,7 +59,7 @@ class _Signals:
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.finishing = 0
-        """Number of blocks that finish the work in progress before they end."""
+        """Number of active blocks that finish the work in progress before they end."""
         self._has_raised = False
 
     def handle(self, number: int, _frame: Any) -> None:
@@ -86,7 +86,7 @@ _ended_if_killed: list[Callable[[], None]] = []
 
 @contextmanager
 def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` if a signal kills this process in the block; it ends a process that would otherwise stay."""
+    """Call `end` if a signal kills this process in the block; `end` stops another process that would remain."""
     _ended_if_killed.append(end)
     try:
         yield
@@ -100,7 +100,7 @@ def is_stopping() -> bool:
 
 
 def was_stopped(error: BaseException | None) -> bool:
-    """Return True if a signal ended the command, even if another error of Spark or of a clean-up followed."""
+    """Return True if a signal ended the command, even if an error of Spark or of a clean-up followed."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):
@@ -131,7 +131,8 @@ def end_on_signals() -> Iterator[None]:
 def stop_on_signals() -> Iterator[threading.Event]:
     """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal ends it at once.
 
-    Outside of `end_on_signals` and of the main thread nothing sets the event: signals are not this package's there.
+    Outside `end_on_signals` and outside the main thread, nothing sets the event, because this package handles no
+    signals there.
     """
     signals = _current if threading.current_thread() is threading.main_thread() else None
     if signals is None:
@@ -176,10 +177,10 @@ def cancel_when(stop: threading.Event, sc: Any, group: str) -> Iterator[None]:
                     sc.cancelJobGroup(group)
                 except Exception:
                     _LOGGER.debug("the jobs of %s cannot be cancelled", group, exc_info=True)
-                    return  # Spark has stopped by itself
+                    return  # Spark has already stopped
                 over.wait(_STOP_POLL_SECONDS)
 
-    # The thread is not joined: it ends by itself, and may be waiting for a JVM that does not answer.
+    # The thread is not joined, because it ends by itself and may be waiting for a JVM that does not answer.
     threading.Thread(target=watch, name="sediment-stop", daemon=True).start()
     try:
         yield

@@ -10,7 +10,7 @@ from sediment.jobs.spark.session import QUICK_JVM, finish_stopping, spark_contex
 
 
 def make_archive(master: str = "local[2]") -> Path:
-    """Start Spark, run a job, and have the JVM write the archive when it exits; return the path of the archive.
+    """Start Spark and run a job; the JVM writes the archive when it exits.  Return the path of the archive.
 
     Raises:
         UsageError: Spark does not start.
@@ -36,7 +36,7 @@ def make_archive(master: str = "local[2]") -> Path:
 
 
 def _everything(rows: object) -> list[int]:
-    """Yield nothing, in a task whose worker loads the compiled kernels like that of a run."""
+    """Yield nothing, in a task whose worker loads the compiled kernels, as in a run."""
     from sediment.compaction.warm_up import warm_up
 
     warm_up()

@@ -1,7 +1,7 @@
 """Suppression of messages from Spark's Python workers after Spark has closed their socket, for example at a LIMIT.
 
-`pyspark.daemon` prints a traceback when the last flush of such a worker fails.  By then the query is complete, and the
-worker ends anyway.  Workers of Sediment's own daemon (`worker_daemon`) do not need this.
+`pyspark.daemon` prints a traceback when the last flush of such a worker fails.  At that time the query is complete, and
+the worker ends anyway.  Workers of Sediment's own daemon (`worker_daemon`) do not need this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _DaemonTraceback:
 
 
 def silence_closed_sockets() -> None:
-    """Print no traceback for a closed socket in a worker that `pyspark.daemon` forked; elsewhere change nothing."""
+    """Print no traceback for a closed socket in a worker of `pyspark.daemon`; change nothing in other processes."""
     main = sys.modules.get("__main__")
     if main is not None and getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON:
         main.traceback = _DaemonTraceback  # type: ignore[attr-defined]

@@ -1,11 +1,11 @@
 """SparkContext and SparkSession of a command: started only when needed, with few services and few messages.
 
 A SparkContext is enough for a run; a SparkSession takes a second longer and is created only for DataFrames.  Settings
-given to spark-submit or in `spark-defaults.conf` override those made here.
+given to spark-submit or in `spark-defaults.conf` override the settings made here.
 
 Invariants: an active context is used unchanged and stays running.  A context made here is stopped, with all of its
-tasks, at the end of the `with` block.  Messages of the starting Spark are shown only if it does not start; messages
-after a signal ended the run are not shown.
+tasks, at the end of the `with` block.  Messages of Spark during its start are shown only if it does not start; messages
+are not shown after a signal ended the run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MIN_JAVA = 17
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
 _LEAST_FILES, _ENOUGH_FILES = 512, 65536
-_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; loads pandas and pyarrow
+_WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; this loads pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
 _JAVA_GONE = re.compile("JAVA_GATEWAY_EXITED")
 _KNOWN_CAUSES = (
@@ -84,8 +84,9 @@ _EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-# An optimising compiler pays off for millions of rows: with the quick one a scan takes more than twice as long.  Over
-# Unix domain sockets the Python processes that planned a query leave a traceback on stderr when Spark stops.
+# For millions of rows an optimising compiler is worth its time: with the quick compiler a scan takes more than twice as
+# long.  With Unix domain sockets, the Python processes that planned a query leave a traceback on stderr when Spark
+# stops.
 _FOR_ROWS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.unix.domain.socket.enabled": "false",
@@ -104,7 +105,7 @@ _LOCALLY = {
 def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
     """Yield the active SparkContext, or a new one on `master` (None: spark-submit's, the configured one or local[*]).
 
-    `more` gets the user's settings and returns those that this use of Spark needs; they override the user's.
+    `more` gets the user's settings and returns the settings that this use of Spark needs, which override the user's.
 
     Raises:
         UsageError: Spark does not start: Java is missing or too old, or an error of Spark.
@@ -130,8 +131,8 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
 def create_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
     """Yield a SparkSession on the context of `spark_context`, with the same errors.
 
-    `spark.read.format("kafka-log")` is registered.  Settings of `given`, and of a session that was active, stay as
-    they are: the session is another one of the same context.
+    `spark.read.format("kafka-log")` is registered.  The settings of `given`, and of a session that was active, stay
+    unchanged, because the new session is another one of the same context.
     """
     from sediment.jobs.datasource import register
 
@@ -155,7 +156,7 @@ def plain_session(
 
 
 def own_session(given: SparkSession | None) -> SparkSession:
-    """Return a session with settings and views of its own, on the context of `given` or else on the active one."""
+    """Return a session with its own settings and views, on the context of `given` or else on the active one."""
     from pyspark.sql import SparkSession
 
     return (given or SparkSession.builder.getOrCreate()).newSession()
@@ -230,13 +231,13 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         raise _not_started(error, chatter.heard()) from error
     chatter.pass_on()
     if threading.current_thread() is threading.main_thread():
-        # SparkContext installs its own handler, with which a run could not finish its work in progress.
+        # SparkContext installs its own handler, with which a run could not finish the work in progress.
         signal.signal(signal.SIGINT, interrupt)
     return sc
 
 
 class _Launched(subprocess.Popen[bytes]):
-    """A JVM that is being launched; a signal that arrives meanwhile is raised once the JVM's process is known."""
+    """A JVM that is being launched; a signal that arrives meanwhile is raised when the JVM's process is known."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         with end_on_signals(), stop_on_signals():
@@ -253,7 +254,7 @@ def _launch_gateway(*given: Any) -> Any:
     """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
 
     PySpark then removes the directory to which the JVM writes its port.  A JVM that does not find this directory fails
-    before it waits for the end of its stdin, and then the thread of its gateway would keep it running forever.
+    before it waits for the end of its stdin; the thread of its gateway would then keep it running forever.
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
@@ -278,7 +279,7 @@ _LOGGERS_OF_PY4J = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
 def _unless_stopping(_record: logging.LogRecord) -> bool:
-    """Drop what Py4J logs about an interruption, with a trace."""
+    """Drop the traceback that Py4J logs about an interruption."""
     return not is_stopping()
 
 
@@ -315,7 +316,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
 
 
 def _spark_defaults() -> dict[str, str]:
-    """Return the user's `spark-defaults.conf`, which settings on a command line would silently override."""
+    """Return the settings in the user's `spark-defaults.conf`, which a command line would silently override."""
     import javaproperties
     from pyspark.find_spark_home import _find_spark_home
 
@@ -332,7 +333,7 @@ _stopping: list[threading.Thread] = []
 
 
 def _stop(sc: SparkContext) -> None:
-    """Stop the JVM's side now and Python's in the background, because that waits a second for its accumulators."""
+    """Stop the JVM's side now and Python's side, which waits a second for accumulators, in the background."""
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address
@@ -341,7 +342,7 @@ def _stop(sc: SparkContext) -> None:
             sc.setLogLevel("OFF")  # tasks that are still running end with errors
         sc._jsc.stop()
     if isinstance(address, str):
-        Path(address).unlink(missing_ok=True)  # the process may end before the background thread gets this far
+        Path(address).unlink(missing_ok=True)  # the process may end before the background thread reaches this point
     thread = threading.Thread(target=_stop_in_background, args=(sc,), name="sediment-spark-stop", daemon=True)
     thread.start()
     _stopping.append(thread)
@@ -354,13 +355,13 @@ def _stop_in_background(sc: SparkContext) -> None:
 
 
 def finish_stopping() -> None:
-    """Wait for contexts being stopped in the background."""
+    """Wait for contexts that are being stopped in the background."""
     while _stopping:
         _stopping.pop().join()
 
 
 class _Chatter:
-    """Output of the JVM and its launcher: kept while Spark starts, passed on to stderr afterwards."""
+    """Output of the JVM and its launcher, which is kept while Spark starts and passed on to stderr afterwards."""
 
     def __init__(self) -> None:
         self._source, self.pipe = os.pipe()
@@ -380,7 +381,7 @@ class _Chatter:
         self._passing_on = True
 
     def heard(self) -> str:
-        """Return the kept output, after a short wait for the writer to end."""
+        """Return the kept output after a short wait for the end of the writer."""
         self._thread.join(timeout=2)
         return b"".join(self._lines).decode(errors="replace")
 
@@ -390,7 +391,7 @@ class _Chatter:
                 if is_stopping():
                     continue
                 if self._passing_on:
-                    # Not through sys.stderr: this thread might hold its lock when the interpreter ends.
+                    # Not written through sys.stderr, because this thread might hold its lock when the interpreter ends.
                     with contextlib.suppress(OSError):
                         os.write(_STDERR, as_line(line))
                 else:

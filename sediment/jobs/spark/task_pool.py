@@ -1,7 +1,7 @@
 """Pool of Spark tasks: items packed by weight, results in the order in which the tasks finish.
 
-Each packed task is a Spark job of its own, so the driver can commit a partition as soon as its task is done.  A few
-threads submit the jobs, largest first.  The tasks use an RDD, because a first Catalyst plan costs seconds, which is
+Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is done.  A few
+threads submit the jobs, largest first.  The tasks use an RDD, because a first Catalyst plan takes seconds, which is
 noticeable in a small run.
 
 If the last step of an item only waits for a disk, the item is `Pending`: the next item of the task starts before that
@@ -27,10 +27,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # of a task; more would delay its results
-_LEAST_ROUNDS = 4  # unless fewer are better; with these, slots of different speed end at about the same time
-_LOST_ALONE = 8  # items lost in separate tasks; if more are lost, the items are not the cause
+_LEAST_ROUNDS = 4  # unless fewer are better; with this many, slots of different speed end at about the same time
+_LOST_ALONE = 8  # largest number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
-_WAITING_JOBS = 2  # in addition to one for each slot, so that no slot waits for the driver
+_WAITING_JOBS = 2  # in addition to one for each slot, so no slot waits for the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ def _never() -> bool:
 
 
 def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
-    """Return the number of tasks that each slot runs one after the other: as few as the weights allow.
+    """Return the number of tasks that each slot runs one after another: as few as the weights allow.
 
-    Few tasks are good because an item is finished while the next item of its task starts, and because a task costs
-    Spark some CPU time.
+    Few tasks are better, because an item is finished while the next item of its task starts, and because each task
+    takes some of Spark's CPU time.
     """
     return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_ITEMS * slots)))
 
@@ -84,7 +84,7 @@ def run_on_executors(
     """Perform `items` on the executors of the SparkContext `sc`; yield the results of each task when it finishes.
 
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
-    the Spark job group, by which a caller can cancel running jobs.  With `in_order` the items start in their order,
+    the Spark job group, with which a caller can cancel running jobs.  With `in_order` the items start in their order,
     except for small neighbours that share a task.  Once `is_stopped` returns True, no further task starts.
     """
     slots = max(1, sc.defaultParallelism)
@@ -132,7 +132,7 @@ def _results(
         finished.put([TaskResult(item, None, error) for item in task])
 
     def submit(task: list[Item], lost_with: Exception | None = None) -> None:
-        """Run `task`; `lost_with` is the error that ended an earlier task with its items."""
+        """Run `task`; `lost_with` is the error that ended an earlier task with the same items."""
         nonlocal lost_alone
         if is_stopped():
             fail(task, NotStartedError("the run was stopped"))
@@ -167,8 +167,8 @@ def _results(
 class _JobThreads:
     """Threads that submit jobs and wait for their results.
 
-    They are daemons, because Spark never answers a job that it receives while it stops.  Python's own pool would wait
-    for such a thread when the process ends.
+    They are daemon threads, because Spark never answers a job that it receives while it stops.  Python's own pool would
+    wait for such a thread at the end of the process.
     """
 
     def __init__(self, count: int) -> None:
@@ -179,11 +179,11 @@ class _JobThreads:
             threading.Thread(target=self._work, name=f"sediment-task_{number}", daemon=True).start()
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Let the next free thread make `call`."""
+        """Let the next free thread run `call`."""
         self._calls.put(call)
 
     def close(self) -> None:
-        """Drop the calls that wait; the threads end after their current ones."""
+        """Drop waiting calls; the threads end after their current calls."""
         self._is_closed = True
         for _ in range(self._count):
             self._calls.put(None)
@@ -204,7 +204,7 @@ class _Completed(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True)
 class _TaskFunction(Generic[Item, Result]):
-    """Function of a Spark task; it is a class so that pickle stores names instead of code."""
+    """Function of a Spark task; it is a class, because pickle then stores names instead of code."""
 
     start: Callable[[Item, str], Pending[Result]]
 

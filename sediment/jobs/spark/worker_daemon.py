@@ -1,7 +1,7 @@
-"""Daemon from which Spark forks its Python workers, with kernels loaded (`spark.python.daemon.module`).
+"""The daemon from which Spark forks its Python workers, with kernels loaded (`spark.python.daemon.module`).
 
-Spark starts it once per executor and talks to it over stdin and stdout.  It loads and runs every compiled kernel, and
-imports PySpark's worker, before the first fork, so that all workers inherit them.
+Spark starts it once per executor and talks to it over stdin and stdout.  Before the first fork it loads and runs every
+compiled kernel and imports PySpark's worker, so all workers inherit them.
 
 Invariant: only Spark's own protocol reaches stdout; if the warm-up fails, a run takes longer but does not fail.
 """
@@ -53,7 +53,7 @@ def warm_up() -> None:
 
 
 def silent_once_nobody_listens(worker: _Worker) -> _Worker:
-    """Return `worker` without its traceback after the JVM's end: a session does not wait for idle workers."""
+    """Return `worker` without its traceback after the JVM's end, because a session does not wait for idle workers."""
 
     def run(*arguments: Any) -> int:
         try:
@@ -65,7 +65,7 @@ def silent_once_nobody_listens(worker: _Worker) -> _Worker:
 
 
 def silence_once_nobody_listens(daemon: Any) -> None:
-    """Keep the module `pyspark.daemon` from printing a traceback after the JVM has ended.
+    """Prevent a traceback of the module `pyspark.daemon` after the JVM has ended.
 
     A newly forked process writes to the JVM before its worker runs, and flushes its output afterwards.
     """

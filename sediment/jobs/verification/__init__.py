@@ -1,1 +1,1 @@
-"""Rules and reports of `sediment verify`.  Never imports the cleaner."""
+"""Rules and reports of `sediment verify`.  This package never imports the cleaner."""

@@ -1,4 +1,4 @@
-"""The range in which a log could be cleaned, from its own files, and differences that two logs show in their segments.
+"""The range in which a log could be cleaned, from its own files, and differences between the segments of two logs.
 
     log start    first dirty              cleaner checkpoint     end          active segment
         |------------|---------------------------|----------------|----------------|-------->
@@ -23,9 +23,10 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A segment; offsets and `largest_ms` are those of its batches; without batches they are None and -1.
+    """A segment; offsets and `largest_ms` are those of its batches, or None and -1 without batches.
 
-    `disorder` counts the batches that do not lie above the one before.  `has_legacy`: some have magic 0 or 1.
+    `disorder` counts the batches whose offsets are not above the batch before.  `has_legacy` is True if some have magic
+    0 or 1.
     """
 
     base_offset: int
@@ -74,12 +75,12 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class CleanedRange:
-    """Offsets that may have been cleaned, and those that must have been.
+    """Offsets that may have been cleaned, and offsets that must have been cleaned.
 
-    Records in [`first_dirty`, `limit`) supersede older ones.  Records at or above `limit` survive; aborted ones survive
-    only at or above `end`, the base of the first segment that no cleaning changed.  If `is_claimed`, a cleaner
-    checkpoint shows a cleaning up to `limit`.  The checkpoint of a corrupt log shows nothing, because it always stays
-    below the corruption.
+    Records in [`first_dirty`, `limit`) supersede older ones.  Records at or above `limit` survive, but aborted records
+    survive only at or above `end`, the base of the first segment that no cleaning changed.  If `is_claimed`, a cleaner
+    checkpoint shows a cleaning up to `limit`.  The checkpoint of a corrupt log does not show that, because it always
+    stays below the corruption.
     """
 
     first_dirty: int
@@ -95,8 +96,8 @@ def cleaned_range(
 ) -> CleanedRange:
     """Return the range of BEFORE that was or could be cleaned to get AFTER; `now_ms` may be later than the cleaning.
 
-    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 are expired: none if no setting
-    states `delete_retention_ms`.
+    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if no
+    setting states `delete_retention_ms`.
     """
     start, end = before.log_start_offset, before.log_end_offset
     checkpoint = before.checkpoints.first_dirty
@@ -120,7 +121,7 @@ def cleaned_range(
 
 
 def _is_rolled(before: LogFacts, after: LogFacts) -> bool:
-    """Return True if the active segment was rolled, so that it could be cleaned too."""
+    """Return True if the active segment was rolled, so it could be cleaned too."""
     if not before.segments or not after.segments:
         return False
     return after.segments[-1].base_offset == before.log_end_offset > before.segments[-1].base_offset
@@ -144,7 +145,7 @@ def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int
 
 
 def segment_differences(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> list[Difference]:
-    """Return the differences of log start and end, the list of segments, their offsets and the checkpoints."""
+    """Return the differences in log start and end, list of segments, their offsets and the checkpoints."""
     return [
         *_ends(before, after),
         *_names(before, after, cleaned),
@@ -184,7 +185,7 @@ def _names(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Iterator
 
 
 def _may_be_new(base: int, before: LogFacts, after: LogFacts) -> bool:
-    """Return True for a rolled active segment, or a part of a segment with too many offsets for one index."""
+    """Return True for a rolled active segment, or for a part of a segment with too many offsets for one index."""
     if base == before.log_end_offset:
         return _is_rolled(before, after)
     return any(
@@ -202,7 +203,7 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"in segment {segment.base_offset} {segment.disorder} batches do not lie above the one before",
+                f"in segment {segment.base_offset}, {segment.disorder} batches do not lie above the batch before",
             )
         if (segment.last_offset or 0) - segment.base_offset > INT32_MAX and segment not in before.segments:
             yield Difference(
@@ -227,9 +228,9 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
 
 
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
-    """Yield cleaned segments without the modification time of the last of their source segments.
+    """Yield cleaned segments that do not have the modification time of their last source segment.
 
-    Only segments whose modification time matters are checked: for retention without timestamps, or for tombstones of
+    Only segments whose modification time is used are checked: for retention without timestamps, or for tombstones of
     old formats.
     """
     if not after.segments:
@@ -258,7 +259,7 @@ def _checkpoint(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Ite
         yield Difference(
             "checkpoint",
             new,
-            f"the cleaner checkpoint is {new}, and BEFORE could be cleaned up to {cleaned.first_uncleanable} only",
+            f"the cleaner checkpoint is {new}, but BEFORE could be cleaned only up to {cleaned.first_uncleanable}",
         )
     if old is not None and new < old and old == cleaned.first_dirty and before.first_corrupt is None:
         yield Difference("checkpoint", new, f"the cleaner checkpoint goes back from {old} to {new}")

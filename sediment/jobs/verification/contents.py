@@ -1,6 +1,6 @@
 """Properties of the records in a batch: their order, their range and their largest timestamp.
 
-A cleaner may rebuild a batch; then its header must match its records.
+If a cleaner rebuilds a batch, the header must match the records.
 
 Invariants: batches are found by their position in the file; an unreadable batch has no properties; memory is one chunk
 and one table of records.
@@ -23,11 +23,11 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BatchContents:
-    """Arrays with one value for each batch; without records only `known` and `attributes` are meaningful.
+    """Arrays with one value for each batch; for a batch without records only `known` and `attributes` have a meaning.
 
     `known`: bool, the batch was read.  `attributes`: int64, the header field.  `first_record`, `last_record`: int64,
-    lowest and highest offset.  `largest_ms`: int64, largest timestamp, -1 without.  `descending`: bool, an offset does
-    not exceed the one before it.  `null_value`: bool, some record has no value.
+    lowest and highest offset.  `largest_ms`: int64, largest timestamp, -1 without.  `descending`: bool, an offset is
+    not above the offset before it.  `null_value`: bool, some record has no value.
     """
 
     known: npt.NDArray[np.bool_]

@@ -36,7 +36,7 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilesToCheck:
-    """Files of one pair to check: its small files or, if `segment` is given, the bytes of that segment.
+    """Files of one pair to check: the small files or, if `segment` is given, the bytes of that segment.
 
     `size_bytes` is the number of bytes to read.  `corrupt` are base offsets of segments of AFTER with unreadable
     batches; their indexes are not checked.  `first_open` is the first offset of an open transaction, or None.
@@ -109,7 +109,7 @@ def _indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
 
 
 def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield transaction indexes of AFTER that neither equal those of BEFORE nor are correct by themselves."""
+    """Yield transaction indexes of AFTER that are neither equal to those of BEFORE nor correct by themselves."""
     before, after = (_aborted(source, fs) for source in (files.before, files.after))
     known = {
         (entry.producer_id, entry.last_offset): entry
@@ -143,7 +143,7 @@ def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
 def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction]) -> Iterator[Difference]:
     name = segment_file_name(base, SegmentFileKind.TRANSACTION_INDEX)
     if content != encode_transaction_index(entries):
-        yield Difference("transaction_index", base, f"{name} has other bytes than its {len(entries)} entries need")
+        yield Difference("transaction_index", base, f"the bytes of {name} are not those of its {len(entries)} entries")
     if any(one.last_offset >= other.last_offset for one, other in pairwise(entries)):
         yield Difference("transaction_index", base, f"{name}: the last offsets of its entries do not ascend")
 
@@ -151,7 +151,7 @@ def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction
 def _entry(
     entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
 ) -> Iterator[Difference]:
-    """Yield entries that a reader misses: it stops at the first one whose last stable offset it has reached."""
+    """Yield entries that a reader misses: it stops at the first entry whose last stable offset it has reached."""
     what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
     if known is not None:
         if entry != known:
@@ -227,7 +227,7 @@ def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) 
             before, PartitionCheckpoints(clean_shutdown=True), fs, now_ms=0, producer_id_expiration_ms=INT64_MAX
         )
     except SedimentError:
-        return  # the check of indexes reports the snapshot, or the check of checksums the batch
+        return  # the check of indexes reports the snapshot, or the check of checksums reports the batch
     if view.log_end_offset != offset:
         return
     known = {entry.producer_id: entry for entry in view.producers}

@@ -24,22 +24,22 @@ CHECKS: Mapping[str, str] = {
     "modified": "modification times stay if retention or tombstones of old formats use them",
     "order": "offsets ascend, each once, within the range of their segment",
     "crc": "readable batches have right checksums; unreadable batches are unchanged",
-    "untouched": "above the cleaned range every byte of every segment stays",
-    "latest_committed": "the latest value of each key stays under read_committed; an expired tombstone is absence",
-    "latest_uncommitted": "the same under read_uncommitted, without the aborted records of BEFORE",
+    "untouched": "above the cleaned range, every byte of every segment stays",
+    "latest_committed": "the latest value of each key stays under read_committed; an expired tombstone counts as none",
+    "latest_uncommitted": "the latest value of each key stays under read_uncommitted, aborted records of BEFORE apart",
     "records": "each kept record has its offset, key, value, headers, timestamp and producer fields; none is new",
     "lost": "every missing record has a reason",
     "tombstones": "no tombstone is gone before its delete horizon",
-    "superseded": "below the cleaner checkpoint no superseded record and none without a key is left",
-    "aborted": "below the cleaner checkpoint no aborted record is left",
-    "markers": "markers stay as long as a batch of their transaction and until their delete horizon",
+    "superseded": "below the cleaner checkpoint, no superseded record and no record without a key is left",
+    "aborted": "below the cleaner checkpoint, no aborted record is left",
+    "markers": "a marker stays as long as a batch of its transaction, and then until its delete horizon",
     "transaction_index": "the transaction index hides exactly the aborted records, by entries as in BEFORE",
-    "batches": "each kept batch has its header and agrees with its records; one that lost no record has the same bytes",
-    "horizons": "delete horizons stay, and batches with tombstones or markers get now plus delete.retention.ms",
+    "batches": "each kept batch has its header, which agrees with its records; its bytes stay if no record was lost",
+    "horizons": "delete horizons stay; a new one, for tombstones or markers, is now plus delete.retention.ms",
     "producers": "the last batch of each active producer stays, at least its header",
     "indexes": "offset, time and transaction indexes and snapshots agree with the log",
     "epochs": "leader epochs stay",
-    "snapshots": "producer snapshots stay as long as a segment of their offset",
+    "snapshots": "a producer snapshot stays as long as the segment of its offset",
     "metadata": "partition.metadata stays",
     "checkpoint": "the cleaner checkpoint is within the cleanable range; no checkpoint goes back",
 }
@@ -56,11 +56,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Report of one partition.  `checks` counts the differences of each check; None: it could not be made.
+    """Report of one partition.  `checks` counts the differences of each check; None if it could not be made.
 
     `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned, `next_dirty_offset` AFTER's
-    cleaner checkpoint or None.  `reason` is the error of a status FAILED, or the reason for SKIPPED: --keep-before did
-    not link the partition, and it did not change (NOT_CHANGED).
+    cleaner checkpoint or None.  `reason` is the error for the status FAILED, or the reason for SKIPPED: --keep-before
+    did not link the partition, because it did not change (NOT_CHANGED).
     """
 
     partition: str
@@ -88,7 +88,7 @@ class VerificationReport(RunReport[PairReport]):
     row_type: ClassVar[type] = PairReport
 
     def failures(self) -> tuple[PartitionFailure, ...]:
-        """Return the partitions that failed or are wrong; the reason of a wrong one is its first difference."""
+        """Return the partitions that failed or are wrong; the reason of a wrong partition is its first difference."""
         return tuple(
             PartitionFailure(partition.partition, partition.after, *_why(partition))
             for partition in self.partitions

@@ -2,10 +2,10 @@
 
     pairs --slices--> tasks --read_table--> pyarrow batches --one number for the pair, one for the side--> rows
 
-Values and headers are hashed in the task that reads them, so no value is shuffled; keys stay complete.  Two records are
-compared only at the same offset, so 64 bits are enough.
+The task that reads values and headers also hashes them, so no value is shuffled; keys are shuffled complete.  Two
+records are compared only at the same offset, so 64 bits are enough.
 
-Invariant: an unreadable batch is a row too, with its error text and a hash of its bytes; other rows are unaffected.
+Invariant: an unreadable batch is a row too, with its error text and a hash of its bytes; other rows do not change.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _HEADER_FIELDS = {
 class PairRules:
     """Parameters of the queries for one pair.
 
-    `since_ms`: the clock of the first of several cleanings between the two logs; None: there was one cleaning, at
+    `since_ms`: the clock of the first of several cleanings between the two logs; None if there was one cleaning, at
     `now_ms` if `now_is_exact`, else at some time before.  `stable_before` and `stable_after` are last stable offsets.
     `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset of the first
     segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
@@ -77,7 +77,7 @@ class PairRules:
     since_ms: int | None
 
     def new_horizons(self) -> tuple[int, int] | None:
-        """Return the lowest and the highest new delete horizon of a cleaning; None: it could write none."""
+        """Return the lowest and the highest new delete horizon of a cleaning; None if it could write none."""
         if self.delete_retention_ms is None:
             return None
         earliest_ms = self.now_ms if self.now_is_exact else 0
@@ -86,13 +86,13 @@ class PairRules:
         return _saturated(earliest_ms + self.delete_retention_ms), _saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the horizon that the first of several cleanings wrote; None: there was only one, or it wrote none."""
+        """Return the horizon that the first of several cleanings wrote; None if it wrote none or was the only one."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return _saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return a time; a producer is expired if the timestamp of its last batch is not later."""
+        """Return the time up to which a producer's last timestamp means that the producer has expired."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
@@ -104,7 +104,7 @@ def _saturated(time_ms: int) -> int:
 
 
 def _shown(time_ms: int | None) -> int | None:
-    """Return a time capped as in the tables, whose microseconds end at an earlier time."""
+    """Return a time with the upper limit of the tables, whose microseconds end at an earlier time."""
     return None if time_ms is None else min(time_ms, INT64_MAX // 1000)
 
 
@@ -146,7 +146,7 @@ def rules_frame(rules: Mapping[int, PairRules], spark: SparkSession) -> DataFram
 def with_decisions(batches: DataFrame) -> DataFrame:
     """Return the valid `batches` with `marker` and `outcome`: offset and type of the marker that decides a data batch.
 
-    Both are null outside of a transaction and in an open transaction.  `in_transaction`: a data batch of a transaction.
+    Both are null outside a transaction and in an open transaction.  `in_transaction`: a data batch of a transaction.
     `disorder`: the batch's offsets are not above those of the batch before it in the segment.
     """
     from pyspark.sql import Window
@@ -232,7 +232,7 @@ def batch_differences(decided: DataFrame, rules: DataFrame, *, with_producers: b
 
 
 def _with_protection(joined: DataFrame, before: DataFrame) -> DataFrame:
-    """Add two flags: the batch of BEFORE is the last of an active producer; the marker decides some batch."""
+    """Add two flags: the batch of BEFORE is the last one of an active producer; the marker decides a batch."""
     from pyspark.sql import functions as f
 
     telling = before.where("producerId >= 0 and (not control or controlType is not null)")
@@ -299,7 +299,7 @@ def _new() -> _Rules:
         (
             "batches",
             "b_pair is null and a_baseOffset >= legacy_end",
-            "concat('the batch ', a_baseOffset, '–', a_lastOffset, ' has a base offset of no batch in BEFORE')",
+            "concat('the batch ', a_baseOffset, '–', a_lastOffset, ' has a base offset that no batch in BEFORE has')",
         )
     ]
 
@@ -337,7 +337,7 @@ def _header(both: str) -> _Rules:
         (
             "batches",
             f"{full} and (a_size <> b_size or a_crc <> b_crc)",
-            "'it lost no record, and its bytes differ from those in BEFORE'",
+            "'it lost no record, but its bytes differ from those in BEFORE'",
         ),
     ]
 
@@ -346,7 +346,7 @@ def _rebuilt() -> _Rules:
     """Return the rules for a batch of AFTER whose bytes differ from BEFORE: its header must match its records."""
     rebuilt = "a_pair is not null and a_magic = 2 and not coalesce(a_size = b_size and a_crc = b_crc, false)"
     upgraded = f"{rebuilt} and coalesce(b_magic < 2, true)"
-    records = "concat('its records have the offsets ', a_firstRecord, '–', a_lastRecord, ', and it those of ', "
+    records = "concat('its records have the offsets ', a_firstRecord, '–', a_lastRecord, ', its header has ', "
     return [
         ("order", f"{rebuilt} and a_descending", "'the offsets in the batch do not ascend'"),
         (
@@ -437,7 +437,7 @@ def _decision(both: str) -> _Rules:
 
 
 def transaction_index_differences(decided: DataFrame, entries: DataFrame) -> DataFrame:
-    """Return batches of AFTER that its transaction index hides although they are not aborted, or the reverse.
+    """Return batches of AFTER that its transaction index hides but should not, or should hide but does not.
 
     `entries` are rows of the table `transactions` with `pair`.
     """
@@ -603,7 +603,7 @@ def _record_rules() -> _Rules:
                 check,
                 f"is_first and {data} and key is not null and not (b_{name} <=> a_{name} "
                 f"or a_{name} is null and b_{name}.tombstone)",
-                f"concat('under {label} the latest of the key with this offset is ', "
+                f"concat('under {label}, the latest record of the key at this offset is ', "
                 f"coalesce(concat('at ', a_{name}.offset), 'nothing'), ', in BEFORE ', "
                 f"coalesce(concat('at ', b_{name}.offset), 'nothing'))",
             )
@@ -658,7 +658,8 @@ def _rows(
     """Return a row for each rule (check, condition, text in SQL) whose condition holds in a row of `rows`."""
     from pyspark.sql import functions as f
 
-    # One expression as text, because each column made in Python is a call to the JVM, and there are hundreds.
+    # One expression as text, because each column made in Python takes a call to the JVM, and there are hundreds of
+    # them.
     differences = ", ".join(
         f"if({condition}, named_struct('check', '{check}', 'offset', {offset}, 'what', {what}), null)"
         for check, condition, what in rules

@@ -3,8 +3,8 @@
 The first access to a page causes a fault, and each page in use takes an entry of the TLB.  With pages of 2 MiB there
 are 512 times fewer pages, which is faster for random access.  A system without huge pages provides plain pages.
 
-In a virtual machine whose host reclaims free memory, the first access to a page may cost twenty times as much as
-zeroing it, most of all with huge pages.  A process that cleans one partition after the other therefore reuses its
+In a virtual machine whose host reclaims free memory, the first access to a page can take twenty times as long as
+zeroing the page, most of all with huge pages.  A process that cleans one partition after the other therefore reuses its
 memory.
 """
 
@@ -89,14 +89,14 @@ class PageReserve:
             return sum(pages.size_bytes for pages in self._kept)
 
     def clear(self) -> None:
-        """Return the memory kept to the system."""
+        """Give the kept memory back to the system."""
         with self._lock:
             self._settle()
             self._kept.clear()
             self._most_bytes = self._in_use_bytes
 
     def _take(self, size_bytes: int, *, most_bytes: int | None) -> tuple[npt.NDArray[np.uint8], bool]:
-        """Return (memory of at least `size_bytes` and at most `most_bytes`, True if it is fresh)."""
+        """Return (memory of `size_bytes` to `most_bytes`, True if the memory is new)."""
         with self._lock:
             self._settle()
             fitting = [

@@ -28,14 +28,14 @@ _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants, and t
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""Value of the variable for a cache beside the sources, which moves with them if an environment is shipped.
+"""Value of the variable for a cache beside the sources, which moves with the sources if an environment is shipped.
 
 If the sources came with such a cache, it is used unless the variable names a folder.
 """
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile `function` at its first call, to run without the interpreter lock; use a cache if it can be written."""
+    """Compile `function` at its first call, to run without the interpreter lock; cache the code if possible."""
     folder = _cache_folder()
     config: Any = numba.config
     njit: Any = numba.njit  # numba's type stub lacks some options
@@ -44,9 +44,9 @@ def kernel(function: _Function) -> _Function:
         if folder is not None:
             # numba names its own folder after the path of the sources; without a folder, it looks next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        # Without numba's runtime, references to arrays are not counted.  Counting would cost an atomic instruction for
-        # each array at every call from kernel to kernel, and the caller of the outermost kernel references all arrays
-        # anyway.
+        # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
+        # each array at every call from kernel to kernel. It is not needed, because the caller of the outermost kernel
+        # holds references to all arrays.
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 
 def _intrinsic(typed: Callable[..., Any]) -> Any:
-    """Return the intrinsic of `typed`, without its types: callers pass addresses and words, not numba's types."""
+    """Return `typed` as a numba intrinsic, typed as `Any`: callers pass addresses and words, not numba's types."""
     return intrinsic(typed)
 
 

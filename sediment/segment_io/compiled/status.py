@@ -6,10 +6,10 @@ Each number has one meaning, so a kernel can return the status of another kernel
     1-19    batches and records of any magic (`format.decode`, `format.legacy`)
     20-29   batches inside a segment (`segment.recovery_scan`)
     30-39   producer state (`partition.producer_replay`)
-    100-    requests: the caller does what the number says and calls again
+    100-    requests: the caller does what the number asks for and calls again
     130-    final results of a sweep or a proof
 
-Invariants: numbers are disjoint; a file of kernels defines no status of its own.
+Invariants: numbers are disjoint, and only this file defines them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     records -> one array of numbers, one string of bytes -> kernel -> encoded records -> codec -> header and checksum
 
-Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is that of its first record.
+Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is the timestamp of its first
+record.
 
 Source: kafka-log 01 §3, §4.
 """
@@ -61,7 +62,7 @@ class NewRecord:
 
 
 class RecordContent(Protocol):
-    """The fields of a record that a batch stores besides its offset: those of a `NewRecord`, and of a read record."""
+    """The fields of a record that a batch stores besides its offset; a `NewRecord` and a read record both have them."""
 
     @property
     def timestamp_ms(self) -> int:
@@ -109,7 +110,7 @@ def build_batch(records: Sequence[RecordContent], head: BatchHead | None = None)
 
 
 def encode_records(records: Sequence[RecordContent]) -> Buffer:
-    """Return the records of a batch as they are before compression.
+    """Return the records of a batch before compression.
 
     Raises:
         UsageError: a field of a record has a wrong type or size.
@@ -122,11 +123,11 @@ def encode_records(records: Sequence[RecordContent]) -> Buffer:
         numbers = array("q", [record.timestamp_ms for record in records])
         numbers.extend(map(len, headers))
         numbers.extend([_NULL_BYTES if content is None else len(content) for content in contents])
-        # A null and an empty content have no bytes.
+        # Neither a null nor an empty field has bytes.
         joined = b"".join(filter(None, contents))
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"a record cannot be encoded: {error}", advice="give bytes or None, and int64 times"
+            f"a record cannot be encoded: {error}", advice="give bytes or None, and timestamps in the range of int64"
         ) from error
     target = np.empty(_most_bytes(len(records), len(contents), len(joined)), dtype=np.uint8)
     fields = np.frombuffer(numbers, dtype=np.int64)
@@ -140,7 +141,7 @@ def encode_records(records: Sequence[RecordContent]) -> Buffer:
 def _most_bytes(records: int, contents: int, content_bytes: int) -> int:
     size_bytes = records * _MOST_FIXED_BYTES + contents * MAX_VARINT_BYTES + content_bytes
     if size_bytes > INT32_MAX:
-        raise UsageError(f"a batch may be {INT32_MAX} bytes large, not {size_bytes}", advice="build several batches")
+        raise UsageError(f"a batch may have {INT32_MAX} bytes, not {size_bytes}", advice="build several batches")
     return size_bytes
 
 

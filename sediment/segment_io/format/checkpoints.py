@@ -34,7 +34,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Split text into lines like Java's BufferedReader: a line end at its end does not start another line."""
+    """Split text into lines like Java's BufferedReader: a final line end does not start another line."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -54,7 +54,7 @@ def _integer(text: str, bits: int) -> int:
 
 # ---------------------------------------------------------------------------------------- checkpoints of entries (§9)
 
-_CHECKPOINT_ADVICE = "restore the file, or delete it and a broker starts a new one"
+_CHECKPOINT_ADVICE = "restore the file, or delete it, and a broker starts a new one"
 
 
 def _parse_checkpoint(content: bytes, parse_entry: Callable[[list[str]], _Entry], path: str | None) -> list[_Entry]:
@@ -72,7 +72,7 @@ def _parse_checkpoint(content: bytes, parse_entry: Callable[[list[str]], _Entry]
         except ValueError as error:
             raise _corrupt(f"checkpoint line {line!r} is malformed", path, _CHECKPOINT_ADVICE) from error
     if len(entries) != expected:
-        raise _corrupt(f"checkpoint names {expected} entries and has {len(entries)}", path, _CHECKPOINT_ADVICE)
+        raise _corrupt(f"checkpoint announces {expected} entries and has {len(entries)}", path, _CHECKPOINT_ADVICE)
     return entries
 
 

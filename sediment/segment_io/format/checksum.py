@@ -1,8 +1,8 @@
-"""CRC-32C as a compiled loop, and the check of a batch against its own; the crc32c library is the twin.
+"""CRC-32C as a compiled loop, and the check of a batch's checksum; the crc32c library is the twin.
 
 Three streams run interleaved, because the instruction has a latency of three cycles and a throughput of one per cycle.
-To join two states, the first is advanced over as many zero bytes as the second stream has bytes; this operation is
-linear, so tables can be used.  A CPU without the instruction needs eight table look-ups per word.
+To join two states, the first is advanced over as many zero bytes as the second stream has bytes. This operation is
+linear, so it can use tables.  A CPU without the instruction needs eight table look-ups per word.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _slicing_tables() -> npt.NDArray[np.uint64]:
 
 
 def _zero_tables(count: int) -> npt.NDArray[np.uint64]:
-    """Return uint64[4, 256]: each byte of a state after `count` zero bytes."""
+    """Return uint64[4, 256]: the effect of `count` zero bytes on each byte of a state."""
     table = _byte_table()
 
     def advance(crc: int) -> int:

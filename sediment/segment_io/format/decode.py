@@ -236,14 +236,14 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
         if headers_end != record_end:
             return RECORD_LENGTH_MISMATCH
         records[index, RECORD_END] = record_end - base
-        # Equal to `headers_end`, but known earlier, so that the CPU can begin the next record.
+        # Equal to `headers_end` but known earlier, so the CPU can begin the next record.
         address = record_end
     return OK if address == limit else RECORDS_REMAIN
 
 
 @kernel
 def check_header(address: int, size_bytes: int) -> int:
-    """Check those counts of the complete batch of magic 2 at `address` that later loops rely on."""
+    """Check the counts that later loops rely on, in the complete batch of magic 2 at `address`."""
     if load_i32(address + LAST_OFFSET_DELTA) < 0:
         return BAD_LAST_OFFSET
     codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
@@ -260,7 +260,7 @@ def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
     """Return (status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
 
     The status is also INCOMPLETE if too few bytes remain for a file iterator to continue (kafka-log 01 §2.2).  The size
-    is 0 if the length field is not in the buffer; with LEGACY_MAGIC it is valid.
+    is 0 if the length field is not in the buffer.  It is valid even if the status is LEGACY_MAGIC.
     """
     remaining = end - position
     if remaining < LOG_OVERHEAD_BYTES:
@@ -320,7 +320,7 @@ def read_headers(
 
     Returns:
         (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end of the buffer, ROWS_FULL, or that of a bad batch at the position.
+        at the end of the buffer, ROWS_FULL, or the fault of a bad batch at the position.
     """
     filled = 0
     while filled < rows.size:

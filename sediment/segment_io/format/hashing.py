@@ -1,7 +1,7 @@
 """XXH3 with 128 bits and a seed as a compiled loop, for record keys; the xxhash library is its twin.
 
-Every run draws a new seed, so it is impossible to prepare keys that collide; results do not depend on the seed.
-`secrets`, uint8[384], holds XXH3's own 192 bytes, then 192 derived from the seed for inputs above 240 bytes.
+Every run draws a new seed, so keys that collide cannot be prepared; results do not depend on the seed. `secrets`,
+uint8[384], holds XXH3's own 192 bytes, then 192 derived from the seed for inputs above 240 bytes.
 """
 
 from __future__ import annotations

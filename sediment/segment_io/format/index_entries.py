@@ -4,10 +4,11 @@
 
 1. If the batch's timestamp is larger than the largest so far, it becomes the largest, with the batch's last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
-   position) and the largest timestamp a time index entry, unless it has one.  The first batch never gets an entry.
+   position). The largest timestamp gets a time index entry, unless it has one already.  The first batch never gets an
+   entry.
 3. The batch's bytes count towards the next entry.
 
-`end_time_index` appends an entry for the largest timestamp as the last of the time index, unless it has one.
+`end_time_index` appends an entry for the largest timestamp at the end of the time index, unless it has one already.
 
 Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups still work in
 a sparser index.  The last slot of a time index is reserved for `end_time_index`.
@@ -51,7 +52,7 @@ def start_indexes(progress: Int64s) -> None:
 
 @kernel
 def start_entry_arrays(progress: Int64s) -> None:
-    """Set `progress` for empty entry arrays that continue the indexes of a segment.
+    """Set `progress` for empty arrays of entries that continue the indexes of a segment.
 
     The offsets of earlier entries are not kept, because the caller has checked that the next offset exceeds them.
     """
@@ -63,7 +64,7 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave an entry out because its offset is not after the last entry's."""
+    """Return True if `add_batch` would leave out an entry because its offset is not after the last entry's."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:
@@ -113,7 +114,7 @@ def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: Byt
 
 @kernel
 def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
-    """Append an entry for the largest timestamp unless it has one, its offset would go back, or the index is full."""
+    """Append an entry for the largest timestamp unless it has one, its offset would descend, or the index is full."""
     filled = progress[TIME_INDEX_BYTES]
     largest = progress[LARGEST_TIMESTAMP]
     largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]

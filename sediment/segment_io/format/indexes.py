@@ -230,7 +230,8 @@ def parse_time_index(
 class AbortedTransaction:
     """One aborted transaction; offsets are absolute.
 
-    `last_offset` is that of its ABORT marker; `last_stable_offset` is the log's at the append of the marker.
+    `last_offset` is the offset of its ABORT marker; `last_stable_offset` is the log's last stable offset when the
+    marker was appended.
     """
 
     producer_id: int
@@ -241,7 +242,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CollectedAborted:
-    """Aborted transactions of a range; `is_complete` is True if later segments cannot hold another one."""
+    """Aborted transactions of a range; `is_complete` is True if later segments cannot list another one."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -267,7 +268,7 @@ class TransactionIndex:
         """Return the aborted transactions that overlap [fetch_offset, upper_bound), by Kafka's rule.
 
         The search ends after the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
-        to a transaction that began above it.
+        to a transaction that began at or above `upper_bound`.
 
         Source: kafka-log 01 §7.4 (collectAbortedTxns).
         """
@@ -305,7 +306,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
     """Parse a transaction index; trailing bytes of an incomplete entry are ignored.
 
     Raises:
-        UnsupportedDataError: an entry has a newer version.  As in Kafka only the version's first byte counts.
+        UnsupportedDataError: an entry has a newer version.  As in Kafka, only the first byte of the version counts.
 
     Source: kafka-log 01 §7.4.
     """
@@ -321,7 +322,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
 
 
 def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """Return the bytes of the entries of `transactions`: a whole `.txnindex`, or an extension of one."""
+    """Return the bytes of the entries of `transactions`: a whole `.txnindex`, or bytes to append to one."""
     return b"".join(
         TRANSACTION_ENTRY_STRUCT.pack(
             0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
@@ -336,7 +337,7 @@ def collect_aborted(
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
     `indexes` are those of all segments from the one with `fetch_offset` to the active one, because the marker of a
-    transaction can be far above the range.  Only as many as necessary are read.
+    transaction can be far above the range.  No more of them are read than necessary.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

@@ -21,8 +21,8 @@ A message of magic 0 or 1 (§5):
     +--------+--------+-----+-------+------------+------------------+------------+-----+--------------+-------+
               `crc` is CRC-32 (IEEE) and covers byte 16 to the end; `length` counts from byte 12.
 
-The constants are byte positions from the start of the structure; `_BYTES` is a size.  The module contains only
-constants, because kernels compile them in.
+The constants are byte positions from the start of the structure; `_BYTES` marks a size.  The module contains only
+constants, which the compiler copies into kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BASE_OFFSET = 0
 BATCH_LENGTH = 8
 MAGIC = 16
 LOG_OVERHEAD_BYTES = 12  # `length` does not count these
-MAGIC_PREFIX_BYTES = 17  # the header up to and including magic; a file iterator needs these to continue
+MAGIC_PREFIX_BYTES = 17  # the header up to and including magic; a file iterator needs these bytes to continue
 LEGACY_MIN_LENGTH = 14  # a smaller `length` is corrupt for every magic
 
 # -------------------------------------------------------------------------------------- message of magic 0 or 1 (§5)
@@ -71,7 +71,7 @@ CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD = range(5)
 # Frames of lz4 as Kafka writes them (kafka-log 01 §6.3): version 1, independent blocks, only the header's checksum
 LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_BYTES = 64 << 10
-LZ4_STORED = 1 << 31  # bit of a block's length for a block that is not compressed
+LZ4_STORED = 1 << 31  # bit in a block's length that marks an uncompressed block
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NO_TIMESTAMP = -1

@@ -87,8 +87,8 @@ def is_topic_name(name: str) -> bool:
 def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
     """Return the topic partition and the state of a directory name.
 
-    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0 and accepts topics
-    that Kafka does not allow; its checkpoint files cannot hold some of them.
+    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0, and accepts topic
+    names that Kafka does not allow; its checkpoint files cannot hold some of these names.
 
     Raises:
         UsageError: no partition has that name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).
@@ -131,12 +131,12 @@ def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
 
 
 def new_run_id() -> str:
-    """Return a random run id, 12 hexadecimal digits, as the names of parts hold it."""
+    """Return a random run id for the names of part files: 12 hexadecimal digits."""
     return uuid.uuid4().hex[:12]
 
 
 def part_file_name(base_offset: int, kind: SegmentFileKind, run_id: str, attempt: str) -> str:
-    """Return the attempt-unique name under which a task writes; loaders ignore it."""
+    """Return the name, unique to the attempt, of a file that a task writes; loaders ignore such files."""
     return f"{segment_file_name(base_offset, kind)}.{run_id}-{attempt}{PART_SUFFIX}"
 
 
@@ -156,7 +156,7 @@ _SEGMENT_FILE = re.compile(
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """Return the parts of a segment file's name, or None for any other file; offsets end at 2^63 - 1.
+    """Return the parts of a segment file's name, or None for any other file; an offset is at most 2^63 - 1.
 
     A broker opens a segment by the name that `segment_file_name` returns; a name with more or fewer digits is a
     different file.
@@ -170,7 +170,7 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """A synced file under its attempt-unique `part_name`; the commit renames it to `final_name`."""
+    """A synced file under `part_name`, which is unique to the attempt; the commit renames it to `final_name`."""
 
     part_name: str
     final_name: str

@@ -62,7 +62,7 @@ EDIT_FIELDS = 4
 UNCHANGED = -2
 
 _ROW_BYTES = 8 * RECORD_FIELDS
-_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and a longer length varint for it
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and the longer length varint that it needs
 
 
 @kernel
@@ -73,7 +73,7 @@ def rebuilt_bound(payload_bytes: int, records: int) -> int:
 
 @kernel
 def rebuild_room(size_bytes: int, payload_bytes: int, records: int, codec: int) -> tuple[int, int]:
-    """Return (bytes for raw records and what they compress to, bytes for the result) of rebuilding a batch."""
+    """Return (bytes for the raw and the compressed records, bytes for the result) that rebuilding a batch needs."""
     bound = max(size_bytes, rebuilt_bound(payload_bytes, records))
     if codec == 0:
         return 0, bound
@@ -137,7 +137,7 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
 
 @kernel
 def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
-    """Let the batch at `header` hold the offsets from the first to the last of its `count` kept records, at least 1."""
+    """Set the offset range of the batch at `header` to that of its `count` kept records, at least 1."""
     first_delta = records[0, OFFSET_DELTA]
     for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta
@@ -207,7 +207,7 @@ def write_records(
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
     """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
-    # A longer key or value can need longer lengths of itself and of its record.
+    # A longer key or value can make its own length field and that of its record longer.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -272,7 +272,7 @@ def write_header(
 
 @kernel
 def write_empty_batch(target: int, header: int) -> None:
-    """Write the 61 bytes of an emptied batch: no codec and no delete horizon, base timestamp -1, the rest kept."""
+    """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, other fields kept."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)

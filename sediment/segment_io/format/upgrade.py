@@ -4,7 +4,7 @@
     batch of one record         | header, 61 bytes | record |
     wrapper of n messages       | header, 61 bytes |             its n records are a separate uncompressed payload
 
-A batch keeps the codec and the timestamp type of its message; for magic 0 the timestamp is -1 and its type CreateTime.
+A batch keeps the codec and the timestamp type of its message; for magic 0 the timestamp is -1, of type CreateTime.
 Leader epoch and producer are set to "unknown", as Kafka does (kafka-log 02 §6.4).
 
 Invariant: the batches have no checksum; only the cleaner reads them, and it rebuilds each of them.
@@ -58,7 +58,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.legacy import decode_entry, unwrap
 from sediment.segment_io.format.rebuild import field_bytes, varlong_bytes, write_field, write_varlong
 
-# In addition to key and value, a record of magic 2 takes at most 32 bytes, a message of magic 0 at least 26.
+# Besides key and value, a record of magic 2 has at most 32 bytes, and a message of magic 0 at least 26.
 _RECORD_GROWTH_BYTES = 6
 
 # Facts about wrappers, int64[messages, WRAPPER_FIELDS]

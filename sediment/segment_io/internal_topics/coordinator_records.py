@@ -3,8 +3,8 @@
     key      type i16 | fields of the type's key schema
     value    version i16 | fields of the type's value schema in that version
 
-The type is the API key of both schemas.  In the JSON form a record equals the output of Kafka's console consumer with
-its formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
+The type is the API key of both schemas.  The JSON form of a record equals the output of Kafka's console consumer with
+Kafka's formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
 
 Invariant: a record is decoded completely or not at all.  It is not decoded if its type or version is unknown, or if it
 has too few or too many bytes.
@@ -47,9 +47,9 @@ _KEY, _VALUE = "Key", "Value"
 
 
 class CoordinatorRecord(NamedTuple):
-    """Decoded record: messages such as `OffsetCommitKey` and `OffsetCommitValue`.
+    """A decoded record, of messages such as `OffsetCommitKey` and `OffsetCommitValue`.
 
-    `name` is Kafka's name of its type, as `OFFSET_COMMIT`.  `value` and `value_version` are None in a tombstone.
+    `name` is Kafka's name of its type, such as `OFFSET_COMMIT`.  `value` and `value_version` are None in a tombstone.
     """
 
     name: str
@@ -101,7 +101,7 @@ def encode_coordinator_value(value: Any, version: int) -> bytes:
 
 @cache
 def _record_types(topic: str) -> Mapping[int, tuple[str, type[Message], type[Message]]]:
-    """Return the name of each type of record, and the messages of its key and value, by number."""
+    """Return, by number, the name of each type of record and the messages of its key and value."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
     prefixes = {
         line.number: line.name.removesuffix(_KEY)

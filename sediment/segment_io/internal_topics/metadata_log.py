@@ -5,8 +5,9 @@
     bootstrap.checkpoint ────────────────────> the state of a node that never started, if it names topics
 
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
-the node stopped.  With one controller, every batch on disk is committed.  With several, the last batches may never have
-been committed; such changes were not acknowledged to any client.  A metadata transaction that was aborted, or is open
+the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the last batches
+may not have been committed; no client got an acknowledgement for such changes.  A metadata transaction that was
+aborted, or is open
 at the end, is not applied (KIP-868).  Records that concern neither topic names nor configs are ignored.
 
 Invariants: nothing is written, and no data is left out silently.  These are errors:
@@ -68,6 +69,7 @@ _APPLIED = _TRANSACTION_STEPS | {
     "TopicRecord",
     "RemoveTopicRecord",
     "PartitionRecord",
+    "PartitionChangeRecord",
     "ConfigRecord",
     "FeatureLevelRecord",
     "ProducerIdsRecord",
@@ -88,8 +90,8 @@ _ADVICE = (
 class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
 
-    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `partitions` are the numbers of each topic's partitions,
+    A topic without its own configs has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text; the
+    configs of all brokers are under ALL_BROKERS.  `replicas` are the node ids of each partition by topic and number,
     `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
     `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` are records by their
     ids, `quotas` records by (entity, key), where an entity is (type, name) pairs.
@@ -99,12 +101,17 @@ class ClusterMetadata:
     topic_configs: Mapping[str, Mapping[str, str]]
     broker_configs: Mapping[str, Mapping[str, str]]
     end_offset: int
-    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    replicas: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     scram_credentials: Mapping[tuple[int, str], Any] = field(default_factory=dict, repr=False)
     next_producer_id: int = 0
     acls: Mapping[uuid.UUID, Any] = field(default_factory=dict)
     quotas: Mapping[tuple[QuotaEntity, str], Any] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> Mapping[str, frozenset[int]]:
+        """The numbers of each topic's partitions."""
+        return {topic: frozenset(found) for topic, found in self.replicas.items()}
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
         """Return the dynamic configs of all brokers, overridden by those of the broker unless `node_id` is None."""
@@ -121,7 +128,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
         CorruptBatchError: a part of it is corrupt or missing.
         CorruptCheckpointError: its leader epochs cannot be read.
         UnsupportedDataError: a newer Kafka wrote it.
-        SourceChangedError: a running node replaces its files faster than they can be read.
+        SourceChangedError: a running node replaces the files faster than they can be read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -156,7 +163,7 @@ def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
 
 
 def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> ClusterMetadata | None:
-    reached = _offsets_reached(directory, fs)  # before the log is read, because a running node appends to it
+    reached = _offsets_reached(directory, fs)  # listed before the log is read, because a running node appends to it
     state = _State()
     end_offset = 0
     if snapshot is not None:
@@ -178,14 +185,15 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
     farthest, witness = max(reached, default=(0, ""))
     if farthest > end_offset:
         raise CorruptBatchError(
-            f"the metadata log ends at offset {end_offset}, although {witness} shows that it reached offset {farthest}",
+            f"the metadata log ends at offset {end_offset}, although {witness} shows that it once reached offset "
+            f"{farthest}",
             path=str(directory),
         )
     return state.metadata(end_offset) if end_offset else None
 
 
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
-    """Return end offsets that the log once had, each with the name of the file that shows it.
+    """Return log end offsets that the log once had, each with the name of the file that shows it.
 
     A clean stop leaves a producer snapshot named after the log end, and a leader epoch begins at a log end.  Both are
     written after every record below them, so a log that ends below them is a truncated copy.
@@ -315,7 +323,7 @@ class _State:
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
-        self._partitions: dict[str, set[int]] = {}
+        self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._scram_credentials: dict[tuple[int, str], Any] = {}
@@ -353,9 +361,7 @@ class _State:
             topic_configs=self._of(ResourceType.TOPIC),
             broker_configs=self._of(ResourceType.BROKER),
             end_offset=end_offset,
-            partitions={
-                name: frozenset(self._partitions.get(topic_id, ())) for name, topic_id in self._topic_ids.items()
-            },
+            replicas={name: self._replicas.get(topic_id, {}) for name, topic_id in self._topic_ids.items()},
             features=self._features,
             scram_credentials=self._scram_credentials,
             next_producer_id=self._next_producer_id,
@@ -377,15 +383,17 @@ class _State:
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
-                self._partitions.pop(topic_id, None)
+                self._replicas.pop(topic_id, None)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=None):
                 self._configs.get((kind, resource), {}).pop(key, None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value
-            case m.PartitionRecord(topic_id=raw_id, partition_id=number):
-                self._partitions.setdefault(format_uuid(raw_id.bytes), set()).add(number)
+            case m.PartitionRecord(topic_id=uuid, partition_id=number, replicas=nodes):
+                self._replicas.setdefault(format_uuid(uuid.bytes), {})[number] = tuple(nodes)
+            case m.PartitionChangeRecord(topic_id=uuid, partition_id=number, replicas=tuple(nodes)):
+                self._replicas.setdefault(format_uuid(uuid.bytes), {})[number] = tuple(nodes)
             case m.FeatureLevelRecord(name=name, feature_level=level):
                 self._features[name] = level
                 if not level:

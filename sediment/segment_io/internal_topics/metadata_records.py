@@ -5,9 +5,9 @@
     | 1              | its API key |                 | fields … |
     +----------------+-------------+-----------------+----------+
 
-The three numbers are unsigned varints; all of Kafka 4.2 fit one byte.
+The three numbers are unsigned varints; in Kafka 4.2 each fits one byte.
 
-Invariant: if a record cannot be decoded completely, this is an error, because the change is unknown.
+Invariant: a record that cannot be decoded completely is an error, because its change is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The marker of a clean stop in a log directory, `.kafka_cleanshutdown`: its format, and how it is read and replaced.
 
-A broker writes it last when it stops, and removes it when it starts.  After a start without it, the segments from the
-recovery point on are verified.
+The marker is the last file that a broker writes when it stops; it removes the marker when it starts.  A broker that
+starts without a marker verifies the segments from the recovery point on.
 
 Source: kafka-log 01 §12, 05 §1; Kafka's CleanShutdownFileHandler.
 """

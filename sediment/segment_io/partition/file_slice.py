@@ -1,6 +1,6 @@
 """FileSlice: a range of bytes of an open segment file, for sockets and readers.
 
-Invariant: a slice keeps its file open until it is closed or forgotten, so that it can be sent to its end even if the
+Invariant: a slice keeps its file open until the slice is closed or forgotten, so it can be sent to its end even if the
 segment is deleted.  Several slices share one descriptor.
 """
 
@@ -33,7 +33,7 @@ class FileSlice:
         return self._open().descriptor
 
     def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return `size_bytes` from byte `position` of the slice; by default all that follow.
+        """Return `size_bytes` from byte `position` of the slice; by default, all that follow.
 
         Raises:
             OSError: the disk failed, or the file was truncated below the slice.
@@ -102,4 +102,4 @@ def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     if not poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
-        raise TimeoutError(f"the socket took nothing for {timeout_seconds:g} seconds")
+        raise TimeoutError(f"the socket accepted no byte for {timeout_seconds:g} seconds")

@@ -1,8 +1,8 @@
 """Comparison of index files and snapshots with their log (kafka-log 01 §7.6, §8).
 
     offset index        a batch begins at each position; the offset is the last of that batch or of its append
-    time index          the first batch that reaches an entry's offset has its timestamp, and earlier ones have smaller
-                        timestamps; the last entry of an inactive segment is the largest of all
+    time index          the first batch that reaches an entry's offset has the entry's timestamp, and earlier batches
+                        have smaller timestamps; the last entry of an inactive segment is the largest of all
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
     snapshot            its CRC is valid
 

@@ -16,7 +16,7 @@ _NO_REGULAR_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EIN
 
 
 def read_entries(path: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index file without its zero tail; empty without a regular file of the name."""
+    """Return the entries of an index file without its zero tail; empty if no regular file has this name."""
     try:
         file = Fs().open_readable(path)
     except OSError as error:
@@ -32,7 +32,7 @@ def read_entries(path: Path, entry_bytes: int) -> bytes:
 def read_last_entry(path: Path, entry_bytes: int, fs: Fs) -> bytes | None:
     """Return the last entry before the zero tail of an index file; None if there is none.
 
-    If a file has a single entry, the entry may be all zeros, so it counts.
+    A single entry counts even if it is all zeros.
 
     Raises:
         FileNotFoundError: the file does not exist.

@@ -29,9 +29,9 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A segment and the sizes of its files, by which it is recognised later without opening a file.
+    """A segment and the sizes of its files, which identify it later without opening a file.
 
-    Sizes are file lengths in bytes; that of an index is None if its file is missing.
+    Sizes are file lengths in bytes; the size of a missing index is None.
     """
 
     base_offset: int
@@ -76,8 +76,8 @@ class LogListing:
     def is_replacement_open(self) -> bool:
         """Return True if an interrupted replacement leaves the set of segments undecided.
 
-        `.deleted` files and part files do not count: whatever finishes a deletion or a run only removes them.  A broker
-        that stops within a minute after a cleaning leaves `.deleted` files.
+        `.deleted` files and part files do not count, because the end of a deletion or a run only removes them.  A
+        broker that stops within a minute after a cleaning leaves `.deleted` files.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
@@ -111,10 +111,10 @@ def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
     """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
 
     If an offset has more or fewer than 20 digits, a broker uses the file with 20 digits instead, and creates an empty
-    segment if that is missing.  Here the partition is refused, so that the log is not ignored.
+    segment if that file is missing.  Here the partition is refused, so the log is not ignored.
 
     Raises:
-        CorruptDataError: there is such a file.
+        CorruptDataError: such a file exists.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -145,7 +145,7 @@ def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
             )
         if parsed is not None and kind is SegmentFileKind.LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
             raise CorruptDataError(
-                f"a segment of {entry.size_bytes} bytes is larger than any that a broker opens",
+                f"a segment of {entry.size_bytes} bytes is larger than any segment that a broker opens",
                 partition=str(partition),
                 path=str(path / entry.name),
                 advice="restore the segment from a replica or a backup",

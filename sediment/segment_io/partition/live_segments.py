@@ -2,8 +2,8 @@
 
     two equal listings --> no replacement in progress, or an interrupted one --> segments and their files
 
-`live_segments` reads the clock and may sleep.  If a listing shows a replacement, it is repeated until the replacement
-is done, or until the directory did not change for some seconds; then the replacement counts as interrupted.
+`live_segments` reads the clock and may sleep.  If a listing shows a replacement, the directory is listed again until
+the replacement is done.  If the directory does not change for some seconds, the replacement counts as interrupted.
 
 Invariant: the segments returned never show half of a replacement, unless replacements follow each other without a
 pause.
@@ -33,9 +33,9 @@ _QUIET_SECONDS = 5.0  # after this time without a change, a replacement counts a
 
 @dataclass(frozen=True, slots=True)
 class LiveSegment:
-    """A segment that a reader may use; its offsets are below `end_offset`, the next base offset or 2^63 - 1.
+    """A segment that a reader may use; its offsets are below `end_offset`, which is the next base offset or 2^63 - 1.
 
-    `log_name` is the name of its `.log`; it has a suffix if a replacement was interrupted or is not complete.
+    `log_name` is the name of its `.log`, with a suffix if a replacement was interrupted or is not complete.
     """
 
     ref: SegmentRef
@@ -77,10 +77,10 @@ def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
 
 
 def as_loaded(listing: LogListing, fs: Fs) -> LogListing:
-    """Return the listing with the segments that Kafka's loader would leave, where a replacement was interrupted.
+    """Return the listing with the segments that Kafka's loader would leave after an interrupted replacement.
 
     Raises:
-        CorruptBatchError: a new segment is corrupt, so that the end of the replacement is unknown.
+        CorruptBatchError: a new segment is corrupt, so the end of the replacement is unknown.
 
     Source: kafka-log 05 §2.
     """
@@ -104,7 +104,7 @@ def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> L
             return segment
     if not (source.directory / name).exists():
         raise NotALogDirectoryError("the segment has no .log", path=str(source.directory / name))
-    # A file that loaders ignore, such as a `.deleted` one.
+    # A file that loaders ignore, such as a `.deleted` file.
     ref = _stat_segment(source.directory, base_offset, name.partition(SegmentFileKind.LOG)[2], fs)
     return LiveSegment(ref, name, INT64_MAX, is_active=True)
 

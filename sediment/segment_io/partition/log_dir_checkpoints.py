@@ -1,4 +1,4 @@
-"""Checkpoint files of a log directory: all entries, those of one partition, and logs with a log start entry.
+"""Checkpoint files of a log directory: all entries, those of one partition, and which logs have a log start entry.
 
 This is separate from `log_view`, so the driver can read checkpoints without loading compiled code.
 """
@@ -83,9 +83,9 @@ class LogDirCheckpoints:
 
 
 def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict[TopicPartition, int]:
-    """Return the entries of a log start checkpoint: only logs that start above the base of their first segment.
+    """Return the entries of a log start checkpoint: only logs that start above the base offset of their first segment.
 
-    `starts` has the partition, the log start offset and the base offset of the first segment of each log.
+    `starts` has, for each log, its partition, its log start offset and the base offset of its first segment.
 
     Source: kafka-log 03 §4 (LogManager.checkpointLogStartOffsetsInDir).
     """

@@ -6,11 +6,12 @@
     every .txnindex ------------> aborted transactions
 
 Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
-entry counts only if a batch with its offset is at its position, and a snapshot only if its CRC is valid.  If such a
-file is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few small reads, even
-for large segments.
+entry counts only if a batch with its offset is at its position, and a snapshot only if its CRC is valid.  If one of
+these files is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few small
+reads, even for large segments.
 
-A broker that loads the same files has a different result in three cases, because it forgets more (kafka-log 05 §3, §6):
+A broker that loads the same files gets a different result in three cases, because it keeps less state (kafka-log 05 §3,
+§6):
 
     files                               broker                                here
     no snapshot, clean stop             empty producer state                  the log is replayed
@@ -107,8 +108,8 @@ def open_view(
     """Read the view of a partition from the files of `listing`.
 
     If `producer_id_expiration_ms` is None, producers never expire.  `first_batch_timestamps` are needed if
-    `max.compaction.lag.ms` is set.  With `on_corruption`, which gets the error, a scan that meets a corrupt batch goes
-    on with the next segment, and an unreadable transaction index counts as corrupt.
+    `max.compaction.lag.ms` is set.  `on_corruption` gets the error of a corrupt batch, and the scan continues with the
+    next segment.  With `on_corruption`, an unreadable transaction index counts as corrupt.
 
     Raises:
         CorruptBatchError: a segment below the active one has to be scanned and is corrupt, without `on_corruption`.
@@ -126,7 +127,7 @@ def open_view(
         )
     except FileNotFoundError as error:
         raise SourceChangedError(
-            "a file of the partition went away while it was read",
+            "a file of the partition was removed while it was read",
             partition=str(listing.partition),
             path=str(error.filename),
             advice="run again; a broker or another tool is at work in this directory",
@@ -146,7 +147,7 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """Reads for one view."""
+    """The reads that build one view."""
 
     listing: LogListing
     fs: Fs
@@ -200,7 +201,7 @@ class _Opening:
         return self.listing.file(segment, kind)
 
     def _holding(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`, or of the first one."""
+        """Return the index of the segment that contains `offset`, or of the first segment."""
         bases = [segment.base_offset for segment in self.listing.segments]
         return max(bisect_right(bases, offset) - 1, 0)
 
@@ -254,8 +255,8 @@ class _Opening:
     def _first_batch_from(self, offset: int) -> int:
         """Return the base offset of the first batch that reaches `offset`.
 
-        A transaction that was open below the log start offset is unstable from the first batch that a read of the log
-        start offset finds.  A gap can put that batch far past the log start offset.
+        If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
+        that a read of the log start offset finds.  After a gap, that batch can be far past the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):
@@ -352,7 +353,7 @@ def _last_entry(path: Path, entry: struct.Struct, fs: Fs) -> tuple[int, int] | N
 
 
 def _first_batch_timestamp_ms(log: Path, fs: Fs) -> int:
-    """Return the largest timestamp of the batch at the start of a segment file; -1 without a batch or a timestamp."""
+    """Return the largest timestamp of the first batch of a segment file; -1 if it has no batch or no timestamp."""
     header = fs.read_range(log, 0, BATCH_HEADER_BYTES)
     position = {1: LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
     if position is None or len(header) < position + 8:

@@ -1,6 +1,6 @@
 """Partition directories of a log directory: their names, a warning about other names, and patterns that select some.
 
-Invariant: a directory with another name is never treated as a partition, so no file in it is opened, and no checkpoint
+Invariant: a directory with another name is never treated as a partition: no file in it is opened, and no checkpoint
 file names it.
 """
 
@@ -29,8 +29,8 @@ _NEAREST_NAMES = 3
 def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
     """Return the partitions in `log_dir` by the names of their directories; warn of every other name.
 
-    `names` are those of sub-directories; the warning names `str()` of `log_dir`.  The metadata log and the index cache
-    of tiered storage are left out.
+    `names` are the names of sub-directories; the warning names `log_dir` as `str()` shows it.  The metadata log and the
+    index cache of tiered storage are left out.
     """
     found = {}
     refused: list[UsageError] = []

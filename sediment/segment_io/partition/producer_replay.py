@@ -1,12 +1,12 @@
 """Kernel that replays batch headers into producer state; `producer_state.replay` allocates its arrays.
 
-    table        int64[n, 7]                   a row a producer, with the fields of a snapshot entry
-    remembered   int64[n, REMEMBERED_FIELDS]   a row a producer: the number of its batches under its epoch, and the last
-                                               five of them, batch i in slot i modulo 5
+    table        int64[n, 7]                   a row for each producer, with the fields of a snapshot entry
+    remembered   int64[n, REMEMBERED_FIELDS]   a row for each producer: the number of its batches under its epoch, and
+                                               the last five of these batches, batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
 
-Invariants: the kernel returns a status and never raises.  A queued transaction that has ended stays in the queue until
-it is its head.
+Invariants: the kernel returns a status and never raises.  A transaction that has ended stays in the queue until
+it reaches the head.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fold_rows(
     completed: npt.NDArray[np.int64],
     remembered: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Fold rows of producers, BATCH_ROW[n]; `slots`, int64[n], are their rows in `table` and `remembered`.
+    """Fold the batches `rows`, BATCH_ROW[n]; `slots`, int64[n], are their producers' rows in `table`, `remembered`.
 
     `queue`, int64[>= queued + n, 2] of (first offset, slot), holds the transactions that are open at the beginning.
     `completed`, int64[n, COMPLETED_FIELDS], is filled with the transactions that end.
@@ -123,6 +123,6 @@ def fold_rows(
 
 
 def batch_positions(counted: int) -> list[int]:
-    """Return the indices in a row of `remembered` at which its batches begin, oldest first; `counted` is its count."""
+    """Return the indexes in a row of `remembered` at which its batches begin, oldest first; `counted` is its count."""
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

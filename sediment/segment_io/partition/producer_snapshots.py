@@ -1,4 +1,4 @@
-"""Producer snapshots: their format, and which of them may be loaded or have to go (kafka-log 01 §8, 05 §6).
+"""Producer snapshots: their format, and which of them are loaded or removed (kafka-log 01 §8, 05 §6).
 
 snapshot     version i16 = 1 | crc u32 | count i32 | entries
 entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
@@ -78,7 +78,7 @@ def _entry(fields: tuple[int, ...]) -> ProducerEntry:
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
     """Return the content of a snapshot file of `entries`, by ascending producer id.
 
-    Source: kafka-log 01 §8, which gives the order no meaning.
+    Source: kafka-log 01 §8, where the order has no meaning.
     """
     body = [
         SNAPSHOT_ENTRY_STRUCT.pack(
@@ -107,7 +107,7 @@ def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_e
 
 
 def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> int | None:
-    """Return the newest snapshot that may be loaded, None without one; if it is corrupt, call again without it."""
+    """Return the newest snapshot that may be loaded, or None; if the snapshot is corrupt, call again without it."""
     usable = snapshots_in_range(snapshots, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
     return usable[-1] if usable else None
 
@@ -127,7 +127,7 @@ def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[i
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """State to replay the log on, from `state.end_offset`, and the corrupt snapshots that were skipped."""
+    """The state from which a replay starts, at `state.end_offset`, and the corrupt snapshots that were skipped."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]
@@ -143,7 +143,7 @@ def load_producer_state(
     now_ms: int,
     expiration_ms: int | None,
 ) -> LoadedProducers:
-    """Return the state of the newest readable snapshot in range, without expired producers; an empty one without it.
+    """Return the state of the newest readable snapshot in range, without expired producers, or an empty state.
 
     No file is removed.
 

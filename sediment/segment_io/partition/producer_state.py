@@ -5,7 +5,7 @@ the leader checked them at the append.
 
 Invariants: a state is a value, and `replay` returns a new one.  It reflects every batch below its `end_offset`, and no
 other batch.  A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of each
-producer; a replay remembers up to five, because a client may send the last five again.
+producer; a replay remembers up to five batches, because a client may send the last five again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_COORDINATOR_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """A data batch of a producer: its last sequence and offset, and their distance from the first ones."""
+    """A data batch of a producer: its last sequence, its last offset, and the distance of both from the first."""
 
     last_sequence: int
     last_offset: int
@@ -58,8 +58,8 @@ class ProducerEntry:
     """State of one producer, with the fields of a snapshot entry.
 
     `last_sequence`, `last_offset` and `offset_delta` are those of its last data batch; −1, −1 and 0 without one.
-    `timestamp_ms` is the largest of that batch, or that of the last marker.  `current_txn_first_offset` is −1 without
-    an open transaction.
+    `timestamp_ms` is the largest timestamp of that batch, or the timestamp of the last marker.
+    `current_txn_first_offset` is −1 without an open transaction.
     """
 
     producer_id: int
@@ -99,8 +99,8 @@ class ProducerEntry:
 class CompletedTransaction:
     """Transaction with its marker at `last_offset`.
 
-    `last_stable_offset` is that of the log at the marker: the first offset of the earliest other open transaction, else
-    the offset after the marker.
+    `last_stable_offset` is the log's last stable offset at the marker: the first offset of the earliest other open
+    transaction, else the offset after the marker.
     """
 
     producer_id: int
@@ -154,7 +154,7 @@ class ProducerState:
         return max(min(candidates), log_start_offset) if candidates else None
 
     def last_stable_offset(self, high_watermark: int, *, log_start_offset: int = 0) -> int:
-        """Return the offset at which READ_COMMITTED ends.
+        """Return the offset at which a READ_COMMITTED consumer stops.
 
         Source: kafka-log 04 §0.
         """
@@ -184,7 +184,7 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
     """Return `state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
 
-    Batches without a producer only move the end offset.  With `only_aborted`, `completed` leaves out committed
+    Batches without a producer only advance the end offset.  With `only_aborted`, `completed` leaves out committed
     transactions, which are not needed to rebuild a transaction index.
 
     Raises:
@@ -264,7 +264,7 @@ def _table_row(entry: ProducerEntry) -> tuple[int, ...]:
 
 def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> CorruptBatchError:
     producer_id = int(row["producer_id"])
-    what = f"batch of producer {producer_id} is outside the transaction it opened at {txn_first_offset}"
+    what = f"batch of producer {producer_id} is outside the transaction that it opened at offset {txn_first_offset}"
     if is_marker:
         kind = int(row["control_type"])
         what = f"control record of producer {producer_id} has type {kind}, which is not a transaction marker"

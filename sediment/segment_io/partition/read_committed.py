@@ -1,14 +1,14 @@
-r"""The end of a log in use, and the range that a READ_COMMITTED consumer gets, with the aborted transactions in it.
+r"""The end of a log in use, and the range that a READ_COMMITTED consumer reads, with its aborted transactions.
 
     newest good snapshot --replay of headers--> open transactions --> last stable offset
             |                                        \-> aborted transactions since the snapshot
     every transaction index ------------------------------> aborted transactions
 
-Unlike `log_view`, this is for logs that are in use.  A transaction that has just been aborted may not be in its index
-yet, so aborted transactions of the replay count too.
+Unlike `log_view`, this module is for logs in use.  A transaction that has just been aborted may not be in its index
+yet, so the aborted transactions of the replay count too.
 
-Invariant: without the aborted transactions, the range has no record of an open or aborted transaction.  It has no
-record at or above the high watermark, if that is known.
+Invariant: if the aborted transactions are left out, the range has no record of an open or aborted transaction.  It has
+no record at or above the high watermark, if that is known.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
         log_end = max(log_end, log_start, segments[-1].base_offset if segments else 0)
         if log_end >= start_offset or start_offset not in snapshots:
             break
-        snapshots.discard(start_offset)  # the log was truncated below it
+        snapshots.discard(start_offset)  # the log was truncated below the snapshot
     high_watermark = log_end
     if checkpoints.high_watermark is not None:
         high_watermark = min(max(checkpoints.high_watermark, log_start), log_end)
@@ -163,7 +163,7 @@ def _headers(part: Slice) -> Iterator[Rows]:
 
 
 def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
-    """Return every indexed aborted transaction; None if an index is corrupt; then the whole log is replayed."""
+    """Return every indexed aborted transaction; None if an index is corrupt, because then the whole log is replayed."""
     found: list[AbortedTransaction] = []
     for segment in segments:
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)

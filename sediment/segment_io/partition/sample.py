@@ -1,7 +1,7 @@
-"""A sample of a log: chunks that are evenly spread over its segments; each begins at an indexed batch.
+"""A sample of a log: chunks spread evenly over its segments, each beginning at an indexed batch.
 
-Invariants: a log within the budget is read completely; an index is only a hint, so a chunk that does not begin with a
-batch is left out; memory is one chunk.
+Invariants: a log within the budget is read completely.  An index is only a hint, so a chunk that does not begin with a
+batch is left out.  Memory is one chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLE_CHUNK_BYTES = 1 << 20
 def sampled_batches(
     directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, budget_bytes: int = INT64_MAX
 ) -> Iterator[BatchSpan]:
-    """Yield whole batches of `segments`, about `budget_bytes` of them or all; a span is valid until the next one.
+    """Yield whole batches of `segments`, about `budget_bytes` or all of them; a span is valid until the next one.
 
     CRCs are not checked.
 

@@ -5,14 +5,14 @@ r"""Slices: byte ranges of segments that contain a range of offsets and times, c
               \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
 A log in use changes while it is read: segments roll, retention removes them, compaction replaces them.  Therefore a
-slice stands for its offsets.  Its positions are valid only for the file from which they were taken; if that file was
-replaced, `current_slices` plans the same offsets again.
+slice is identified by its offsets.  Its positions are valid only for the file from which they were taken; if that file
+was replaced, `current_slices` plans the same offsets again.
 
 Planning lists the directory with `live_segments`, which reads the clock and may sleep while a replacement is in
 progress.
 
-Invariants: an index is a hint, used only if the log confirms it; every record within the bounds is in a slice, and
-other records may be too; planning needs no compiled code.
+Invariants: an index is a hint, used only if the log confirms it.  Every record within the bounds is in a slice; a slice
+may hold other records too.  Planning needs no compiled code.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ ALL = Bounds()
 class Slice:
     """Bytes [start_position, end_position) of a segment, which held the offsets [start_offset, end_offset).
 
-    `inode` is that of the `.log` when the positions were taken; -1 if the file no longer existed.
+    `inode` was the inode of the `.log` when the positions were taken; -1 if the file no longer existed.
     """
 
     source: Source
@@ -129,7 +129,7 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
 
 
 def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
-    """Return slices that now have the offsets of `stale`, whose file was replaced or removed.
+    """Return the current slices for the offsets of `stale`, whose file was replaced or removed.
 
     Raises:
         SourceChangedError: the partition or the named segment is gone.
@@ -139,7 +139,7 @@ def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
         return plan_slices(stale.source, bounds, fs, slice_bytes=INT64_MAX)
     except NotALogDirectoryError as error:
         raise SourceChangedError(
-            "the partition or segment went away while it was read",
+            "the partition or segment was removed while it was read",
             partition=str(stale.source.partition),
             path=str(stale.path),
             advice="run again; a broker or another tool is at work in this directory",
@@ -163,7 +163,7 @@ def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int)
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # The file was listed and has vanished; the reader of the slice plans its offsets again.
+        # The file was listed and is gone; the reader of the slice plans its offsets again.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
@@ -226,8 +226,8 @@ class _Cuts:
     def _end(self, index: OffsetIndex, start: int) -> int:
         """Return the position of the first verified entry after which all offsets are above the bounds.
 
-        Without such an entry, return the end of the file.  Batches after the batch of an entry are above the entry's
-        offset, but that batch itself may not be.
+        Without such an entry, return the end of the file.  All batches after the batch of an entry are above the
+        entry's offset; that batch itself may not be.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -314,8 +314,8 @@ def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
     """Open the file of a slice; yield its descriptor, or None if the slice's positions belong to a different file.
 
     A `.log` only grows, so the same inode with at least the same size still has the slice.  Inodes mean nothing on
-    another host; there, the same size and modification time do.  With `or_deleted` the file is also looked for under
-    its name with `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
+    another host; there, the same size and modification time are enough.  With `or_deleted`, the file may also have the
+    suffix `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
     """
     descriptor = _opened(part, part.path)
     if descriptor is None and or_deleted:

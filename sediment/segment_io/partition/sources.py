@@ -1,6 +1,6 @@
 """The sources that paths name: the partitions of a log directory, one partition, or one segment.
 
-Only names are read; no file is opened.  A log directory stands for its live partitions.  The metadata log, and
+Only names are read; no file is opened.  A path to a log directory means its live partitions.  The metadata log, and
 directories that are being deleted, stray or not yet in use, are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
@@ -38,8 +38,8 @@ _WHAT_TO_NAME = "name a log directory, a partition's directory in it, or a segme
 class Source:
     """Partition directory, or with `base_offset` one segment of it, whose `.log` is `log_name`.
 
-    A directory that is not named topic-N stands for a topic of its own name and the partition UNNUMBERED.  `named` is
-    the kind of the file that the path named; None if it named a directory.
+    For a directory that is not named topic-N, its whole name is the topic, and the partition is UNNUMBERED.  `named` is
+    the kind of the file that the path names; None if the path names a directory.
     """
 
     partition: TopicPartition
@@ -87,7 +87,7 @@ def _local(path: str) -> str:
     if not separator or "/" in scheme or (len(scheme) < 2):
         return path
     if scheme != "file":
-        raise UsageError(f"paths of {scheme}: cannot be read", path=path, advice="copy the directory to a local disk")
+        raise UsageError(f"{scheme}: paths cannot be read", path=path, advice="copy the directory to a local disk")
     return "/" + rest.lstrip("/")
 
 
@@ -118,15 +118,13 @@ def _sources(path: Path, fs: Fs) -> Iterable[Source]:
 def _segment(path: Path) -> Source:
     parsed = parse_segment_file(path.name)
     if parsed is None:
-        raise NotALogDirectoryError(
-            "the file name is not that of a segment's file", path=str(path), advice=_WHAT_TO_NAME
-        )
+        raise NotALogDirectoryError("the file name is not that of a segment file", path=str(path), advice=_WHAT_TO_NAME)
     log_name = path.name if parsed.kind is SegmentFileKind.LOG else None
     return Source(partition_of(path.parent), path.parent, parsed.base_offset, log_name, parsed.kind)
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Return the topic partition of a directory's name; if it has none, its whole name as a topic, and UNNUMBERED.
+    """Return the topic partition of a directory's name; for any other name, the name as a topic, and UNNUMBERED.
 
     A table cannot hold bytes that are not UTF-8, so such a name is escaped.
     """

@@ -12,13 +12,13 @@ from typing import Any
 from sediment.segment_io.protocol import messages
 from sediment.segment_io.protocol.schema import MessageLine, VersionRange, message_lines
 
-# Kafka removed these versions, but offers them still: librdkafka takes a broker without them for one that cannot read
+# Kafka removed these versions but still offers them: librdkafka assumes that a broker without them cannot read
 # compressed batches (KAFKA-18659).
 LOWEST_OFFERED_PRODUCE_VERSION = 0
 
 
 class ApiKey(IntEnum):
-    """Kind of a request, by the number that begins it."""
+    """Kind of a request, by the number at its beginning."""
 
     PRODUCE = 0
     FETCH = 1
@@ -130,7 +130,7 @@ def response_class(api_key: int) -> Any:
 
 
 def supported_versions(api_key: int) -> VersionRange:
-    """Return the versions of an API's requests that can be decoded, without one that Kafka 4.2 calls unstable.
+    """Return the versions of an API's requests that can be decoded, except those that Kafka 4.2 calls unstable.
 
     Raises:
         KeyError: no API has this key.
@@ -143,7 +143,7 @@ def supported_versions(api_key: int) -> VersionRange:
 def advertised_versions(api_key: int) -> VersionRange:
     """Return the versions of an API that a broker names in its ApiVersions response.
 
-    They are the supported ones, except that Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
+    They are the supported versions, except that Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
 
     Raises:
         KeyError: no API has this key.

@@ -1,17 +1,18 @@
 """Compiler of message schemas: Python source of a decoder or an encoder of one message in one version.
 
-Each function has the fields of all its structures in line, because a call per field would cost more than the field:
+Each function has the fields of all its structures in line, because a call for each field would take longer than the
+field itself:
 
-1. neighbours of a fixed size are one `struct` format, together with a plain length that follows them
+1. adjacent fields of fixed size are one `struct` format, together with a plain length that follows them
 2. a structure is an object made without its constructor, and its attributes are set one by one
 3. an array of structures is a loop; an array of numbers is one `struct` call
-4. tagged fields are a loop over the tags that are there, or one comparison if there are none
+4. tagged fields are a loop over the tags that are present, or one comparison if none are
 
     decode(buffer) -> message          b: the buffer, p: the position, e: the end
     encode(message) -> list of chunks  out: bytes since the last chunk
 
-Invariants: a decoder checks every length and count against the bytes that are left, before anything of that size is
-made; it fails with one of READ_ERRORS inside, and raises ProtocolError only.
+Invariants: a decoder checks every length and count against the bytes that are left, before it allocates anything of
+that size.  Inside, it fails with one of READ_ERRORS; it raises only ProtocolError.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _CODES = {
     "float64": "d",
 }
 _UUID_CODE = "16s"
-_CONSTANTS = ("0", "-1", "1")  # expressions of tags that are not there, of null and of a structure that is there
+_CONSTANTS = ("0", "-1", "1")  # expressions for absent tags, for null, and for a structure that is present
 _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.items()}, "uuid": 16}
 
 
 def default_of(field: FieldSchema) -> Any:
-    """Return the value of a field in a new message, unless that is a new structure."""
+    """Return the value of a field in a new message; the value must not be a new structure."""
     text = field.default
     if text == "null":
         return None
@@ -189,7 +190,7 @@ def compile_decoder(
 
 
 class _DecoderSource(_Source):
-    """Source of a decoder.  `run` are fields of a fixed size that are yet to be read: code, target, line after it."""
+    """Source of a decoder.  `run` are fixed-size fields that are not read yet: code, target, and the line after it."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
@@ -321,7 +322,7 @@ class _DecoderSource(_Source):
             self.line(f"{target} = {inner} = new(C_{field.type})")
             self.structure(self.schema.structures[field.type], inner)
             return
-        # Before a structure that may be null stands a number: below 0 for null, but 0 where the structure is tagged.
+        # A number precedes a structure that may be null: below 0 means null, or 0 if the structure is tagged.
         if self.is_tagged(field):
             self._read_compact_length("long_length")
         else:
@@ -370,7 +371,7 @@ class _DecoderSource(_Source):
 
     # Sizes -----------------------------------------------------------------------------------------------------------
     def _least_bytes(self, field: FieldSchema) -> int:
-        """Return the least size of one element of an array, at least 1."""
+        """Return the smallest size of one element of an array, at least 1."""
         if is_structure(field):
             return max(1, self._least_structure_bytes(self.schema.structures[field.type]))
         if field.type in _SIZES_BYTES:
@@ -424,7 +425,7 @@ def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, t
 
 
 class _EncoderSource(_Source):
-    """Source of an encoder.  `out` names the buffer for the output; `run` are numbers that are yet to be written."""
+    """Source of an encoder.  `out` names the buffer for the output; `run` are numbers that are not written yet."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
@@ -448,7 +449,7 @@ class _EncoderSource(_Source):
             self._tagged_fields(sorted(tagged, key=lambda field: field.tag or 0), owner)
 
     def _differs(self, field: FieldSchema, value: str) -> str:
-        """Return a condition: the value is not the default."""
+        """Return the condition that the value is not the default."""
         if has_new_structure(field):
             inner = self.variable("o")
             fields = self.schema.structures[field.type]
@@ -523,7 +524,7 @@ class _EncoderSource(_Source):
 
     @contextmanager
     def _unless_null(self, field: FieldSchema, value: str, code: str) -> Iterator[None]:
-        """Write null, a length of -1, or what the block writes."""
+        """Write null as a length of -1, or run the block."""
         if not self.is_nullable(field):
             yield
             return

@@ -3,8 +3,8 @@
     request     api key i16 | api version i16 | correlation id i32 | client id, nullable string | tagged fields
     response    correlation id i32 | tagged fields
 
-The length of the client id is never compact.  The tagged fields are there in flexible versions of the API, but never in
-a response to ApiVersions: its client does not yet know which versions the server has (KIP-511).
+The length of the client id is never compact.  Only flexible versions of an API have tagged fields, and a response to
+ApiVersions never has them, because its client does not yet know the server's versions (KIP-511).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NULL = -1
 class RequestHeader:
     """Header of a request; `body` is the rest of its frame.
 
-    `api_version` may be one that is not supported.
+    `api_version` may be a version that is not supported.
     """
 
     api_key: ApiKey

@@ -1,7 +1,7 @@
-"""Messages as JSON, as Kafka's generated JsonConverter classes and its console tools write them.
+"""Messages as JSON, in the form of Kafka's generated JsonConverter classes and its console tools.
 
 Names are camelCase, bytes are base64, a uuid has 22 characters.  A tagged field with its default value is left out.
-Records are only counted, under their name and `SizeInBytes`.
+Records appear only as their size, under their name with `SizeInBytes`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Classes of messages: one for a message and one for each structure in it, made from a schema.
+"""Classes of messages, made from a schema: one for a message and one for each structure in it.
 
-An instance has an attribute for each field of any version.  An array is any sequence; an empty one is decoded as `()`,
-because an empty list takes 72 bytes, and a client may send millions in one frame.
-Record batches are views of the decoded buffer, and are handed on as they are: a chunk of a response may be bytes, a
-view, or a slice of a file, of which only `size_bytes` matters here.
+An instance has an attribute for each field of any version.  An array is any sequence.  An empty array is decoded as
+`()`, because an empty list takes 72 bytes, and a client may send millions of them in one frame.  Record batches are
+views of the decoded buffer and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a
+file, of which only `size_bytes` matters here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Chunk: TypeAlias = bytes | memoryview | SizedSlice
 
 
 class Structure:
-    """Fields of a message, or of a structure in it.  Two are equal if their fields are."""
+    """Fields of a message, or of a structure in it.  Two instances are equal if their fields are equal."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
     __hash__ = None  # type: ignore[assignment]
@@ -87,7 +87,7 @@ class Message(Structure):
         return message
 
     def encode(self, version: int) -> list[Chunk]:
-        """Return the message as chunks; those of records are the very objects in its fields.
+        """Return the message as chunks; the chunks of records are the same objects as in its fields.
 
         Raises:
             ProtocolError: a value does not fit its field, the version lacks a field that is set and not ignorable, or
@@ -108,7 +108,7 @@ class Message(Structure):
     def _check_version(cls, version: int) -> None:
         if version not in cls.VERSIONS:
             raise ProtocolError(
-                f"{cls.__name__} has no version {version}, but {cls.VERSIONS}", api=cls.__name__, version=version
+                f"{cls.__name__} has no version {version}; it has {cls.VERSIONS}", api=cls.__name__, version=version
             )
 
 

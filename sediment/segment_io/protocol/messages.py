@@ -1,6 +1,6 @@
 """Messages of Kafka's protocol by their names: `messages.FetchRequest`, `messages.FetchResponse.PartitionData`.
 
-A class is made when it is first asked for, and its decoders and encoders when they are first used.
+A class is made at its first use, and so are its decoders and encoders.
 """
 
 from __future__ import annotations

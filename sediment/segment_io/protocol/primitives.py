@@ -1,9 +1,9 @@
-"""Functions that compiled decoders and encoders call: varints, uuids, tagged fields that are not known.
+"""Functions that compiled decoders and encoders call: for varints, uuids and unknown tagged fields.
 
-An unsigned varint has seven bits a byte, the lowest first; the last byte is below 128, and there are at most five.
-A compact length is an unsigned varint that is one more than the length; 0 stands for null.
+An unsigned varint has seven bits in each byte, the lowest first; the last byte is below 128, and the varint has at most
+five bytes.  A compact length is an unsigned varint of the length plus one; 0 means null.
 
-Invariant: no function reads past its buffer; what it cannot read is a MalformedError or an IndexError.
+Invariant: no function reads past its buffer; if it cannot read something, it raises MalformedError or IndexError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _THREE_BYTES = struct.Struct("BBB")
 
 
 class MalformedError(ValueError):
-    """Bytes contradict the schema, or a value cannot be written by it."""
+    """Bytes contradict the schema, or the schema cannot express a value."""
 
 
 def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
@@ -70,7 +70,7 @@ def write_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> int:
-    """Return the position after tagged fields of which none is known; their number is before `position`."""
+    """Return the position after tagged fields that are all unknown; their number is before `position`."""
     count, position = read_varint(buffer, position - 1)
     for _ in range(count):
         _, position = read_varint(buffer, position)
@@ -83,7 +83,7 @@ def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> i
 
 @lru_cache(maxsize=_KNOWN_UUIDS)
 def uuid_of(raw: bytes) -> UUID:
-    """Return the uuid of 16 bytes; the same topic ids come again and again."""
+    """Return the uuid of 16 bytes; cached, because the same topic ids are frequent."""
     return UUID(bytes=raw)
 
 

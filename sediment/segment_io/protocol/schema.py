@@ -1,7 +1,7 @@
-"""Message schemas: the parts of one, and the notation of the files in `schemas/`.
+"""Message schemas: their parts, and the notation of the files in `schemas/`.
 
-A line that is not indented begins a message, and an empty line ends it.  Each deeper line is a field; the fields of its
-structure follow, deeper still.
+A line that is not indented begins a message, and an empty line ends it.  Each indented line is a field; the fields of
+its structure follow with more indentation.
 
     HeartbeatRequest  request=12 versions=0-4 flexible=4+ listeners=broker
       groupId                   string                   0+
@@ -14,7 +14,7 @@ structure follow, deeper still.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-A structure that several fields share stands after the fields: `struct TopicPartitions  0+`, and its own fields.
+A structure that several fields share follows the fields: `struct TopicPartitions  0+`, and its own fields.
 
 | word of a field | meaning |
 | --- | --- |
@@ -22,7 +22,7 @@ A structure that several fields share stands after the fields: `struct TopicPart
 | `default=` | value of a new message, and of a version without the field; otherwise 0, false, empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
-| `tagged=4+` | the versions in which it is tagged, unless they are all |
+| `tagged=4+` | the versions in which it is tagged, if not all |
 | `flexible=none` | its length is written as before flexible versions |
 | `ignorable` | a version without the field drops a value that is not the default |
 
@@ -109,7 +109,7 @@ class FieldSchema:
 
 @dataclass(frozen=True, slots=True)
 class MessageLine:
-    """First line of a message: everything but its fields.  `component` is the part of Kafka that describes it."""
+    """First line of a message: everything except its fields.  `component` is the part of Kafka that defines it."""
 
     component: str
     name: str
@@ -123,7 +123,7 @@ class MessageLine:
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """Message with its fields; `structures` are those of its fields at every depth, by name."""
+    """Message with its fields; `structures` has the structures of its fields, at every depth, by name."""
 
     line: MessageLine
     fields: Sequence[FieldSchema]

@@ -42,7 +42,7 @@ def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.vo
 
     Returns:
         (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end, ROWS_FULL, or that of a bad batch at the position.
+        at the end, ROWS_FULL, or the fault of a bad batch at the position.
     """
     filled = 0
     position = 0
@@ -105,7 +105,7 @@ def check_records(
 def stamp_batch(
     address: int, size_bytes: int, base_offset: int, leader_epoch: int, is_append_time: bool, max_timestamp: int
 ) -> None:
-    """Set offset, leader epoch, timestamp type and maximum of a batch of magic 2; the checksum covers the last two."""
+    """Set offset, leader epoch, timestamp type and maximum timestamp of a batch of magic 2, and update its CRC."""
     store_i64(address + BASE_OFFSET, base_offset)
     store_i32(address + LEADER_EPOCH, leader_epoch)
     before = load_i16(address + ATTRIBUTES)
@@ -129,8 +129,8 @@ def index_entries(
     """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index. `progress`, int64[PROGRESS_FIELDS], is carried from one call to the next; it has the number of bytes that a
-    call filled.
+    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it has the number of bytes that the call
+    filled.
 
     Source: kafka-log 01 §7.5.
     """

@@ -8,8 +8,8 @@ Batches may have any magic and codec.  A fetch may begin below the requested off
 
 Invariants
 * A batch's checksum is verified before any of its records is used.
-* Whole batches before a corrupt one are handed out; then one error is raised, a `CorruptBatchError`.
-* Memory is one copy of the bytes, one run of records and one decompressed batch, which a limit bounds.
+* Whole batches before a corrupt one are yielded; then a `CorruptBatchError` is raised.
+* Memory is one copy of the bytes, one run of records and one decompressed batch, whose size is limited.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch, AbstractLegacyRecordBatch and CompletedFetch.
 """
@@ -106,8 +106,8 @@ class ControlType(Enum):
 class Batch(NamedTuple):
     """The header of a batch, with its place in the bytes that were read.
 
-    A message of magic 0 or 1 is a batch of its own.  A compressed one has only the offset of its last record, so that
-    `base_offset` equals `last_offset`, and `record_count` is -1.  Fields that a magic lacks are -1.
+    A message of magic 0 or 1 is a separate batch.  A compressed message has only the offset of its last record, so its
+    `base_offset` equals `last_offset` and its `record_count` is -1.  Fields that a magic lacks are -1.
     """
 
     position: int
@@ -137,7 +137,7 @@ class Batch(NamedTuple):
 
     @property
     def codec(self) -> str:
-        """The name of the codec: none, gzip, snappy, lz4 or zstd; a number of an unknown one."""
+        """The name of the codec: none, gzip, snappy, lz4 or zstd; for an unknown codec, its number."""
         return _CODECS[self.attributes & CODEC_MASK]
 
     @property
@@ -171,7 +171,7 @@ assert len(Batch._fields) == len(BATCH_ROW.names or ())
 
 
 class Record(NamedTuple):
-    """A record as it was read; None is a null key or value, `timestamp_ms` is -1 for none."""
+    """A record as it was read; a null key or value is None, and a missing `timestamp_ms` is -1."""
 
     offset: int
     timestamp_ms: int
@@ -207,9 +207,9 @@ def batches(data: Buffer) -> Iterator[Batch]:
 
 
 def next_offset(data: Buffer, from_offset: int) -> int:
-    """Return the offset at which to read on after `data`: after its last whole batch, but at least `from_offset`.
+    """Return the offset for the next read: after the last whole batch of `data`, and at least `from_offset`.
 
-    Records do not show it, because cleaning leaves gaps and batches without records.
+    The records alone do not show it, because cleaning leaves gaps and batches without records.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum.
@@ -233,7 +233,7 @@ def read_records(
         data: begins with a batch and may end inside one; the torn batch is left out.
         from_offset: the requested offset; records below it are left out.
         aborted: the aborted transactions of a fetch with isolation level read_committed; their records are left out.
-            None stands for read_uncommitted.
+            None means read_uncommitted.
         with_control: also yield control records.
         limit_bytes: the largest size of one decompressed batch.
 
@@ -289,7 +289,7 @@ def _headers_of(rows: Rows) -> list[Batch]:
 
 
 class _Visibility:
-    """The batches that a consumer sees, asked for in the order of the log."""
+    """The batches that a consumer sees; call `of` in the order of the log."""
 
     def __init__(self, from_offset: int, aborted: Iterable[AbortedTransaction] | None, with_control: bool) -> None:
         self._from_offset = from_offset
@@ -298,7 +298,7 @@ class _Visibility:
         self._aborted: set[int] = set()
 
     def of(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return bool[batches]: True for those with records that a consumer sees."""
+        """Return bool[batches]: True for batches with records that a consumer sees."""
         attributes = np.where(rows["magic"] >= MAGIC_V2, rows["attributes"], 0)
         visible = rows["last_offset"] >= self._from_offset
         if not self._with_control:
@@ -327,14 +327,14 @@ _KEY_END = 3  # -1: null
 _VALUE_START = 4
 _VALUE_END = 5
 _BATCH = 6  # index among the batches
-_HEADERS_START = 7  # position of the header count, 0 for none
-_FIRST_HEADER = 8  # the headers of the record, among those of all records
+_HEADERS_START = 7  # position of the header count; 0 if there is none
+_FIRST_HEADER = 8  # range of the record's headers among the headers of all records
 _HEADERS_END = 9
 _FIELDS = 10
 
 
 class _Rooms:
-    """Arrays with room for `count` records of one batch, and for the fields of as many."""
+    """Arrays for `count` decoded records of one batch, and for the fields of `count` records."""
 
     def __init__(self, count: int) -> None:
         self.records = np.empty((count, RECORD_FIELDS), dtype=np.int64)
@@ -351,7 +351,7 @@ def _read_plain(
     records: Int64s,
     fields: Int64s,
 ) -> tuple[int, int, int]:
-    """Read the wanted ones of the batches rows[first:], up to a compressed one, until the arrays are full.
+    """Read the wanted batches among rows[first:], up to a compressed batch, until the arrays are full.
 
     Returns:
         (status, index of the first batch that was not read, records).
@@ -414,7 +414,7 @@ def collect_fields(
 
 @kernel
 def _number_headers(base: int, fields: Int64s) -> int:
-    """Number the headers of the records; return how many there are."""
+    """Number the headers of the records; return the number of headers."""
     headers = 0
     for at in range(fields.shape[1]):
         fields[_FIRST_HEADER, at] = headers
@@ -446,7 +446,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 def _records(content: bytes, buffer: ByteArray, fields: Int64s, found: list[Batch]) -> Iterator[Record]:
     """Return the records with these fields; positions count in `content` and in its padded copy `buffer`.
 
-    The columns are joined without Python code for each record, which would take twice as long.
+    The columns are joined without Python code for each record, because such code would take twice as long.
     """
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()
     columns = zip(
@@ -469,7 +469,7 @@ def _contents(content: bytes, starts: list[int], ends: list[int]) -> list[bytes 
 
 
 def _headers(content: bytes, buffer: ByteArray, fields: Int64s) -> Iterable[Headers]:
-    """Return the headers of each record, without an end if there are none at all."""
+    """Return the headers of each record; if no record has headers, an endless iterator of empty tuples."""
     count = _number_headers(buffer.ctypes.data, fields)
     if not count:
         return repeat(())

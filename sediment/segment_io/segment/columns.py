@@ -7,9 +7,9 @@
 Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
-* By its status, a kernel requests work that it cannot do itself: decompress, unwrap, enlarge an array, take a full
+* The status of a kernel requests work that it cannot do itself: decompress, unwrap, enlarge an array, take a full
   table.  At that time, no batch is half done.
-* pyarrow is imported when the first table is taken, not before: a process must not load it before it forks.
+* pyarrow is imported when the first table is taken, because a process must not load it before it forks.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ HEADERS = 3
 HEADER_KEY_USED = 4
 HEADER_VALUE_USED = 5
 USED_REGISTERS = 6
-NEEDED = 6  # what a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
+NEEDED = 6  # amount that a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
 RECORDS_NEEDED = 12  # rows of scratch that the batch needs
 STATE_REGISTERS = 13
 
@@ -461,7 +461,7 @@ class RecordColumns:
         return int(self._arrays.state[ROWS])
 
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
-        """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last one done.
+        """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last gathered batch.
 
         `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it,
         and call again with the result as `first`.

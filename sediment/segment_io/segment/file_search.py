@@ -21,7 +21,7 @@ _offset_at = struct.Struct(">q").unpack_from
 
 
 class FoundBatch(NamedTuple):
-    """The location of a batch in its segment file; `base_offset` is that of its header."""
+    """The location of a batch in its segment file; `base_offset` is the value in its header."""
 
     base_offset: int
     position: int

@@ -86,10 +86,10 @@ class _MappedIndex:
     entry_bytes: int
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """Prepare an index; `entries` is 0 for a new one, None for a file with only entries and no zeros after them."""
+        """Prepare an index; `entries` is 0 for a new file, and None for a file of entries without zeros after them."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
-                f"an index of {max_bytes} bytes holds no entry", advice="raise segment.index.bytes to at least 12"
+                f"an index of {max_bytes} bytes cannot hold an entry", advice="raise segment.index.bytes to at least 12"
             )
         self.path = path
         self.base_offset = base_offset
@@ -117,7 +117,7 @@ class _MappedIndex:
         return file
 
     def reserve(self) -> None:
-        """Give the file its full size and keep it open for appends."""
+        """Extend the file to its full size and keep it open for appends."""
         if self._file is not None:
             return
         file = self._file = self.open()
@@ -179,7 +179,7 @@ class MappedOffsetIndex(_MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """True if no entry may follow, which is a reason to roll the segment."""
+        """True if no further entry fits, which is a reason to roll the segment."""
         return len(self) >= self.max_entries
 
     @property
@@ -240,7 +240,7 @@ class MappedTimeIndex(_MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """True if only the slot reserved for the last entry is left, which is a reason to roll the segment."""
+        """True if only the slot for the last entry is left, which is a reason to roll the segment."""
         return len(self) >= self.max_entries - 1
 
     @property

@@ -48,7 +48,7 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
         magic = int.from_bytes(header[MAGIC : MAGIC + 1], "big", signed=True)
         if length < LEGACY_MIN_LENGTH:
             raise CorruptBatchError(
-                f"a batch has a length of {length} bytes, less than any batch",
+                f"a batch has a length of {length} bytes, less than the smallest batch",
                 path=str(path),
                 position=position,
                 offset=first,

@@ -40,7 +40,7 @@ from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_TIMESTAMP
 
 
 class FoundRecord(NamedTuple):
-    """A record by its timestamp; `leader_epoch` is that of its batch, -1 without one."""
+    """A record by its timestamp; `leader_epoch` is the leader epoch of its batch, or -1."""
 
     timestamp_ms: int
     offset: int
@@ -67,7 +67,7 @@ def first_record_since(
 
 
 def first_record_at(file: ReadableFile, position: int, end_position: int, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record of exactly `timestamp_ms` in the first batch with that largest timestamp; None without.
+    """Return the first record with exactly `timestamp_ms` in the first batch that has it as its largest timestamp.
 
     Raises:
         CorruptBatchError: a batch before it is malformed.

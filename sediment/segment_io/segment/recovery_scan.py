@@ -1,14 +1,14 @@
 """Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
-A segment that is not trusted (kafka-log 05 §4) is good up to its first bad batch.  The good batches make index entries
+A segment that is not trusted (kafka-log 05 §4) is good up to its first bad batch.  The good batches get index entries
 by the rule of `format.index_entries`.  During the scan, the caller gets the batches of producers and the first batch of
 each leader epoch, so nothing has to be read twice.
 
 Invariants
 * Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for a file of any size.
 * The file is read with pread up to the size that the caller names.
-* If an index entry's offset would be below the one before, the scan ends if the caller asks for that; otherwise the
-  entry is left out.
+* If an index entry would have a lower offset than the entry before, it is left out, or the scan ends if the caller asks
+  for that.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
     """Return True if the first bytes of a batch's offset are on a disk sector that was not written.
 
-    No checksum covers the offset.  Its lost bytes are the last of their sector and zero, so the offset is below
+    No checksum covers the offset.  Its lost bytes lie at the end of a sector and are zero, so the offset is below
     `next_offset`.
     """
     bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
@@ -148,8 +148,8 @@ def _scan_batches(
     """Verify and index the complete batches in [position, end) of a buffer whose byte 0 is at `file_position`.
 
     Returns:
-        (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the
-        end of the buffer, or that of a bad batch at the position.  It is ROWS_FULL if the caller has to empty `rows`,
+        (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
+        of the buffer, or the fault of a bad batch at the position.  It is ROWS_FULL if the caller has to empty `rows`,
         BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch, base offset).
     """
     while True:
@@ -263,11 +263,12 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
 class SegmentScan:
     """The good batches at the start of a segment.
 
-    `good_bytes` is their size.  `stop` says why the next batch is bad; None: the file ends there; `is_torn` is True if
-    the rest of the file is shorter than a batch or than its length field says.  `next_offset` follows the last good
-    batch, and `producers_end_offset` follows the last one of a magic with producers; without a batch both are the base
-    offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are the contents of complete files.
-    `leader_epochs` are the epochs above the known one, with the base offset of the first batch of each.
+    `good_bytes` is their size.  `stop` says why the next batch is bad, or is None if the file ends there.  `is_torn` is
+    True if the rest of the file is shorter than a batch, or shorter than its length field says.  `next_offset` follows
+    the last good batch, and `producers_end_offset` follows the last good batch of a magic with producers; without a
+    batch both are the base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are the
+    contents of complete files.  `leader_epochs` are the epochs above the known one, with the base offset of the first
+    batch of each.
     """
 
     good_bytes: int
@@ -427,7 +428,7 @@ class _Scan:
                 path=str(self._path),
                 position=position,
                 offset=offset,
-                advice="find out where it belongs; nothing was cut off, because it may be the only copy",
+                advice="find out where the batch belongs; nothing was cut off, because it may be the only copy",
             )
         if status in (BAD_MAGIC, BAD_CODEC):
             error = batch_error(status, self._path, position, buffer, at)
@@ -436,13 +437,13 @@ class _Scan:
                 path=error.path,
                 position=position,
                 offset=error.offset,
-                advice="use a version that reads it; nothing was cut off",
+                advice="use a version that reads such a batch; nothing was cut off",
             )
 
 
 _STOP_TEXT = {
     INCOMPLETE: "the last batch is incomplete",
-    OFFSET_GOES_BACK: "the offset of the batch is not above those before it",
+    OFFSET_GOES_BACK: "the offset of the batch is not above the offsets before it",
     OFFSET_IS_LOST: "the offset of the batch did not reach the disk",
 }
 
@@ -455,7 +456,7 @@ def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> B
 # --------------------------------------------------------------------------------------------- after the corruption
 @dataclass(frozen=True, slots=True)
 class BatchesAfterCorruption:
-    """Good batches after the first bad one of a segment; `last_offset` is -1 if there are none."""
+    """Good batches after the first bad batch of a segment; `last_offset` is -1 if there are none."""
 
     good_batches: int
     last_offset: int

@@ -1,6 +1,6 @@
 """Compiled search over batch headers for the first batch with an offset or timestamp.
 
-Invariants: as in `decode`, lengths are checked before they are used, and the result is a status.  No policy.
+Invariants: as in `decode`, lengths are checked before they are used, and the result is a status; no policy is applied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The transaction index of an open segment, appended to as a file and read as a whole."""
+"""The transaction index of an open segment: entries are appended to its file, and it is read as a whole."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OpenTransactionIndex:
             self._index = None
 
     def truncate_to(self, offset: int) -> None:
-        """Cut at the first entry whose last offset is at or above `offset`."""
+        """Truncate the index before the first entry whose last offset is at or above `offset`."""
         beyond = np.flatnonzero(self.index().last_offsets >= offset)
         if beyond.size:
             if self._file is None:

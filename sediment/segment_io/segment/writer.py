@@ -2,7 +2,7 @@
 
 Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  Kafka fails if an index is full.  Two ways
 avoid that: `lay_out_segments` keeps the entries that fit, because a sparser index answers every look-up.
-`write_segments` begins another segment, so that a broker can also rebuild the indexes.
+`write_segments` begins another segment, so a broker can also rebuild the indexes.
 
 Invariant: a file is written once, from its first byte to its last, and synced before its name is returned.
 """
@@ -61,7 +61,7 @@ _NOTHING_UNREADABLE = np.zeros((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """The content of one new segment, in memory: `log` is a slice of the rebuilt batches; indexes are complete."""
+    """The content of one new segment, in memory; `log` is a slice of the rebuilt batches."""
 
     base_offset: int
     log: ByteArray
@@ -94,10 +94,10 @@ def _index_batches(
 ) -> int:
     """Index the next batches of a segment until one does not fit it; return the number of log bytes indexed.
 
-    `file_position` are the bytes of the segment before them.  `unreadable`, int64[n, 2], are (start, end) of the bytes
-    that are not batches; the last bytes always are a batch.  `progress`, int64[PROGRESS_FIELDS], goes from one call to
-    the next; `start_indexes` precedes the first call of a segment and `end_time_index` follows the last.  With
-    `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
+    `file_position` is the number of the segment's bytes before these batches.  `unreadable`, int64[n, 2], are (start,
+    end) of the bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`,
+    int64[PROGRESS_FIELDS], to each call; `start_indexes` precedes the first call of a segment and `end_time_index`
+    follows the last.  With `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
     """
     position = 0
     skipped = 0
@@ -210,7 +210,7 @@ def _base_offset_at(batches: ByteArray, position: int) -> int:
 def write_segment(
     image: SegmentImage, directory: Path, *, like: Path, mtime_ns: int, run_id: str, attempt: str, fs: Fs
 ) -> tuple[PartFile, ...]:
-    """Write and sync the files of `image` under attempt-unique names in `directory`.
+    """Write and sync the files of `image` under names unique to the attempt in `directory`.
 
     They get the owner, group and mode of `like` and the modification time `mtime_ns`.
 
@@ -240,9 +240,9 @@ def write_segments(
 ) -> tuple[PartSegment, ...]:
     """Write and sync the segments of batches that come in pieces, uint8[n] of whole batches of any magic in log order.
 
-    The result is that of `lay_out_segments` and `write_segment`, but a full index begins another segment too, and a
-    piece is used before the next one is requested.  So the caller may give the same memory again, and only the indexes
-    are held.  If writing or `pieces` fails, the files written so far are removed.
+    The result is that of `lay_out_segments` and `write_segment`, except that a full index also begins another segment.
+    A piece is used before the next piece is requested, so the caller may reuse its memory, and only the indexes are
+    held.  If writing or `pieces` fails, the files written so far are removed.
 
     Raises:
         OwnerNotKeptError, OSError: as `write_segment`.
@@ -274,7 +274,7 @@ def write_segments(
 
 
 class _PieceSource:
-    """The pieces, with those bytes first that did not fit the segment before."""
+    """The pieces, preceded by the bytes that did not fit the segment before."""
 
     def __init__(self, pieces: Iterator[ByteArray]) -> None:
         self._pieces = pieces
@@ -312,7 +312,7 @@ class _GrowingIndexes:
         start_indexes(self._progress)
 
     def taken_from(self, source: _PieceSource) -> Iterator[Buffer]:
-        """Yield the pieces of the segment, each indexed; put the rest back if it does not fit."""
+        """Yield the indexed pieces of the segment; put back the rest of a piece that does not fit."""
         while (piece := source.take()) is not None:
             taken = self._add(piece)
             if taken:
@@ -362,7 +362,7 @@ class _GrowingIndexes:
 
 
 def _with_room(entries: ByteArray, size_bytes: int, limit_bytes: int) -> ByteArray:
-    """Return `entries`, or a larger copy, with room for `size_bytes` up to the limit."""
+    """Return `entries`, or a larger copy that holds `size_bytes`, up to the limit."""
     if entries.size >= min(size_bytes, limit_bytes):
         return entries
     larger = np.zeros(min(2 * size_bytes, limit_bytes), dtype=np.uint8)
@@ -393,7 +393,7 @@ class _PartFiles:
         return PartFile(path.name, segment_file_name(base_offset, kind), size_bytes)
 
     def remove(self) -> None:
-        """Remove the files begun so far, as far as the filesystem allows."""
+        """Remove the files that were begun, as far as the filesystem allows."""
         for path in self._begun:
             with suppress(OSError):
                 self.fs.unlink(path, missing_ok=True)

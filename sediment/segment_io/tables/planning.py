@@ -1,4 +1,4 @@
-"""Tasks that read a table: each reads slices of segments up to a size, or the small files of several partitions.
+"""Tasks that read a table: each reads slices of segments up to a total size, or the small files of several partitions.
 
 Invariant: together, the rows of the tasks of `plan_table` are the table, in the order of sources and offsets.
 """
@@ -71,7 +71,7 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
     committed = None
     bounds = request.bounds
     if request.isolation == READ_COMMITTED:
-        # Imported late: it decodes records, so it loads compiled code, which planning otherwise does not need.
+        # Imported late, because it decodes records and so loads compiled code, which planning otherwise does not need.
         from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range
 
@@ -108,7 +108,7 @@ class UnreadableRange:
 
 
 def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """Return `A:B` as (A, B); if a side is empty, the range has no bound there; None has no bounds.
+    """Return `A:B` as (A, B); an empty side, or None for both, means no bound.
 
     Raises:
         UsageError: `text` is not a range of numbers.

@@ -3,8 +3,8 @@
     records, batches          read by the modules `records` and `batches`; several tasks can read one large segment
     the others                read here from indexes, snapshots and checkpoints; one task reads many partitions
 
-Invariants: every batch that `read_table` yields has the schema of `arrow_schema`; pyarrow is imported when a batch is
-asked for, compiled code when records or batches are read, neither before.
+Invariants: every batch that `read_table` yields has the schema of `arrow_schema`; pyarrow is not imported before a
+batch is requested, nor compiled code before records or batches are read.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def read_table(
     """Yield the rows of one task as pyarrow.RecordBatch of `arrow_schema(request.selected())`; no batch is empty.
 
     With SKIP and ROWS, `on_unreadable` gets each range that was not read.  If retention removed records after planning,
-    `on_lost` gets the slice and the first offset that still has data; without `on_lost` that is an error.
+    `on_lost` gets the slice and the first offset that still has data; without `on_lost`, removed records are an error.
 
-    Without `follow`, a segment that was replaced or removed after planning is an error too.  The present segments may
+    Without `follow`, a segment that was replaced or removed after planning is an error too.  The current segments may
     lack records that newer, unplanned records supersede.
 
     Raises:
@@ -140,7 +140,7 @@ _IndexColumns: TypeAlias = Callable[[bytes, LiveSegment, str], tuple[Int64s, ...
 
 
 def _index_table(source: Source, fs: Fs, kind: SegmentFileKind, columns: _IndexColumns, names: Sequence[str]) -> _Rows:
-    """Return the table of the indexes of `kind`; `columns` makes its columns of an index, its segment and its path."""
+    """Return the table of the indexes of `kind`; `columns` makes its columns from index, segment and path."""
     bases: list[Int64s] = []
     parts: list[tuple[Int64s, ...]] = []
     for segment in live_segments(source, fs):

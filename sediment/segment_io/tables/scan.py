@@ -1,7 +1,7 @@
 r"""Scan of slices of segments: it yields spans of complete batches, and the ranges between them that cannot be read.
 
     slice --chunks--> spans of whole batches --headers--> batches of which no record is wanted are left out
-                        \--> unreadable range: raised, reported, or a row of its own; reading goes on at the next batch
+                        \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
 
 If a segment is being written to, bytes after its last complete batch are not an error: they are a batch that is being
 appended, or the zeros of a preallocated file.
@@ -135,11 +135,11 @@ def read_spans(
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     """Yield the spans and unreadable ranges of a scan task.
 
-    With `follow`, the segments that now have its offsets are read; otherwise only the planned file.
+    With `follow`, the current segments with its offsets are read; otherwise only the planned file.
 
     Raises:
-        SourceChangedError: without `follow` the planned file is gone; with it, files are replaced faster than read, or
-            records are lost and `on_lost` is None.
+        SourceChangedError: without `follow`, the planned file is gone; with `follow`, files are replaced faster than
+            they can be read, or records are lost and `on_lost` is None.
     """
     attempts = 0
     waiting = [scan_task]
@@ -181,7 +181,8 @@ def _moved(scan_task: ScanTask, fs: Fs, on_lost: OnLost | None) -> list[ScanTask
     if first_offset > max(stale.start_offset, scan_task.bounds.first_offset):
         if on_lost is None:
             raise SourceChangedError(
-                f"the log begins at offset {first_offset} since its first segments were removed while they were read",
+                f"the log now begins at offset {first_offset}, because its first segments were removed while they were "
+                "read",
                 partition=str(stale.source.partition),
                 path=str(stale.path),
                 offset=stale.start_offset,

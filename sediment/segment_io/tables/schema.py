@@ -3,8 +3,8 @@
     records, batches          one row each, read from slices of segments
     the others                one row for each entry of a small file
 
-Column names are those of Spark's Kafka source if it has the column, else Kafka's own terms.  A missing value is null;
-but `timestamp`, `producerId`, `sequence` and similar columns of a record are -1 if Kafka's clients return -1.
+Column names are those of Spark's Kafka source if it has the column, else Kafka's own terms.  A missing value is null,
+except in columns of a record for which Kafka's clients return -1, such as `timestamp`, `producerId` and `sequence`.
 
 Invariant: pyarrow is imported when a schema or an array is asked for, not before.
 """
@@ -38,15 +38,15 @@ ON_CORRUPTION = (FAIL, SKIP, ROWS)
 # ------------------------------------------------------------------------------------------------------------- columns
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column: `kind` is binary, string, bool, int, long, timestamp or headers; `meaning` is one line for people."""
+    """A column; `kind` is binary, string, bool, int, long, timestamp or headers, and `meaning` is a line of help."""
 
     name: str
     kind: str
     meaning: str
 
 
-_TOPIC = Column("topic", "string", "of the directory's name")
-_PARTITION = Column("partition", "int", "of the directory's name; -1 if it has none")
+_TOPIC = Column("topic", "string", "from the directory's name")
+_PARTITION = Column("partition", "int", "from the directory's name; -1 if it has none")
 _SEGMENT = Column("segment", "long", "base offset of the segment")
 
 _RECORDS = (
@@ -60,9 +60,9 @@ _RECORDS = (
     Column("headers", "headers", "null if the record has none"),
     Column("batchBaseOffset", "long", "first offset of the batch as it was written"),
     Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
-    Column("producerId", "long", "-1 without"),
-    Column("producerEpoch", "int", "-1 without"),
-    Column("sequence", "int", "of the record; -1 without"),
+    Column("producerId", "long", "-1 if the batch has no producer"),
+    Column("producerEpoch", "int", "-1 if the batch has no producer"),
+    Column("sequence", "int", "of the record; -1 if it has none"),
     Column("transactional", "bool", "part of a transaction"),
     Column("control", "bool", "a control record of the cluster, never given to applications"),
     Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
@@ -76,35 +76,35 @@ _BATCHES = (
     Column("size", "long", "bytes of the batch, header included"),
     Column("baseOffset", "long", "first offset of the batch as it was written"),
     Column("lastOffset", "long", "last offset of the batch as it was written"),
-    Column("recordCount", "int", "records in the batch now"),
+    Column("recordCount", "int", "present number of records"),
     Column("magic", "int", "message format: 0, 1 or 2"),
     Column("codec", "string", "none, gzip, snappy, lz4 or zstd"),
     Column("timestampType", "int", "0 CreateTime, 1 LogAppendTime, -1 none (magic 0)"),
     Column("baseTimestamp", "timestamp", "base of the records' timestamp deltas; null if it is a delete horizon"),
-    Column("maxTimestamp", "timestamp", "largest of the records"),
+    Column("maxTimestamp", "timestamp", "largest timestamp of the records"),
     Column("deleteHorizon", "timestamp", "time from which tombstones and markers in the batch expire"),
-    Column("producerId", "long", "-1 without"),
-    Column("producerEpoch", "int", "-1 without"),
-    Column("baseSequence", "int", "-1 without"),
-    Column("lastSequence", "int", "-1 without"),
+    Column("producerId", "long", "-1 if the batch has no producer"),
+    Column("producerEpoch", "int", "-1 if the batch has no producer"),
+    Column("baseSequence", "int", "-1 if the batch has no producer"),
+    Column("lastSequence", "int", "-1 if the batch has no producer"),
     Column("transactional", "bool", "part of a transaction"),
     Column("control", "bool", "holds a control record"),
     Column("controlType", "string", "ABORT, COMMIT, LEADER_CHANGE …; null in data"),
     Column("coordinatorEpoch", "int", "of a transaction marker, else null"),
     Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
-    Column("crc", "long", "as stored"),
+    Column("crc", "long", "checksum as stored"),
     Column("valid", "bool", "true if the CRC is valid"),
 )
 _SEGMENTS = (
     _TOPIC,
     _PARTITION,
-    Column("baseOffset", "long", "of the segment's name"),
+    Column("baseOffset", "long", "from the segment's name"),
     Column("active", "bool", "true for the last segment, which is written to"),
     Column("size", "long", "bytes of the .log"),
     Column("offsetIndexEntries", "long", "null without an .index"),
     Column("timeIndexEntries", "long", "null without a .timeindex"),
-    Column("abortedTransactions", "long", "entries of the .txnindex; null without one"),
-    Column("largestTimestamp", "timestamp", "the last one in the .timeindex"),
+    Column("abortedTransactions", "long", "entries of the .txnindex; null if it does not exist"),
+    Column("largestTimestamp", "timestamp", "last timestamp in the .timeindex"),
     Column("modified", "timestamp", "modification time of the .log"),
     Column("path", "string", "of the .log"),
 )
@@ -119,14 +119,14 @@ _TIME_INDEX = (
     _TOPIC,
     _PARTITION,
     _SEGMENT,
-    Column("timestamp", "timestamp", "largest of the segment so far"),
-    Column("offset", "long", "last offset of the first batch that has it"),
+    Column("timestamp", "timestamp", "largest timestamp of the segment up to this entry"),
+    Column("offset", "long", "last offset of the first batch with this timestamp"),
 )
 _TRANSACTIONS = (
     _TOPIC,
     _PARTITION,
     _SEGMENT,
-    Column("producerId", "long", "whose transaction was aborted"),
+    Column("producerId", "long", "of the producer whose transaction was aborted"),
     Column("firstOffset", "long", "of the transaction"),
     Column("lastOffset", "long", "of its ABORT marker"),
     Column("lastStableOffset", "long", "of the log when the marker was appended"),
@@ -137,18 +137,18 @@ _PRODUCERS = (
     Column("snapshot", "long", "offset of the snapshot; it covers the offsets below"),
     Column("producerId", "long", ""),
     Column("producerEpoch", "int", ""),
-    Column("lastSequence", "int", "of its last data batch; null without one"),
-    Column("firstOffset", "long", "of its last data batch; null without one"),
-    Column("lastOffset", "long", "of its last data batch; null without one"),
+    Column("lastSequence", "int", "of its last data batch; null if it has none"),
+    Column("firstOffset", "long", "of its last data batch; null if it has none"),
+    Column("lastOffset", "long", "of its last data batch; null if it has none"),
     Column("timestamp", "timestamp", "of its last batch or marker"),
-    Column("coordinatorEpoch", "int", "of its last marker; null without one"),
-    Column("currentTxnFirstOffset", "long", "of its open transaction; null without one"),
+    Column("coordinatorEpoch", "int", "of its last marker; null if it has none"),
+    Column("currentTxnFirstOffset", "long", "of its open transaction; null if it has none"),
 )
 _EPOCHS = (
     _TOPIC,
     _PARTITION,
     Column("epoch", "int", "leader epoch"),
-    Column("startOffset", "long", "first offset written under it"),
+    Column("startOffset", "long", "first offset of the epoch"),
 )
 _INDEXES = (
     _TOPIC,
@@ -157,7 +157,7 @@ _INDEXES = (
     Column("file", "string", "name of the index or snapshot"),
     Column("entries", "long", "null if the file is missing or cannot be read"),
     Column("problems", "long", "entries that the log contradicts"),
-    Column("problem", "string", "the first problem; null without one"),
+    Column("problem", "string", "the first problem; null if there is none"),
 )
 _CORRUPTION = Column("corruption", "string", "error of these bytes, which are in `value`; null in a good row")
 
@@ -180,8 +180,8 @@ class TableRequest:
     """Request for rows and columns of one table.
 
     If `columns`, `topics` or `partitions` is None, all are requested.  Only `records` and `batches` contain exactly the
-    rows that `topics`, `partitions` and `bounds` select; the other tables may contain more.  With `on_corruption` ROWS
-    there is a column `corruption`.
+    rows that `topics`, `partitions` and `bounds` select; the other tables may contain more.  With `on_corruption` ROWS,
+    the table also has a column `corruption`.
     """
 
     what: str = "records"

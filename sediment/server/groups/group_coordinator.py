@@ -4,8 +4,8 @@
     join, sync          answered at once or later, from any thread, through the given function
     heartbeat, leave, commit, fetch, describe, list     answered at once
 
-Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  A group of which the directory's
-record is damaged gets UNKNOWN_SERVER_ERROR, which they do not retry: without its offsets it would begin anew.
+Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  A group whose partition of the
+directory cannot be read gets UNKNOWN_SERVER_ERROR, which they do not retry: without its offsets it would begin anew.
 
 Groups of other protocols (KIP-848 and later) have no members here.  An empty consumer group becomes a classic one when
 a member joins it, as in Kafka.
@@ -116,7 +116,7 @@ class GroupCoordinator:
     def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
         """Begin to serve with the groups of a directory; commits of the state directory replace offsets of theirs.
 
-        `is_unreadable` returns True for the ids of groups that cannot be known, because the directory is damaged.
+        `is_unreadable` returns True for the id of a group whose partition cannot be read.
         """
         self._is_unreadable = is_unreadable
         for group_id, group in stored.items():

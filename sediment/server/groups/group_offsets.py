@@ -1,7 +1,7 @@
 """GroupOffsets: committed offsets of one group, and those of transactions that are still open.
 
-Invariant: of a plain and a transactional commit for a partition, the one with the later record counts.  Compaction of
-`__consumer_offsets` may remove a marker's order with the plain commits around it, but never that of the records.
+Invariant: of a plain and a transactional commit for a partition, the one with the later record counts.  The position of
+the marker does not count, because compaction may remove the plain commits before or after it.
 
 Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 """

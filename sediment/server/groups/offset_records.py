@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.internal_topics.coordinator_records import encode_coordinator_key, encode_coordinator_value
 from sediment.segment_io.protocol import messages as m
 from sediment.server.groups.group_offsets import CommittedOffset
 
+_Value = m.OffsetCommitValue
+_VERSION_BYTES = 2
 _LEGACY = m.LegacyOffsetCommitValue.API_KEY
 _VALUE_VERSION = 4  # the first one with a topic id
 
@@ -28,6 +31,19 @@ def encode_offset_commit(group_id: str, topic: str, partition: int, value: Commi
     return encode_coordinator_key(key), encode_coordinator_value(message, _VALUE_VERSION)
 
 
+def decode_committed_offset(value: bytes, record_offset: int) -> CommittedOffset | None:
+    """Return the offset in the value of an OffsetCommit record; None if it cannot be decoded."""
+    version = int.from_bytes(value[:_VERSION_BYTES], "big", signed=True)
+    try:
+        found = _Value.decode(value[_VERSION_BYTES:], version)
+    except ProtocolError:
+        return None
+    # By position: a directory may hold a million of them.
+    return CommittedOffset(
+        found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id, record_offset
+    )
+
+
 def committed_offset(value: Any, record_offset: int) -> CommittedOffset:
     """Return the offset in an OffsetCommitValue, or a LegacyOffsetCommitValue, at `record_offset` of its log."""
     if value.API_KEY == _LEGACY:
@@ -37,7 +53,11 @@ def committed_offset(value: Any, record_offset: int) -> CommittedOffset:
             commit_timestamp_ms=value.commit_timestamp,
             record_offset=record_offset,
         )
-    # By position: a directory may hold a million of them.
     return CommittedOffset(
-        value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.topic_id, record_offset
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp_ms=value.commit_timestamp,
+        topic_id=value.topic_id,
+        record_offset=record_offset,
     )

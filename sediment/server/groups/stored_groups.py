@@ -30,10 +30,11 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 )
 from sediment.segment_io.protocol import messages as m
 from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records
-from sediment.server.groups.group_offsets import GroupOffsets
-from sediment.server.groups.offset_records import committed_offset
+from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
+from sediment.server.groups.offset_records import committed_offset, decode_committed_offset
 
 _LOGGER = logging.getLogger(__name__)
+_PARTITION_BYTES = 4  # at the end of the key of an offset
 _CLASSIC_GROUP = m.GroupMetadataKey.API_KEY
 _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
 
@@ -71,23 +72,40 @@ def replay_groups(log: CoordinatorLog, fs: Fs) -> dict[str, StoredGroup]:
         SedimentError, OSError: the partition cannot be read, went away, or was replaced while it was read.
     """
     replay = _Replay()
-    unknown = sum(not replay.add(record) for record in read_records(log, fs))
+    unknown = 0
+    for record in read_records(log, fs):
+        unknown += not replay.add(record)
     if unknown:
         _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
     return {group_id: group for group_id, group in replay.groups.items() if group.kind is not None}
 
 
 class _Replay:
-    """State of the replay of one partition; `_open` are the groups with pending offsets, by producer id."""
+    """State of the replay of one partition.
+
+    `_open` are the groups with pending offsets, by producer id.  `_topic_offsets` are the offsets of a group and topic
+    by the bytes that all keys of these offsets begin with, so that only one key of them has to be decoded.
+    """
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
         self._open: dict[int, set[str]] = {}
+        self._topic_offsets: dict[bytes, dict[int, CommittedOffset]] = {}
 
     def add(self, record: LoggedRecord) -> bool:
         """Apply one record; return False if it cannot be decoded."""
-        if record.is_control:
+        key, value, offset, producer_id, is_control = record
+        if is_control:
             return self._end_transaction(record)
+        topic_offsets = self._topic_offsets.get(key[:-_PARTITION_BYTES])
+        if topic_offsets is not None and value is not None and producer_id == NO_PRODUCER_ID:
+            committed = decode_committed_offset(value, offset)
+            if committed is not None:
+                topic_offsets[int.from_bytes(key[-_PARTITION_BYTES:], "big", signed=True)] = committed
+            return committed is not None
+        return self._add_decoded(record)
+
+    def _add_decoded(self, record: LoggedRecord) -> bool:
         decoded = decode_coordinator_record(CONSUMER_OFFSETS, record.key, record.value)
         if decoded is None:
             return False
@@ -113,16 +131,21 @@ class _Replay:
     def _set_kind(self, group_id: str, kind: GroupKind | None) -> None:
         group = self._group(group_id)
         group.kind, group.generation, group.protocol_type = kind, 0, None
+        if kind is None:
+            self._topic_offsets.clear()  # the next commit makes it a group again
 
     def _commit(self, record: LoggedRecord, key: Any, value: Any) -> None:
         group = self._group(key.group)
         if value is None:
             group.offsets.remove(key.topic, key.partition)
+            self._topic_offsets.clear()  # the offsets of a topic may be gone
             return
         group.kind = group.kind or GroupKind.CLASSIC
         offset = committed_offset(value, record.offset)
         if record.producer_id == NO_PRODUCER_ID:
             group.offsets.commit(key.topic, key.partition, offset)
+            if key.API_KEY == m.OffsetCommitKey.API_KEY:
+                self._topic_offsets[record.key[:-_PARTITION_BYTES]] = group.offsets.committed[key.topic]
         else:
             group.offsets.commit_in_transaction(record.producer_id, key.topic, key.partition, offset)
             self._open.setdefault(record.producer_id, set()).add(key.group)

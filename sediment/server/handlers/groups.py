@@ -2,6 +2,7 @@
 
     FindCoordinator                                     this server, for groups and transactions
     JoinGroup, SyncGroup, Heartbeat, LeaveGroup         members
+    ConsumerGroupHeartbeat                              refused: this coordinator knows the classic protocol only
     DescribeGroups, ListGroups                          views
 
 Differences between the versions of a message are handled here; the coordinator does not know them.
@@ -55,6 +56,7 @@ class GroupHandlers:
             ApiKey.SYNC_GROUP: self._sync_group,
             ApiKey.HEARTBEAT: self._heartbeat,
             ApiKey.LEAVE_GROUP: self._leave_group,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: _refuse_new_protocol,
             ApiKey.DESCRIBE_GROUPS: self._describe_groups,
             ApiKey.LIST_GROUPS: self._list_groups,
         }
@@ -165,6 +167,17 @@ class GroupHandlers:
                 if (not states or group.state.value.lower() in states) and (not kinds or group.kind.value in kinds)
             ],
         )
+
+
+def _refuse_new_protocol(_request: Request) -> Any:
+    """Return the answer of a broker without the protocol of KIP-848, which ends a consumer.
+
+    If the API were not offered, librdkafka would wait for ever.
+    """
+    return m.ConsumerGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message="this server has no consumer groups of the new protocol; set group.protocol=classic",
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- responses

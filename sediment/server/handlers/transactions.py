@@ -34,7 +34,7 @@ class TransactionHandlers:
     ) -> None:
         """Begin to serve; until then clients are asked to retry.
 
-        `is_unreadable` returns True for the ids of which nothing is known, because the directory is damaged.
+        `is_unreadable` returns True for an id whose partition cannot be read.
         """
         self._is_unreadable = is_unreadable
         self._transactions = {

@@ -15,8 +15,8 @@ Deadlines, checked a few times in each of their durations:
 
 A connection whose peer closes it while it waits for a response is closed too, unless further requests have arrived.
 
-A peer that does not read is given as long as an idle one: a consumer may rightly leave a response in its socket while
-it processes the last one.
+A peer that does not read its response has the deadline of an idle one: a consumer may leave a response in its socket
+while it processes the one before.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  Its responses therefore have the
 order of its requests, and a peer that does not read holds neither a handler nor more than one response.

@@ -10,8 +10,8 @@
 
 A small file or a partition that cannot be read is left out, with a warning that says what follows; all else is served.
 
-Invariants: nothing is written and no lock is taken.  No file is opened by a name that a client gave.  What opening does
-for a partition is a listing of its directory and a look at a small file; everything else waits for its first use.
+Invariants: nothing is written and no lock is taken.  No file is opened by a name that a client gave.  To open a
+partition, its directory is listed and one small file is read; everything else waits for its first use.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """

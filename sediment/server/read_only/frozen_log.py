@@ -11,8 +11,8 @@ Invariants
 * Nothing is written and no lock is taken.
 * A read costs the same in a log of any length: offsets, the ends of both isolation levels and the aborted transactions
   are found once.
-* What is handed out was verified.  A batch that cannot be read is left out, once with a warning, and the next good one
-  follows it; a consumer sees a gap in the offsets, as after a compaction.
+* Only verified batches are handed out.  A batch that cannot be read is left out, once with a warning, and the next
+  good one follows it; a consumer sees a gap in the offsets, as after a compaction.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class Credentials:
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
         """Return a mechanism and the credential of `user` for it, or one that no password fits."""
-        mechanism = next((name for name in self.mechanisms if (name, user) in self._by_user), self.mechanisms[0])
+        known = [name for name in self.mechanisms if (name, user) in self._by_user]
+        mechanism = (known or self.mechanisms)[0]
         return mechanism, self.find(mechanism, user)
 
     def _most_likely(self, mechanism: str) -> tuple[int, int, bool]:

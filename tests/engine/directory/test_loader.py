@@ -729,7 +729,7 @@ def test_a_flipped_offset_is_no_reason_to_split(tmp_path):
     write_log(tmp_path, 0, 3, end=9)
     flip(path_of(tmp_path, 3), 71 + 2)
     before = contents(tmp_path)
-    with pytest.raises(CorruptBatchError, match="far above those around it"):
+    with pytest.raises(CorruptBatchError, match="far above the offsets around it"):
         load(tmp_path, recovery_point=3)
     assert {name: contents(tmp_path)[name] for name in before} == before
 

@@ -219,7 +219,7 @@ def test_a_lock_file_that_is_replaced_between_opening_and_locking_is_opened_agai
 
 
 def test_a_lock_file_that_is_replaced_again_and_again_is_given_up(tmp_path: Path):
-    with pytest.raises(DirectoryInUseError, match="again and again"):
+    with pytest.raises(DirectoryInUseError, match="replaced repeatedly"):
         RacingLock(tmp_path, 1000, replace).acquire()
     assert attempt(tmp_path) == "locked"
 

@@ -69,7 +69,7 @@ def test_what_attempts_left_that_were_given_up_is_not_in_a_complete_output(publi
 def test_an_output_in_which_somebody_else_writes_is_not_completed(publisher, store, change):
     made = publisher.publish("t-0/x", [b"x"], attempt="1")
     change(store)
-    with pytest.raises(OwnershipError, match="another size than this run wrote"):
+    with pytest.raises(OwnershipError, match="its size is not the one that this run wrote"):
         finish(publisher, [made])
     assert store.read(MANIFEST_FILE) is None
 
@@ -79,9 +79,9 @@ def test_a_run_whose_output_another_run_took_writes_nothing_more(publisher, stor
     check_output_path(store, [])
     assert Publisher(store, "other").begin() == "run"
     assert set(store.files()) == {CLAIM_FILE}
-    with pytest.raises(OwnershipError, match="does not belong to this run"):
+    with pytest.raises(OwnershipError, match="no longer belongs to this run"):
         publisher.publish("t-0/y", [b"y"], attempt="1")
-    with pytest.raises(OwnershipError, match="does not belong to this run"):
+    with pytest.raises(OwnershipError, match="no longer belongs to this run"):
         finish(publisher, [made])
     assert set(store.files()) == {CLAIM_FILE}
 

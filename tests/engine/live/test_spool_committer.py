@@ -130,7 +130,7 @@ def test_a_swap_of_segments_that_changed_is_refused_and_its_parts_go(engine, log
     checkpoint = read_checkpoint(logs / "cleaner-offset-checkpoint")
     (told,) = take(engine, folder)
     assert told.refusal is not None
-    assert "not the one that was cleaned" in told.refusal or "went away" in told.refusal
+    assert "not the one that was cleaned" in told.refusal or "was removed while" in told.refusal
     assert "t-0" in told.refusal and "\n" not in told.refusal
     assert read_replies(folder, FS) == [told]
     assert latest_of(log) == before

@@ -263,7 +263,7 @@ def test_corruption_is_skipped_or_shown(spark, corrupt):
         ("", {"partitions": "one"}, "partitions cannot be 'one'; write numbers, separated by commas"),
         ("", {"task_bytes": "0"}, "task_bytes cannot be '0'; it is a number above 0"),
         ("empty", {}, "the directory is empty (file {}); name a log directory"),
-        ("data.csv", {}, "the file name is not that of a segment's file (file {}); name a log directory"),
+        ("data.csv", {}, "the file name is not that of a segment file (file {}); name a log directory"),
     ],
 )
 def test_wrong_use_is_one_sentence_at_load(path, options, sentence, spark, log_dir):

@@ -121,7 +121,7 @@ def test_directories_of_one_node_share_its_metadata(log_dir, tmp_path):
 def test_one_policy_for_all_topics_is_accepted_with_metadata(log_dir):
     assert opened(log_dir, None, "cleanup.policy=compact").config_of(TopicPartition("late", 0), Fs()).compacts
     shutil.rmtree(log_dir / "__cluster_metadata-0")
-    with pytest.raises(SettingsError, match="would hold for all of"):
+    with pytest.raises(SettingsError, match="would apply to all"):
         opened(log_dir, None, "cleanup.policy=compact")
 
 

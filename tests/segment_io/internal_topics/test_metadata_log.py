@@ -238,7 +238,7 @@ def test_a_log_that_ends_below_its_last_leader_epoch_is_an_error(tmp_path):
     epochs.write_text("0\n2\n1 0\n2 2\n")
     assert read(tmp_path).end_offset == 2
     epochs.write_text("0\n2\n1 0\n2 3\n")
-    with pytest.raises(CorruptBatchError, match="leader-epoch-checkpoint shows that it reached offset 3"):
+    with pytest.raises(CorruptBatchError, match="leader-epoch-checkpoint shows that it once reached offset 3"):
         read(tmp_path)
 
 

@@ -516,7 +516,7 @@ def test_a_file_that_goes_away_is_an_error_with_advice(tmp_path):
     listing = list_log(PARTITION, tmp_path, Fs())
     index_file(tmp_path, 0, ".timeindex").unlink()
     index_file(tmp_path, 0, ".log").unlink()
-    with pytest.raises(SourceChangedError, match="went away"):
+    with pytest.raises(SourceChangedError, match="was removed while"):
         open_view(listing, CLEAN, Fs(), now_ms=NOW_MS, producer_id_expiration_ms=DAY_MS)
 
 

@@ -302,7 +302,7 @@ def test_a_partition_that_is_gone_is_an_error(partition):
     request = TableRequest(columns=("offset",))
     tasks = plan_table(request, [source_of(partition)], Fs())
     shutil.rmtree(partition)
-    with pytest.raises(SourceChangedError, match="went away"):
+    with pytest.raises(SourceChangedError, match="was removed while"):
         read_planned(tasks, request)
 
 

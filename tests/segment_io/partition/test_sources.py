@@ -89,7 +89,7 @@ def test_relative_paths_become_absolute(log_dir, monkeypatch):
         (lambda path: path / "nothing", NotALogDirectoryError, "no such file or directory"),
         (lambda path: path, NotALogDirectoryError, "the directory is empty"),
         (lambda path: path / "*.log", UsageError, "no path matches the pattern"),
-        (lambda path: f"s3://{path}", UsageError, "paths of s3: cannot be read"),
+        (lambda path: f"s3://{path}", UsageError, "s3: paths cannot be read"),
     ],
 )
 def test_what_names_nothing_is_one_sentence_with_what_to_do(make, kind, sentence, tmp_path):
@@ -101,7 +101,7 @@ def test_what_names_nothing_is_one_sentence_with_what_to_do(make, kind, sentence
 
 def test_files_that_are_no_segments_are_told(tmp_path):
     (tmp_path / "data.csv").write_text("a,b\n")
-    with pytest.raises(NotALogDirectoryError, match="the file name is not that of a segment's file"):
+    with pytest.raises(NotALogDirectoryError, match="the file name is not that of a segment file"):
         find_sources([tmp_path / "data.csv"], Fs())
     with pytest.raises(NotALogDirectoryError, match="neither segments nor partitions"):
         find_sources([tmp_path], Fs())

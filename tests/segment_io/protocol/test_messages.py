@@ -174,7 +174,7 @@ def test_a_malformed_message_is_an_error_with_api_version_and_position(name, ver
 
 @pytest.mark.parametrize("version", [-1, 3, 19, 32767])
 def test_a_version_that_does_not_exist_is_an_error_both_ways(version):
-    with pytest.raises(ProtocolError, match=f"FetchRequest has no version {version}, but 4-18"):
+    with pytest.raises(ProtocolError, match=f"FetchRequest has no version {version}; it has 4-18"):
         m.FetchRequest.decode(b"", version)
     with pytest.raises(ProtocolError, match="has no version"):
         m.FetchRequest().encode(version)

@@ -230,7 +230,7 @@ def test_an_offset_that_goes_back_is_a_stop_where_an_entry_would_go_back(tmp_pat
     path = log_of(tmp_path, *batches)
     found = scan(path, index_interval_bytes=0)
     assert (found.good_bytes, found.next_offset) == (3 * len(batches[0]), 7)
-    assert found.stop == "the offset of the batch is not above those before it"
+    assert found.stop == "the offset of the batch is not above the offsets before it"
     whole = scan(path, index_interval_bytes=0, stop_if_offsets_go_back=False)
     assert (whole.good_bytes, whole.next_offset) == (5 * len(batches[0]), 8)
     assert [entry[0] for entry in struct.iter_unpack(">ii", whole.offset_index)] == [5, 6, 7]

@@ -106,6 +106,32 @@ def test_two_consumers_share_the_partitions_and_one_takes_over(server: KafkaServ
     wait_until(lambda: described(server).group_state == "Empty")
 
 
+def test_a_consumer_of_the_new_protocol_is_refused_at_once_and_for_good(server: KafkaServer) -> None:
+    errors: list[confluent.KafkaError] = []
+    consumer = confluent.Consumer(
+        {
+            "bootstrap.servers": str(server.bound),
+            "group.id": "new",
+            "group.protocol": "consumer",
+            "error_cb": errors.append,
+        }
+    )
+    consumer.subscribe(["orders"])
+
+    def is_refused() -> bool:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is not None:
+            errors.append(message.error())
+        return any("ConsumerGroupHeartbeat fatal error" in error.str() for error in errors)
+
+    wait_until(is_refused)
+    consumer.close()
+    with connected(server) as client:
+        answer = client.ask(m.ConsumerGroupHeartbeatRequest(group_id="new", member_id="m"), 1)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert answer.error_message.endswith("set group.protocol=classic")
+
+
 def test_a_static_member_that_restarts_causes_no_rebalance(server: KafkaServer) -> None:
     with member(server, group_instance_id="pod-1") as first:
         with member(server, group_instance_id="pod-2") as second:

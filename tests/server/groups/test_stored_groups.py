@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import uuid
 from pathlib import Path
 
@@ -239,6 +240,39 @@ def test_the_partition_of_a_key_follows_javas_hash_code(key: str, hash_code: int
     expected = 0 if hash_code == -(1 << 31) else abs(hash_code)
     assert coordinator_partition(key, 1 << 31) == expected
     assert coordinator_partition(key, 50) == expected % 50
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_commits_and_removals_leave_what_a_plain_list_of_them_leaves(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    log = CoordinatorLogBuilder(tmp_path)
+    offsets: dict[tuple[str, str, int], int] = {}
+    groups: set[str] = set()
+    for offset in range(400):
+        group, topic, partition = f"g{dice.randrange(3)}", f"t{dice.randrange(2)}", dice.randrange(3)
+        act = dice.random()
+        key, value = offset_key(group, topic, partition), offset_value(offset)
+        if act > 0.97:
+            key = versioned(0, m.LegacyOffsetCommitKey(group=group, topic=topic, partition=partition))
+            value = versioned(0, m.LegacyOffsetCommitValue(offset=offset, metadata="", commit_timestamp=NOW_MS))
+        if act < 0.8 or act > 0.985:
+            log.add(key, value)
+            offsets[group, topic, partition] = offset
+            groups.add(group)
+        elif act < 0.9 or act > 0.97:
+            log.add(key, None)
+            offsets.pop((group, topic, partition), None)
+        elif act < 0.94:
+            log.add(group_key(group), None)
+            groups.discard(group)
+        else:
+            log.add(group_key(group), group_value())
+            groups.add(group)
+    found = log.replay()
+    assert found.keys() == groups
+    for group_id, group in found.items():
+        wanted = {(topic, partition): each for (name, topic, partition), each in offsets.items() if name == group_id}
+        assert offsets_of(group) == wanted
 
 
 def test_a_stored_group_starts_without_kind() -> None:

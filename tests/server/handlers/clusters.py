@@ -36,10 +36,10 @@ def read_only_handlers(catalog: Catalog, timer: Timer, fetch_max_bytes: int) -> 
 
 @contextlib.contextmanager
 def served(
-    *directories: Path, options: CatalogOptions | None = None, fetch_max_bytes: int = 1 << 25
+    *directories: Path, options: CatalogOptions | None = None, fetch_max_bytes: int = 1 << 25, fs: Fs | None = None
 ) -> Iterator[tuple[Client, Catalog]]:
     """Serve log directories until the end of the block; yield a connected client and the catalog."""
-    catalog = open_catalog(directories, options or CatalogOptions(), Fs())
+    catalog = open_catalog(directories, options or CatalogOptions(), fs or Fs())
     with (
         listener(make_handlers=lambda timer: read_only_handlers(catalog, timer, fetch_max_bytes)) as running,
         running.connect() as client,

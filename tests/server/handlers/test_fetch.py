@@ -19,6 +19,7 @@ from sediment.server.read_only.catalog import Catalog
 from tests.logs import LogShape, write_random_log
 from tests.server.handlers.clusters import only, served
 from tests.server.network.listeners import Client
+from tests.server.read_only.faulty_reads import FaultyReads
 from tests.server.read_only.log_dirs import write_checkpoint, write_epochs, write_partition
 from tests.server.read_only.logs import Scan
 from tests.twin.segments import file_batches
@@ -235,3 +236,16 @@ def test_a_segment_that_changes_under_the_server_is_a_storage_error_for_its_offs
         (answer,) = fetch(client, catalog, (0, scan.log_start))
         assert (answer.error_code, data(answer)) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
         assert data(fetch(client, catalog, (0, last.base_offset))[0])
+
+
+def test_a_disk_that_fails_is_a_storage_error_of_its_partition_until_it_is_back(tmp_path: Path) -> None:
+    logs, fs = tmp_path / "logs", FaultyReads()
+    for name in ("t-0", "t-1"):
+        write_partition(logs, name, 5)
+    with served(logs, fs=fs) as (client, catalog):
+        whole = data(fetch(client, catalog, (0, 0))[0])
+        fs.is_broken = True
+        answers = fetch(client, catalog, (0, 0), (1, 0))
+        assert [(each.error_code, data(each)) for each in answers] == [(ErrorCode.KAFKA_STORAGE_ERROR, b"")] * 2
+        fs.is_broken = False
+        assert [data(each) for each in fetch(client, catalog, (0, 0), (1, 0))] == [whole, whole]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
@@ -25,6 +26,30 @@ from tests.waiting import wait_until
 SIZE = 9_000_000
 
 
+class BadSectors(ReadableFile):
+    """A file that can be read up to the middle."""
+
+    __slots__ = ()
+
+    def read(self, position: int, count: int) -> bytes:
+        _check(position, self.path)
+        return super().read(position, count)
+
+    def send(self, target: socket.socket, position: int, count: int) -> int:
+        _check(position, self.path)
+        return super().send(target, position, min(count, SIZE // 2))
+
+
+def _check(position: int, path: Path) -> None:
+    if position >= SIZE // 2:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
+class FailingDisk(Fs):
+    def open_readable(self, path: Path) -> ReadableFile:
+        return BadSectors(path, self.open_to_read(path))
+
+
 class File:
     """A handler of Fetch that answers each requested partition with a slice of a file."""
 
@@ -33,15 +58,14 @@ class File:
         self.content = random.Random(1).randbytes(SIZE)
         self.path.write_bytes(self.content)
         self.promised_bytes = SIZE
+        self.open = Fs().open_readable
 
     def __call__(self, request: Request) -> Any:
         response = m.FetchResponse
         partitions = [
             response.PartitionData(
                 partition_index=each.partition,
-                records=FileSlice(
-                    Fs().open_readable(self.path), each.fetch_offset, self.promised_bytes - each.fetch_offset
-                ),
+                records=FileSlice(self.open(self.path), each.fetch_offset, self.promised_bytes - each.fetch_offset),
             )
             for each in request.message.topics[0].partitions
         ]
@@ -95,6 +119,19 @@ def test_a_file_that_is_shorter_than_promised_closes_the_connection(encryption, 
         assert "truncated while it was read" in caplog.text
         wait_until(lambda: file.descriptors() == 0)
         file.promised_bytes = SIZE
+        with running.connect(encryption[1]) as client:
+            assert hashes_of(client, 0) == [hashlib.sha1(file.content).hexdigest()]
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_response_closes_the_connection(encryption, tmp_path, caplog):
+    file = File(tmp_path)
+    file.open = FailingDisk().open_readable
+    with listener({ApiKey.FETCH: file}, tls=encryption[0]) as running:
+        with running.connect(encryption[1]) as client, pytest.raises(OSError):
+            hashes_of(client, 0)
+        assert "Input/output error" in caplog.text and "the connection was closed" in caplog.text
+        wait_until(lambda: file.descriptors() == 0 and running.server.quotas.total == 0)
+        file.open = Fs().open_readable
         with running.connect(encryption[1]) as client:
             assert hashes_of(client, 0) == [hashlib.sha1(file.content).hexdigest()]
 

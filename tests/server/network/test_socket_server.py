@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import struct
@@ -399,6 +400,32 @@ def test_a_stop_does_not_wait_for_a_handler_that_hangs_or_for_a_peer_that_does_n
         assert time.monotonic() - started < LIMIT_SECONDS / 2
         assert hanging.is_closed()
         gate.open.set()
+
+
+def test_a_handler_that_ends_after_the_stop_writes_into_no_file_that_was_opened_since(tmp_path):
+    """Its response wakes the processor through a descriptor, whose number must not be that of another file by then."""
+    gate = Gate()
+    with listener({ApiKey.HEARTBEAT: gate}) as running:
+        clients = [running.connect() for _ in range(3)]
+        for client in clients:
+            client.send(heartbeat(), 4)
+        wait_until(lambda: gate.entered == 3)
+        running.is_stopped = True
+        running.server.stop_accepting()
+        running.server.stop_reading()
+        running.server.stop(0.1)
+        for client in clients:
+            client.socket.close()
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context((tmp_path / str(number)).open("wb")) for number in range(200)]
+            gate.open.set()
+            wait_until(lambda: not any(map(threading.Thread.is_alive, _handlers())))
+            assert [path.name for path in tmp_path.iterdir() if path.stat().st_size] == []
+            assert len(files) == 200
+
+
+def _handlers() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("data-plane-kafka-request-handler")]
 
 
 def test_threads_have_the_names_of_kafkas():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import shutil
@@ -13,12 +12,13 @@ import pytest
 
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.errors import OffsetOutOfRangeError, OpenFilesLimitError, StorageError
-from sediment.segment_io.fs import Fs, ReadableFile
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.sources import partition_of
 from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
+from tests.server.read_only.faulty_reads import FaultyReads
 from tests.server.read_only.logs import ISOLATIONS, Scan, content, frozen_log
 from tests.twin.segments import file_batches
 
@@ -429,38 +429,6 @@ def test_nothing_is_opened_for_writing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 # --------------------------------------------------------------------------------------------------------------- faults
-class FailingFile(ReadableFile):
-    """A file whose disk fails while the Fs `is_broken`."""
-
-    __slots__ = ("fs",)
-    fs: FaultyReads
-
-    def read_into(self, target: memoryview, position: int) -> int:
-        self.fs.check()
-        return super().read_into(target, position)
-
-
-class FaultyReads(Fs):
-    """The local filesystem, whose reads fail while it `is_broken`; it opens `files_left` more files."""
-
-    def __init__(self) -> None:
-        self.is_broken = False
-        self.files_left = 1 << 20
-
-    def check(self) -> None:
-        if self.is_broken:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def open_readable(self, path: Path) -> ReadableFile:
-        self.check()
-        if self.files_left <= 0:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
-        self.files_left -= 1
-        file = FailingFile(path, self.open_to_read(path))
-        file.fs = self
-        return file
-
-
 def test_a_disk_that_fails_is_a_storage_error_until_it_is_back(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     write_random_log(directory, 1, SHAPES[0])

@@ -1,4 +1,4 @@
-"""Backups by hard links: to the files that a run replaces or deletes, or to all files of partitions that it changes.
+"""Backups by hard links: to the files that a run replaces or deletes, or to all files of the partitions it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
@@ -6,7 +6,8 @@
 
 Invariants: links are durable before the first rename.  A link shares its inode with the file that is removed, and no
 command changes an existing inode, so backups stay unchanged.  Earlier backups are never replaced, and no byte is
-copied.  If several runs link a partition into one directory, the links show its state before the first run.
+copied.  Each run keeps its originals in a folder of its own.  If several runs link a partition into one directory for
+`--keep-before`, the links show the partition before the first run.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.originals.before_mark import make_mark, read_mark
 from sediment.engine.directory.originals.catalogue import (
     DONE,
+    NEW_FILES_FILE,
     Catalogue,
     OriginalFile,
     OriginalPartition,
     catalogue_file,
+    original_file,
+    run_folder,
     segment_file_names,
     write_catalogue,
+    write_new_files,
 )
 from sediment.engine.directory.swap import replaced_files
 from sediment.segment_io.errors import UsageError
@@ -41,6 +46,7 @@ from sediment.segment_io.format.names import (
     RECOVERY_POINT_FILE,
     RUN_TOKEN_FILE,
     SWAP_SUFFIX,
+    SegmentFileKind,
     TopicPartition,
     parse_segment_file,
 )
@@ -69,7 +75,7 @@ def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
         _make_directories(target, fs)
     except OSError as error:
         raise UsageError(
-            f"the directory for the originals cannot be made: {error.strerror}",
+            f"the directory for the originals cannot be created: {error.strerror}",
             path=str(target),
             advice=_OTHER_DIRECTORY,
         ) from error
@@ -88,7 +94,7 @@ def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
         found = next((name for name in _MARKS if fs.exists(above / name)), None)
         if found is not None:
             raise UsageError(
-                f"originals cannot be kept here; {above} is a log directory or shows one, it holds {found}",
+                f"originals cannot be kept here; {above} is a log directory or a link to one, because it holds {found}",
                 path=str(target),
                 advice="name a directory outside all log directories",
             )
@@ -101,13 +107,16 @@ def link_replaced_files(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path,
     Raises:
         UsageError: as `link_files`.
     """
+    return link_files(Path(swap.directory), _replaced_names(swap, fs), target, fs)
+
+
+def _replaced_names(swap: PreparedSwap, fs: Fs) -> list[str]:
     source = Path(swap.directory)
-    names = [name for group in swap.groups if group.parts for name in replaced_files(source, group, fs)]
-    return link_files(swap.partition, source, names, target, fs)
+    return [name for group in swap.groups if group.parts for name in replaced_files(source, group, fs)]
 
 
-def link_files(partition: TopicPartition, source: Path, names: Sequence[str], target: Path, fs: Fs) -> tuple[Path, ...]:
-    """Link files of the directory `source` into target/<topic-partition>, durably; return the links.
+def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tuple[Path, ...]:
+    """Link files of the partition directory `source` into target/<its name>, durably; return the links.
 
     A second call for the same files changes nothing.
 
@@ -116,7 +125,7 @@ def link_files(partition: TopicPartition, source: Path, names: Sequence[str], ta
     """
     if not names:
         return ()
-    folder = target / str(partition)
+    folder = target / source.name
     _make_directories(folder, fs)
     links = []
     for name in names:
@@ -125,10 +134,10 @@ def link_files(partition: TopicPartition, source: Path, names: Sequence[str], ta
         except FileExistsError as error:
             if not (source / name).samefile(folder / name):
                 raise UsageError(
-                    "originals of an earlier run are kept under this name",
-                    partition=str(partition),
+                    "other originals are kept under this name",
+                    partition=source.name,
                     path=str(folder / name),
-                    advice="name another directory with --keep-originals",
+                    advice="run once for each log directory if they hold the same partition",
                 ) from error
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -148,7 +157,9 @@ class BackupLinks:
 
     def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:
         self._target = target
+        self._folder = run_folder(target, catalogue.run_id)
         self._catalogue = catalogue
+        self._new: dict[Path, tuple[OriginalFile, ...]] = {}
         self._fs = fs
 
     @property
@@ -164,26 +175,36 @@ class BackupLinks:
         """
         write_catalogue(self._catalogue, self._target, self._fs)
 
-    def keep(self, partition: TopicPartition, source: Path, names: Sequence[str]) -> None:
-        """Link files of a partition for this run, as `link_files` does.
+    def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
+        """Link files of the partition directory `source` for this run, as `link_files` does.
+
+        `new_files` are the files that replace them, as they will be; their list is durable too.
 
         Raises:
             UsageError: as `link_files`.
         """
-        link_files(partition, source, names, self._target, self._fs)
+        link_files(source, names, self._folder, self._fs)
+        if new_files:
+            _make_directories(self._folder / source.name, self._fs)
+            write_new_files(self._folder / source.name, new_files, self._fs)
+            self._new[source] = tuple(new_files)
 
     def keep_swap(self, swap: PreparedSwap) -> None:
         """Link the files that a swap replaces for this run, as `link_replaced_files` does.
 
         Raises:
             UsageError: as `link_files`.
+            OSError: a part is missing.
         """
-        link_replaced_files(swap, self._target, self._fs)
+        source = Path(swap.directory)
+        # A rename changes neither inode nor time of a file.
+        new = [original_file(source / part.part_name, name=part.final_name) for part in swap.parts()]
+        self.keep(source, _replaced_names(swap, self._fs), new)
 
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
-        `statuses` are by log directory and partition.  A file that is still in place loses its link, unless its
+        `statuses` are keyed by log directory and partition.  A file that is still in place loses its link, unless its
         directory holds an interrupted replacement: the next start completes that and removes the file.
 
         Raises:
@@ -191,39 +212,52 @@ class BackupLinks:
         """
         ended = [self._ended(each, statuses) for each in self._catalogue.partitions]
         changed = tuple(each for each in ended if each.files or each.new_files)
-        if not changed:
+        path = None
+        if changed:
+            done = replace(self._catalogue, partitions=changed, state=DONE, finished_ms=finished_ms)
+            path = write_catalogue(done, self._target, self._fs)
+        for planned in self._catalogue.partitions:
+            self._fs.unlink(self._folder / planned.partition / NEW_FILES_FILE, missing_ok=True)
+            _remove_if_empty(self._folder / planned.partition, self._fs)
+        _remove_if_empty(self._folder, self._fs)
+        if path is None:
             self._fs.unlink(self.path)
-            return None
-        done = replace(self._catalogue, partitions=changed, state=DONE, finished_ms=finished_ms)
-        return write_catalogue(done, self._target, self._fs)
+        return path
 
     def _ended(self, planned: OriginalPartition, statuses: Mapping[tuple[str, str], str]) -> OriginalPartition:
-        source, folder = Path(planned.log_dir, planned.partition), self._target / planned.partition
-        stays = not _is_replacement_open(source, self._fs)
+        source, folder = Path(planned.log_dir, planned.partition), self._folder / planned.partition
+        is_open = _is_replacement_open(source, self._fs)
         removed = []
         for file in planned.files:
             if not _is_same(folder / file.name, file):
                 continue
-            if stays and _is_same(source / file.name, file):
+            if not is_open and _is_same(source / file.name, file):
                 self._fs.unlink(folder / file.name)
             else:
                 removed.append(file)
-        if not removed:
-            with suppress(OSError):
-                self._fs.remove_directory(folder)
+        names = {file.name for file in removed}
+        logs = tuple(file for file in planned.files if file.name.endswith(SegmentFileKind.LOG))
         return replace(
             planned,
             files=tuple(removed),
-            new_files=self._new_files(planned, source),
+            new_files=self._new.get(source, ()) if is_open else self._new_files(planned, source),
+            unchanged=(*planned.unchanged, *(file for file in logs if file.name not in names)),
             status=statuses.get((planned.log_dir, planned.partition)),
         )
 
-    def _new_files(self, planned: OriginalPartition, source: Path) -> tuple[str, ...]:
-        if planned.new_files is not None:
-            return tuple(name for name in planned.new_files if self._fs.exists(source / name))
+    def _new_files(self, planned: OriginalPartition, source: Path) -> tuple[OriginalFile, ...]:
         before = {file.name: file for file in planned.files}
-        names = segment_file_names(source, self._fs)
-        return tuple(name for name in names if name not in before or not _is_same(source / name, before[name]))
+        if planned.new_files is not None:
+            names = [file.name for file in planned.new_files if self._fs.exists(source / file.name)]
+        else:
+            names = segment_file_names(source, self._fs)
+        new = [name for name in names if name not in before or not _is_same(source / name, before[name])]
+        return tuple(original_file(source / name) for name in new)
+
+
+def _remove_if_empty(folder: Path, fs: Fs) -> None:
+    with suppress(OSError):
+        fs.remove_directory(folder)
 
 
 def _is_replacement_open(source: Path, fs: Fs) -> bool:
@@ -255,7 +289,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
         raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
-    # A run that was killed here had changed nothing yet, but its links may be outdated by now.
+    # A run that was killed at this point had changed nothing yet, but its links may be outdated by now.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)

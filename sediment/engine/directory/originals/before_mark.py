@@ -3,8 +3,8 @@
 A run links only the partitions that it changes.  The mark distinguishes an unchanged partition from one whose links are
 missing.
 
-Format: one JSON object with `log_dir`, and with `partitions`, a fingerprint for each name.  In earlier versions the
-mark was the path alone.
+Format: one JSON object with `log_dir` and `partitions`, a fingerprint for each name.  In earlier versions the mark was
+only the path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BeforeMark:
 
 
 def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
-    """Return the mark of `log_dir` as it is now; no other process may write to it."""
+    """Return the mark for the present state of `log_dir`; no other process may write to the directory."""
     try:
         sources = find_sources([log_dir], fs)
     except NotALogDirectoryError:

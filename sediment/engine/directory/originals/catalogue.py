@@ -1,49 +1,68 @@
-"""The catalogue of a run that keeps originals: one JSON file, with which the state before the run can be restored.
+"""The catalogue of a run that keeps originals: a JSON file from which the state before the run can be restored.
 
-    catalogue         1, the version of this format
+    DIR/catalogue-RUN.json     the catalogue
+    DIR/RUN/TOPIC-N/FILE       the originals of that run
+    DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace them
+
+    catalogue         2, the version of this format
     state             planned, or done once the run has ended
     run_id, command, arguments, now_ms
+    restores          the run that this run undoes; null unless the command is restore
     started, started_ms, finished_ms      UTC and milliseconds since the epoch; finished_ms is null while planned
     log_dirs          path, checkpoint_files (those that exist), clean_shutdown
-    partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files
+    partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files,
+                      unchanged
 
-`checkpoints` has the partition's offset in each checkpoint file before the run; null: the file has no entry for it.
-`leader_epochs` is the content of leader-epoch-checkpoint before the run; null: there was none.  A file has name,
-size_bytes, mtime_ns and inode.  `new_files` are segment files that the run made; null while planned: not known.
+`checkpoints` has the partition's offset in each checkpoint file before the run, or null if the file has no entry for
+it.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if it did not exist.  A file has
+name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are segment files that the run
+made; they are null while planned.  `unchanged` are the other logs.  So the logs were `files` and `unchanged` before the
+run, and `new_files` and `unchanged` after it.
 
 Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
-that may be removed; a removed file has a link with the same inode in the catalogue's directory.  Once `done`, it lists
-exactly the removed files.
+that may be removed; a removed file has a link with the same inode in the run's folder, and files that replace it are
+durably listed in `new-files.json` before their first rename.  Once `done`, it lists exactly the removed files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
+    SegmentFileKind,
     TopicPartition,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
-CATALOGUE_VERSION = 1
+CATALOGUE_VERSION = 2
 PLANNED = "planned"
 DONE = "done"
+ERASE = "erase"
+NEW_FILES_FILE = "new-files.json"
+"""File in the folder of a partition; it lists the files that replace the originals until the run has ended."""
+
+_CATALOGUE_FILE = re.compile(r"catalogue-([0-9A-Za-z_-]{1,100})\.json")
+_FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:
-    """A file as it is before the run; `mtime_ns` counts from the epoch."""
+    """A file of a partition; `mtime_ns` counts from the epoch.  Inode 0: the run had not made it yet."""
 
     name: str
     size_bytes: int
@@ -62,14 +81,15 @@ class OriginalLogDir:
 
 @dataclass(frozen=True, slots=True)
 class OriginalPartition:
-    """A partition before the run, and the outcome: `status` and `new_files` are None while planned and not known."""
+    """A partition before the run, and the outcome: `status` and `new_files` are None while planned."""
 
     partition: str
     log_dir: str
     checkpoints: Mapping[str, int | None]
     leader_epochs: str | None
     files: tuple[OriginalFile, ...]
-    new_files: tuple[str, ...] | None
+    new_files: tuple[OriginalFile, ...] | None
+    unchanged: tuple[OriginalFile, ...] = ()
     status: str | None = None
 
 
@@ -86,6 +106,12 @@ class Catalogue:
     partitions: tuple[OriginalPartition, ...]
     state: str = PLANNED
     finished_ms: int | None = None
+    restores: str | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """True if the run has ended."""
+        return self.state == DONE
 
 
 def catalogue_file(target: Path, run_id: str) -> Path:
@@ -93,6 +119,12 @@ def catalogue_file(target: Path, run_id: str) -> Path:
     return target / f"catalogue-{run_id}.json"
 
 
+def run_folder(target: Path, run_id: str) -> Path:
+    """Return the folder with the originals of run `run_id` in a directory of originals."""
+    return target / run_id
+
+
+# ---------------------------------------------------------------------------------------------------------------- write
 def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
     """Write or replace the catalogue of a run, durably; return its path.
 
@@ -106,9 +138,14 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
     return path
 
 
+def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
+    """Write the list of the files that replace the originals in `folder`, durably."""
+    fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
+
+
 def log_dir_before(log_dir: Path, checkpoints: LogDirCheckpoints) -> OriginalLogDir:
     """Return the entry of a log directory with these `checkpoints`."""
-    names = (name for name, offsets in _by_file(checkpoints).items() if offsets is not None)
+    names = (name for name, offsets in offsets_by_file(checkpoints).items() if offsets is not None)
     return OriginalLogDir(str(log_dir), tuple(names), checkpoints.clean_shutdown)
 
 
@@ -126,13 +163,16 @@ def partition_before(
         OSError: a file is missing or cannot be read.
     """
     epochs = directory / LEADER_EPOCH_FILE
+    listed = frozenset(names)
+    logs = [name for name in segment_file_names(directory, fs) if name.endswith(SegmentFileKind.LOG)]
     return OriginalPartition(
-        partition=str(partition),
+        partition=directory.name,
         log_dir=str(directory.parent),
-        checkpoints={name: (offsets or {}).get(partition) for name, offsets in _by_file(checkpoints).items()},
+        checkpoints={name: (offsets or {}).get(partition) for name, offsets in offsets_by_file(checkpoints).items()},
         leader_epochs=fs.read_bytes(epochs).decode(errors="surrogateescape") if fs.exists(epochs) else None,
-        files=tuple(_file(directory / name) for name in names),
-        new_files=None if new_files is None else tuple(new_files),
+        files=tuple(original_file(directory / name) for name in names),
+        new_files=None if new_files is None else tuple(OriginalFile(name, 0, 0, 0) for name in new_files),
+        unchanged=tuple(original_file(directory / name) for name in logs if name not in listed),
     )
 
 
@@ -142,15 +182,131 @@ def segment_file_names(directory: Path, fs: Fs) -> list[str]:
     return [name for name, found in parsed if found is not None and not found.state]
 
 
-def _file(path: Path) -> OriginalFile:
+def original_file(path: Path, *, name: str | None = None) -> OriginalFile:
+    """Return the file at `path`, under the name that it has or will have.
+
+    Raises:
+        OSError: it is missing.
+    """
     status = path.stat()
-    return OriginalFile(path.name, status.st_size, status.st_mtime_ns, status.st_ino)
+    return OriginalFile(name or path.name, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _by_file(checkpoints: LogDirCheckpoints) -> dict[str, Mapping[TopicPartition, int] | None]:
+def offsets_by_file(checkpoints: LogDirCheckpoints) -> dict[str, Mapping[TopicPartition, int] | None]:
+    """Return the offsets of each checkpoint file by its name; None: the file does not exist."""
     return {
         CLEANER_FILE: checkpoints.first_dirty,
         LOG_START_FILE: checkpoints.log_start,
         RECOVERY_POINT_FILE: checkpoints.recovery_point,
         HIGH_WATERMARK_FILE: checkpoints.high_watermark,
     }
+
+
+# ----------------------------------------------------------------------------------------------------------------- read
+def run_ids(target: Path, fs: Fs) -> list[str]:
+    """Return the ids of the runs that have a catalogue in `target`."""
+    found = (_CATALOGUE_FILE.fullmatch(entry.name) for entry in fs.scan(target) if entry.is_file)
+    return [match[1] for match in found if match is not None]
+
+
+def read_catalogue(target: Path, run_id: str, fs: Fs) -> Catalogue:
+    """Return the catalogue of a run; while it is planned, `new_files` are those of `new-files.json`.
+
+    Raises:
+        CorruptDataError: it is malformed, or of another version.
+        OSError: it cannot be read.
+    """
+    path = catalogue_file(target, run_id)
+    catalogue: Catalogue = _parsed(path, _catalogue, fs)
+    if catalogue.run_id != run_id:
+        raise _malformed(path, f"it belongs to run {catalogue.run_id!r}")
+    if catalogue.is_done:
+        return catalogue
+    folder = run_folder(target, run_id)
+    return replace(catalogue, partitions=tuple(_with_new_files(each, folder, fs) for each in catalogue.partitions))
+
+
+def _with_new_files(planned: OriginalPartition, folder: Path, fs: Fs) -> OriginalPartition:
+    path = folder / planned.partition / NEW_FILES_FILE
+    if not fs.exists(path):
+        return planned
+    return replace(planned, new_files=_parsed(path, _files, fs))
+
+
+def _parsed(path: Path, parse: Any, fs: Fs) -> Any:
+    try:
+        return parse(json.loads(fs.read_bytes(path)))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _malformed(path, str(error)) from error
+
+
+def _malformed(path: Path, what: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"this is not a catalogue of originals of version {CATALOGUE_VERSION}: {what}",
+        path=str(path),
+        advice="put its files back by hand, or remove them",
+    )
+
+
+def _catalogue(fields: Mapping[str, Any]) -> Catalogue:
+    if fields["catalogue"] != CATALOGUE_VERSION or fields["state"] not in (PLANNED, DONE):
+        raise ValueError(f"version {fields['catalogue']!r}, state {fields['state']!r}")
+    return Catalogue(
+        run_id=_text(fields["run_id"]),
+        command=_text(fields["command"]),
+        arguments=tuple(map(_text, fields["arguments"])),
+        now_ms=_count(fields["now_ms"]),
+        started_ms=_count(fields["started_ms"]),
+        log_dirs=tuple(
+            OriginalLogDir(
+                _text(each["path"]), tuple(map(_text, each["checkpoint_files"])), bool(each["clean_shutdown"])
+            )
+            for each in fields["log_dirs"]
+        ),
+        partitions=tuple(map(_partition, fields["partitions"])),
+        state=fields["state"],
+        finished_ms=None if fields["finished_ms"] is None else _count(fields["finished_ms"]),
+        restores=None if fields["restores"] is None else _text(fields["restores"]),
+    )
+
+
+def _partition(fields: Mapping[str, Any]) -> OriginalPartition:
+    name = _text(fields["partition"])
+    if not _FOLDER.fullmatch(name) or name.startswith("."):
+        raise ValueError(f"{name!r} is not a partition")
+    return OriginalPartition(
+        partition=name,
+        log_dir=_text(fields["log_dir"]),
+        checkpoints={
+            _text(file): None if offset is None else _count(offset) for file, offset in fields["checkpoints"].items()
+        },
+        leader_epochs=None if fields["leader_epochs"] is None else _text(fields["leader_epochs"]),
+        files=_files(fields["files"]),
+        new_files=None if fields["new_files"] is None else _files(fields["new_files"]),
+        unchanged=_files(fields["unchanged"]),
+        status=None if fields["status"] is None else _text(fields["status"]),
+    )
+
+
+def _files(entries: Iterable[Mapping[str, Any]]) -> tuple[OriginalFile, ...]:
+    """Parse files; a name that leads out of its folder, or is not that of a segment file, is an error."""
+    found = []
+    for entry in entries:
+        parsed = parse_segment_file(_text(entry["name"]))
+        if parsed is None or parsed.state:
+            raise ValueError(f"{entry['name']!r} is not a segment file")
+        numbers = (_count(entry[name]) for name in ("size_bytes", "mtime_ns", "inode"))
+        found.append(OriginalFile(entry["name"], *numbers))
+    return tuple(found)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not -INT64_MAX <= value < 1 << 64:
+        raise TypeError(f"{value!r} is not a number")
+    return value

@@ -19,7 +19,7 @@ LATEST_TIERED_TIMESTAMP = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 
 NOT_KNOWN = -1
-"""Stands for an unknown location, offset or time."""
+"""An unknown location, offset or time."""
 
 
 class Isolation(Enum):
@@ -69,7 +69,7 @@ class FetchedData:
 
 @dataclass(frozen=True, slots=True)
 class TimestampOffsetEpoch:
-    """A record by its timestamp; -1 stands for no timestamp, offset or leader epoch."""
+    """A record by its timestamp; -1 means that the timestamp, offset or leader epoch is unknown."""
 
     timestamp_ms: int
     offset: int

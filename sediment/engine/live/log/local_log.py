@@ -81,7 +81,7 @@ class LocalLog:
         self.failure: str | None = None
         self.is_closed = False
         self.truncations = 0
-        """Truncations so far; a flush that began before one leaves the recovery point alone."""
+        """Number of truncations; a flush that began before a truncation does not change the recovery point."""
         self._on_failure = on_failure
         self._draw_jitter_ms = draw_jitter_ms
         self._verify_transactions = verify_transactions
@@ -115,9 +115,9 @@ class LocalLog:
 
     @contextmanager
     def changing_files(self) -> Iterator[None]:
-        """Guard a change of several steps: first check that the files that it opens are within the limit of open files.
+        """Guard a change of several steps; first check that the files it opens stay within the limit of open files.
 
-        If other threads take the descriptors meanwhile, the log goes offline, because the state of its files is then
+        If other threads use up the descriptors meanwhile, the log goes offline, because the state of its files is then
         unknown.  Its directory stays online.
         """
         self.fs.require_descriptors(SPARE_DESCRIPTORS)
@@ -157,7 +157,7 @@ class LocalLog:
 
     def go_offline(self, reason: str) -> None:
         """Refuse every further call with StorageError; keep the first reason, and wait for no lock."""
-        # Only the text: the traceback of an error would keep the files of its frames open.
+        # Only the text is kept, because the traceback of an error would keep the files of its frames open.
         self.failure = self.failure or reason
 
     def _offline_error(self, reason: str) -> StorageError:
@@ -183,7 +183,7 @@ class LocalLog:
         self.producers.on_high_watermark(self.offsets.high_watermark)
 
     def start_at(self, offset: int) -> bool:
-        """Raise the log start to `offset`; return False if it is already there or above."""
+        """Raise the log start to `offset`; return False if it is already at `offset` or above."""
         if offset <= self.offsets.log_start:
             return False
         self.offsets = self.offsets.started_at(offset)
@@ -212,7 +212,7 @@ class LocalLog:
         )
 
     def add_segment(self, base_offset: int) -> Segment:
-        """Create an empty segment, which becomes the active one; its indexes come with the first append."""
+        """Create an empty segment, which becomes the active one; the first append creates its indexes."""
         segment = self.segment(base_offset, size_bytes=0, now_ms=self.clock(), is_new=True)
         segment.create(like=self.directory, preallocated_bytes=self._preallocated_bytes())
         self.segments.add(segment)
@@ -246,7 +246,7 @@ class LocalLog:
 
     # -------------------------------------------------------------------------------------------------------- producers
     def set_producers(self, state: ProducerState) -> None:
-        """Replace the producers by those of `state`."""
+        """Replace the producers with those of `state`."""
         self.producers = LogProducers(
             state,
             expiration_ms=self.config.compaction.producer_id_expiration_ms,

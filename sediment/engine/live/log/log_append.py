@@ -1,7 +1,7 @@
 """Appending to a live log (kafka-log 04 §1 to §3).
 
     1  read_batches     check sizes and checksums, without the lock
-    2  validate         assign offsets and timestamps, or check given ones
+    2  validate         assign offsets and timestamps, or check those given
     3  producers.check  refuse old epochs, gaps in sequences, unverified transactions; recognise duplicates
     4  roll             if the active segment is full
     5  write            leader epochs, batches, producers, log end; flush after flush.messages
@@ -87,7 +87,7 @@ def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo
     try:
         log.check_usable()
         buffers = _THREAD_LOCAL.buffers
-        # Without the lock: checksums are most of the work of a large append.
+        # Without the lock, because checksums are most of the work of a large append.
         batches = read_batches(
             records,
             buffers,
@@ -174,7 +174,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
             if flushes:
                 flush_locked(log, log_end)
     else:
-        # Every file that is needed below is open.
+        # Every file that the next steps need is open.
         _store(log, batches, log_end, update)
     return AppendInfo(
         first_offset if request.origin.assigns_offsets or _has_first_offset(batches) else NO_OFFSET,
@@ -213,7 +213,7 @@ def _has_first_offset(batches: Batches) -> bool:
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:
-    """Return the first offset of an append; that of a compressed message of magic 0 or 1 is inside the message."""
+    """Return the first offset of an append; for a compressed message of magic 0 or 1 it is inside the message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

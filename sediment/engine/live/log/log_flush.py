@@ -1,7 +1,7 @@
 """Flushing a live log: make segments durable, then raise the recovery point (kafka-log 04 §7).
 
-Invariants: the recovery point rises only after every file below it was synced; a truncation during a flush keeps the
-recovery point that it set.
+Invariants: the recovery point rises only after every file below it was synced; the recovery point that a truncation
+sets is not changed by a flush in progress.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _sync(log: LocalLog, files: Sequence[OpenFile], has_new_names: bool) -> None
     for file in files:
         file.sync()
     if has_new_names:
-        # Under the lock the directory is neither renamed nor deleted.
+        # While the lock is held, the directory is neither renamed nor deleted.
         with log.lock:
             if not log.is_closed:
                 log.fs.sync_directory(log.directory)

@@ -34,12 +34,12 @@ class LogOffsets:
             raise UsageError(
                 f"log start {self.log_start}, high watermark {self.high_watermark}, recovery point "
                 f"{self.recovery_point} and log end {self.log_end} are out of order",
-                advice="keep log start, high watermark and log end ascending and the recovery point within the log",
+                advice="keep log start, high watermark and log end ascending, and the recovery point within the log",
             )
 
     @classmethod
     def within(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
-        """Return the offsets with high watermark and recovery point moved to the nearest offset within the log."""
+        """Return the offsets, with high watermark and recovery point moved into the range of the log."""
         return cls(log_start, min(max(high_watermark, log_start), log_end), min(recovery_point, log_end), log_end)
 
     def appended_to(self, log_end: int) -> LogOffsets:
@@ -56,7 +56,7 @@ class LogOffsets:
         return LogOffsets(self.log_start, self.high_watermark, recovery_point, self.log_end)
 
     def truncated_to(self, offset: int) -> LogOffsets:
-        """Return the offsets after a truncation to `offset`; unchanged if the log already ends there or below."""
+        """Return the offsets after a truncation to `offset`; unchanged if the log already ends at `offset` or below."""
         if offset >= self.log_end:
             return self
         return LogOffsets.within(min(self.log_start, offset), self.high_watermark, self.recovery_point, offset)
@@ -71,7 +71,7 @@ class LogOffsets:
         return LogOffsets.within(log_start, self.high_watermark, self.recovery_point, offset)
 
     def started_at(self, offset: int) -> LogOffsets:
-        """Return the offsets after the log start rose to `offset`; the recovery point rises to it too.
+        """Return the offsets after the log start rose to `offset`; a lower recovery point rises to `offset` too.
 
         Raises:
             UsageError: `offset` is above the high watermark.

@@ -40,7 +40,7 @@ from sediment.segment_io.segment.record_times import FoundRecord
 def read(
     log: LocalLog, start_offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
 ) -> FetchedData:
-    """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next one with data.
+    """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next segment with data.
 
     Raises:
         OffsetOutOfRangeError: `start_offset` is outside the log.
@@ -99,7 +99,7 @@ def _end_position(log: LocalLog, segment: Segment, limit: int) -> int:
 def first_unstable_offset(log: LocalLog) -> int | None:
     """Return the first offset of a transaction that is open or whose marker is not below the high watermark.
 
-    For a transaction that began below the log start, it is the offset of the batch that a read of the log start finds.
+    For a transaction that began below the log start, return the offset of the batch that a read of the log start finds.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()
@@ -165,7 +165,7 @@ def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
-    """Return the segments in their present state; for the active one, count written bytes only, not reserved ones."""
+    """Return the segments in their present state; reserved bytes of the active segment do not count."""
     with log.locked():
         found = list_log(log.partition, log.directory, log.fs).segments
         sizes = log.segments.sizes_bytes()

@@ -36,7 +36,7 @@ def replace_segments(log: LocalLog, swap: PreparedSwap, before_group: Callable[[
             if replaced is not None:
                 _open_replacements(log, replaced)
                 held.close()
-                # A waiting thread gets the lock only if this one pauses.
+                # A waiting thread gets the lock only if this thread pauses.
                 time.sleep(_LOCK_YIELD_SECONDS)
             if before_group is not None:
                 before_group()

@@ -12,11 +12,11 @@ from sediment.segment_io.errors import InvalidTopicError, OffsetOutOfRangeError,
 from sediment.segment_io.format.names import INTERNAL_TOPICS
 
 HIGH_WATERMARK = -1
-"""The offset in a DeleteRecords request that stands for the high watermark."""
+"""The offset in a DeleteRecords request that means the high watermark."""
 
 
 def maybe_increment_log_start_offset(log: LocalLog, offset: int) -> bool:
-    """Raise the log start to `offset`; False if it is there or above already.
+    """Raise the log start to `offset`; return False if it is already at `offset` or above.
 
     Raises:
         OffsetOutOfRangeError: `offset` is above the high watermark.
@@ -41,7 +41,7 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
         OffsetOutOfRangeError: the offset is below -1 or above the high watermark.
     """
     if log.partition.topic in INTERNAL_TOPICS:
-        raise InvalidTopicError("records of a topic of the broker cannot be deleted", partition=str(log.partition))
+        raise InvalidTopicError("records of an internal topic cannot be deleted", partition=str(log.partition))
     with log.locked():
         if log.config.compacts and not log.config.retention.deletes:
             raise PolicyViolationError(

@@ -1,4 +1,4 @@
-"""Rolling a live log: when and how the active segment ends and the next one begins (kafka-log 04 §6)."""
+"""Rolling a live log: the end of the active segment and the beginning of the next one (kafka-log 04 §6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SNAPSHOT = SegmentFileKind.SNAPSHOT
 def should_roll(
     active: Segment, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
 ) -> bool:
-    """Return True if an append to the segment `active` has to begin the next one.
+    """Return True if an append has to begin a segment after `active`.
 
     Source: kafka-log 04 §6.
     """
@@ -50,7 +50,7 @@ def roll(log: LocalLog, expected_offset: int) -> int:
     The caller holds the lock.  An empty active segment with that base offset is replaced.
 
     Raises:
-        UsageError: the active segment begins there or above and is not empty.
+        UsageError: the active segment begins at this offset or above and is not empty.
     """
     base_offset = max(expected_offset, log.offsets.log_end)
     old = log.segments.active
@@ -58,7 +58,7 @@ def roll(log: LocalLog, expected_offset: int) -> int:
         log.remove_segments([old.base_offset], snapshots=False)
     elif base_offset <= old.base_offset:
         raise UsageError(
-            f"a segment cannot begin at {base_offset}, the active one begins at {old.base_offset}",
+            f"a segment cannot begin at {base_offset}, because the active one begins at {old.base_offset}",
             partition=str(log.partition),
         )
     else:
@@ -77,7 +77,7 @@ def _remove_stray_files(log: LocalLog, base_offset: int) -> None:
 
 
 def _flush_rolled(log: LocalLog, base_offset: int) -> None:
-    """Make the snapshot of a roll and the segments below the new one durable, in the background."""
+    """Make the snapshot of a roll and all segments below the new one durable, in the background."""
     if log.is_closed or log.failure is not None:
         return
     try:

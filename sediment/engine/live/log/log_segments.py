@@ -1,10 +1,11 @@
 """The segments of a live log in their order, and searches for an offset or a time in them.
 
 Invariants
-* The segments ascend by base offset and the last one is active; there is always one, except while a log is emptied.
+* The segments ascend by base offset, and the last one is active.  At least one segment exists, except while a log is
+  emptied.
 * Nothing here writes to a file; a removed segment has released its files.
 * After the first read of committed data, every segment with aborted transactions is known, so a read of a log without
-  transactions looks at one segment only.
+  transactions searches only one segment.
 
 Source: kafka-log 04 §8, §9.
 """
@@ -63,7 +64,7 @@ class LogSegments:
         return {base_offset: segment.size_bytes for base_offset, segment in self._segments.items()}
 
     def states(self) -> tuple[SegmentState, ...]:
-        """Return the segments as retention sees them."""
+        """Return the segments in the form that retention needs."""
         return tuple(SegmentState(s.base_offset, s.size_bytes, s.largest_timestamp_ms) for s in self)
 
     # ----------------------------------------------------------------------------------------------------------- change
@@ -79,7 +80,7 @@ class LogSegments:
         self._reorder()
 
     def replace(self, base_offsets: Iterable[int], replacements: Iterable[Segment]) -> None:
-        """Replace segments by others, and release the files of the old ones."""
+        """Replace segments with others, and release the files of the old ones."""
         self._discard(base_offsets)
         added = {segment.base_offset: segment for segment in replacements}
         self._segments.update(added)

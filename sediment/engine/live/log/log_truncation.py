@@ -1,4 +1,4 @@
-"""Truncating a live log: to an offset, or to nothing (kafka-log 04 §10).
+"""Truncation of a live log: to an offset, or of the whole log (kafka-log 04 §10).
 
 1  new offsets are computed, which checks them before a file changes
 2  segments above the offset are removed, the last one first
@@ -17,7 +17,7 @@ from sediment.segment_io.partition.producer_state import ProducerState
 
 
 def truncate_to(log: LocalLog, offset: int) -> bool:
-    """Truncate the log, under its lock, to end at `offset`; return False if it already ends there or below."""
+    """Truncate the log, under its lock, to end at `offset`; return False if it already ends at `offset` or below."""
     if offset >= log.offsets.log_end:
         log.put_epochs(truncate_from_end(log.epochs, log.offsets.log_end))
         return False

@@ -9,7 +9,7 @@
 Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
 * An append is checked as a whole before anything changes; a refused append leaves no trace, not even a roll.
-* The segments ascend and the last one is active; there is always one.
+* The segments ascend and the last one is active; at least one exists.
 * After a disk failure the log is offline: nothing more is written, every call raises StorageError, and `on_failure` was
   called once.
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
@@ -125,8 +125,8 @@ class PartitionLog:
 
         `clock` gives milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
         offline.  `random_jitter(n)` draws from 0 … n - 1.  `verify_transactions` is
-        `transaction.partition.verification.enable`.  A `topic_id` is written to a partition.metadata without one.
-        After a crash `recovery_threads` threads verify segments.
+        `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata if the file is
+        missing.  After a crash `recovery_threads` threads verify segments.
 
         Raises:
             CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: as `load_log`.
@@ -217,7 +217,8 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not below the high watermark.
 
-        For a transaction that began below the log start, the offset of the batch that a read of the log start finds.
+        For a transaction that began below the log start, it is the offset of the batch that a read of the log start
+        finds.
         """
         return log_reader.first_unstable_offset(self._log)
 
@@ -272,11 +273,11 @@ class PartitionLog:
             return () if producer is None else producer.batches
 
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments in their present state; only written bytes of the active one count, not reserved ones."""
+        """Return the segments in their present state; reserved bytes of the active segment do not count."""
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
-        """Return the segments as retention sees them."""
+        """Return the segments in the form that retention needs."""
         with self._log.locked():
             return self._log.segments.states()
 
@@ -330,7 +331,7 @@ class PartitionLog:
         return log_append.append(self._log, records, request)
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo:
-        """Append batches that already have offsets, up to the first one with a leader epoch above `leader_epoch`.
+        """Append batches that already have offsets, up to the first batch with a leader epoch above `leader_epoch`.
 
         Raises:
             UnexpectedAppendOffsetError: they begin below the log end offset.
@@ -344,7 +345,7 @@ class PartitionLog:
     ) -> VerificationGuard | None:
         """Return a guard for appending the first batch of a transaction; None if the transaction is already open.
 
-        `sequence` is that of the batch; `supports_epoch_bump` is True for a client with transaction version 2.
+        `sequence` is the batch's base sequence; `supports_epoch_bump` is True for a client with transaction version 2.
 
         Raises:
             InvalidProducerEpochError: a later epoch of that producer was seen.
@@ -362,7 +363,7 @@ class PartitionLog:
             self._log.producers.remove_expired(self._clock())
 
     def has_late_transaction(self) -> bool:
-        """Return True if a transaction is open longer than the largest allowed timeout."""
+        """Return True if a transaction has been open longer than the largest allowed timeout."""
         with self.lock:
             return self._log.producers.has_late_transaction(self._clock(), self.config.transaction_max_timeout_ms)
 
@@ -389,10 +390,10 @@ class PartitionLog:
 
     # --------------------------------------------------------------------------------------------------- roll and flush
     def roll(self, expected_next_offset: int | None = None) -> int:
-        """Begin a new segment at the log end, or at `expected_next_offset` if that is above; return its base.
+        """Begin a new segment at the log end, or at `expected_next_offset` if that is above; return its base offset.
 
         Raises:
-            UsageError: a segment that is not empty begins there.
+            UsageError: a segment that is not empty begins at that offset.
 
         Source: kafka-log 04 §6.
         """
@@ -419,7 +420,7 @@ class PartitionLog:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark to `offset`, or to the nearest offset within the log; return it.
 
-        This can lower it.  Call `maybe_increment_high_watermark` after an append.
+        This can lower the high watermark.  After an append, call `maybe_increment_high_watermark` instead.
 
         Source: Kafka's UnifiedLog.updateHighWatermark.
         """
@@ -428,7 +429,7 @@ class PartitionLog:
             return self._log.offsets.high_watermark
 
     def maybe_increment_high_watermark(self, offset: int | None = None) -> bool:
-        """Raise the high watermark to `offset`, by default to the log end; return False if it is already there.
+        """Raise the high watermark to `offset`, by default to the log end; return False if it is already that high.
 
         The default is right for a log without other replicas, and safe with any number of appending threads.
 
@@ -449,7 +450,7 @@ class PartitionLog:
             return True
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start to `offset`; return False if it is already there or above.
+        """Raise the log start to `offset`; return False if it is already at `offset` or above.
 
         The files stay until `delete_old_segments`.
 
@@ -467,7 +468,7 @@ class PartitionLog:
 
         Raises:
             InvalidTopicError: the topic belongs to the broker.
-            PolicyViolationError: the topic is compacted and nothing else.
+            PolicyViolationError: the topic is compacted only.
             OffsetOutOfRangeError: the offset is below -1 or above the high watermark.
 
         Source: kafka-log 03 §5.
@@ -499,7 +500,7 @@ class PartitionLog:
             return log_truncation.truncate_to(self._log, offset)
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Delete everything; continue at `offset`, with the log start at `log_start_offset`, by default also `offset`.
+        """Delete all records; continue at `offset`, with the log start at `log_start_offset`, by default also `offset`.
 
         Raises:
             UsageError: `offset` is negative or below `log_start_offset`; nothing changed.
@@ -535,7 +536,7 @@ class PartitionLog:
         *,
         min_one_message: bool = False,
     ) -> FetchedData:
-        """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next one with data.
+        """Return a slice of at most `max_bytes` from the segment with `start_offset`, or the next with data.
 
         With `min_one_message`, the first batch is returned complete even if it is larger than `max_bytes`.
 
@@ -575,7 +576,7 @@ class PartitionLog:
     def go_offline(self, reason: str) -> None:
         """Refuse every further call with StorageError; `reason` is a clause for its text.
 
-        It does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
+        This does not wait for a lock, so calls in progress continue.  `close_handlers` closes the files.
         """
         self._log.go_offline(reason)
 

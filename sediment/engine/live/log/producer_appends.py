@@ -1,4 +1,4 @@
-"""The producers of a live log: check an append against them, and update them once its batches are written.
+"""The producers of a live log: an append is checked against them, and updates them once its batches are written.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
@@ -74,7 +74,7 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
-        """Return the remembered batch that `fields` repeats; None if the batch is new."""
+        """Return the remembered batch that the batch `fields` repeats; None if the batch is new."""
         if fields.producer_epoch != self.epoch:
             return None
         last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
@@ -84,7 +84,7 @@ class Producer:
         return None
 
     def entry(self) -> ProducerEntry:
-        """Return the producer as a snapshot holds it."""
+        """Return the producer in the form of a snapshot entry."""
         last = self.batches[-1] if self.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
         return ProducerEntry(
             self.producer_id,
@@ -137,7 +137,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """The changes of an append; `duplicate` is the remembered batch if it was appended before."""
+    """The changes of an append; `duplicate` is the remembered batch if the batch was appended before."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class LogProducers:
         return ProducerState(end_offset, entries, tuple(self._unreplicated), remembered)
 
     def entries(self) -> Iterable[ProducerEntry]:
-        """Return the producers as a snapshot holds them."""
+        """Return the producers in the form of snapshot entries."""
         return [producer.entry() for producer in self._producers.values()]
 
     def producer(self, producer_id: int) -> Producer | None:
@@ -290,7 +290,7 @@ class LogProducers:
         return update
 
     def _keeps_verification(self, fields: BatchFields) -> bool:
-        """Return True for a marker during a verification of the transaction that comes after it."""
+        """Return True for a marker that arrives while the transaction after it is being verified."""
         entry = self._verifications.get(fields.producer_id)
         return (
             entry is not None
@@ -326,7 +326,8 @@ class LogProducers:
         txn_first_offset = producer.txn_first_offset
         if producer.has_open_transaction and not fields.is_transactional:
             raise InvalidTransactionStateError(
-                f"a batch of producer {fields.producer_id} is outside the transaction it opened at {txn_first_offset}",
+                f"a batch of producer {fields.producer_id} is outside the transaction that it opened at offset "
+                f"{txn_first_offset}",
                 advice="commit or abort the transaction first",
             )
         if fields.is_transactional and not producer.has_open_transaction:

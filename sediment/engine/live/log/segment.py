@@ -8,7 +8,7 @@
 Invariants
 * `size_bytes` counts complete writes: reads end there, and the next append begins there, even if a failed write left
   bytes after it.
-* Files are opened on first use, so a log of many segments costs nothing until it is read.  A segment keeps one
+* Files are opened on first use, so a log of many segments uses no descriptor until it is read.  A segment keeps one
   descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
 * The log's lock serialises writers; a reader finds positions under the lock and reads bytes without it.
 """
@@ -104,7 +104,7 @@ class Segment:
         return file
 
     def create(self, *, like: Path, preallocated_bytes: int = 0) -> None:
-        """Make the `.log` of a new segment with the owner of `like`; the indexes come with the first append."""
+        """Make the `.log` of a new segment with the owner of `like`; the first append creates the indexes."""
         self._file = self._fs.create_file(self.path(), like=like)
         self.preallocate(preallocated_bytes)
 
@@ -119,7 +119,7 @@ class Segment:
         self.time_index.reserve()
 
     def open_to_append(self) -> None:
-        """Open every file that an append needs, so that the append cannot fail on it halfway."""
+        """Open every file that an append needs, so the append cannot fail halfway for lack of descriptors."""
         self.reserve_indexes()
         if self._file is None:
             _ = self.file
@@ -196,7 +196,7 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of the batches and the last offset of the first batch with it; (-1, …) for none."""
+        """The largest timestamp of the batches, -1 for none, and the last offset of the first batch with it."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
@@ -280,12 +280,12 @@ class Segment:
         return first_record_at(self.file, position, self.size_bytes, largest.timestamp_ms)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return, from the index, an offset above all records before byte `position`; None without an entry."""
+        """Return, from the index, an offset above all records before byte `position`; None without such an entry."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Cut the segment before the first batch that reaches `offset`, and prepare it for appends.
+        """Truncate the segment before the first batch that reaches `offset`, and prepare it for appends.
 
         Source: kafka-log 04 §10 step 2.
         """

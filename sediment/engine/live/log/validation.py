@@ -109,7 +109,7 @@ class AppendOrigin(Enum):
     COORDINATOR = "coordinator"
     """Records of the group or transaction coordinator, and transaction markers."""
     REPLICATION = "replication"
-    """A follower or recovery: a leader has checked the batches."""
+    """A follower or recovery; a leader has already checked the batches."""
     RAFT_LEADER = "raft-leader"
 
     @property
@@ -189,7 +189,7 @@ class Batches:
         return BatchFields(*self.rows[0].item())
 
     def summary(self) -> Summary:
-        """Return a summary of all headers; for a single row it avoids numpy's reductions, which cost more."""
+        """Return a summary of all headers; for a single row it avoids numpy's reductions, which take longer."""
         first = self.first()
         if len(self.rows) == 1:
             return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
@@ -219,7 +219,7 @@ class AppendBuffers:
         return self._buffer, source.size
 
     def more_rows(self) -> None:
-        """Replace the header rows by twice as many."""
+        """Replace the header rows with twice as many."""
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
@@ -343,7 +343,7 @@ def validate(
     largest_ms, consecutive = _check_records(records, first, buffers, config, now_ms)
     in_place = source_codec == target_codec and (consecutive or source_codec == CODEC_NONE)
     if in_place or (first.is_control and source_codec == CODEC_NONE):
-        # A base offset given by a caller may be so large that the last offset wrapped around; the mask undoes that.
+        # The base offset of a caller may be so large that the last offset overflowed; the mask undoes this.
         last_delta = (first.last_offset - first.base_offset) & INT32_MAX
         base_offset = first_offset + first.record_count - 1 - last_delta
         max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
@@ -520,7 +520,7 @@ def _rebuilt(
     codec: int,
     append_time_ms: int,
 ) -> _Assembled:
-    """Encode the records of a batch of magic 2 under consecutive offsets, for another codec."""
+    """Encode the records of a batch of magic 2 with consecutive offsets, for another codec."""
     count = fields.record_count
     records[:count, OFFSET_DELTA] = np.arange(count)
     stored = fields.max_timestamp if fields.is_append_time else fields.base_timestamp
@@ -583,7 +583,7 @@ def _legacy_records(batches: Batches, fields: BatchFields, config: LogConfig) ->
         buffer, records = unwrapped.buffer, unwrapped.records
         for start, end in records[:, [RECORD_START, RECORD_END]].tolist():
             if legacy.check_legacy_crc(buffer.ctypes.data + start, end - start) != OK:
-                raise CorruptBatchError("a message inside a compressed one fails its checksum", position=start)
+                raise CorruptBatchError("a message inside a compressed message fails its checksum", position=start)
     for record in records.tolist():
         yield NewRecord(
             record[TIMESTAMP_DELTA] if fields.magic > 0 else NO_TIMESTAMP,

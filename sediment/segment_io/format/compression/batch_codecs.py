@@ -3,7 +3,7 @@
 Invariants
 * For any bytes, decompression ends, allocates at most `limit_bytes` and one block, and returns the records or raises a
   SedimentError.  The sizes that a stream claims are never trusted.
-* Compression uses Kafka's framing and the codec's default level, so that every Kafka client reads the result.
+* Compression uses Kafka's framing and the codec's default level, so every Kafka client can read the result.
 
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
 
@@ -54,7 +54,7 @@ _ADVICE = "restore the segment from a replica or a backup, or leave this partiti
 
 
 def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2) -> Buffer:
-    """Return the records of a batch whose attributes name `codec`; `payload` itself for CODEC_NONE.
+    """Return the records of a batch with `codec`; for CODEC_NONE, `payload` itself.
 
     `payload` is the bytes after the batch header (magic 2) or the wrapper's value (`magic` 0 and 1).  The result may be
     a read-only view of `payload`.
@@ -85,7 +85,7 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
 def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
     """Compress `payload`, the records of a batch of magic 2, to one stream of `codec`.
 
-    `level` is the value of Kafka's `compression.<codec>.level`, None its default; snappy has none.
+    `level` is a value of Kafka's `compression.<codec>.level`, or None for its default; snappy has no levels.
 
     Raises:
         UnsupportedDataError: codec 5 to 7.
@@ -127,7 +127,8 @@ def _joined(parts: list[Buffer]) -> Buffer:
 _GZIP_WBITS = 31  # a gzip header and trailer around 32 KiB windows
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# Each member costs a copy of the remaining bytes of its window; so windows keep the cost of many small members linear.
+# Each member requires a copy of the remaining bytes of its window, so windows keep the cost of many small members
+# linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -257,7 +258,7 @@ def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: boo
         parts.append(part)
         room -= len(part)
     if flags & _FLG_CONTENT_CHECKSUM:
-        _lz4_word(payload, position)  # Kafka requires the checksum and does not compare it
+        _lz4_word(payload, position)  # Kafka requires this checksum but does not verify it
     return _joined(parts)
 
 

@@ -4,8 +4,8 @@
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
 They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch is
-left out if it is framed differently, is malformed, or has no library.  Then `batch_codecs.decompress` reads or reports
-it.
+left out if its framing differs, if it is malformed, or if its codec has no library.  `batch_codecs.decompress` then
+reads or reports it.
 
 Invariants
 * A payload counts only if `batch_codecs.decompress` returns the same bytes.
@@ -74,7 +74,7 @@ _SNAPPY_MAX_COPY_BYTES = 64
 _ZSTD_MIN_BYTES = 6
 _ZSTD_START = 0xFD2FB528
 _ZSTD_SINGLE_SEGMENT = 0x20
-_ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest for streaming readers
+_ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest that streaming readers accept
 
 
 def find_tools() -> Tools:
@@ -103,7 +103,8 @@ def decompress_batches(
 ) -> int:
     """Decompress the batches with the ordinals `wanted`, in that order, until one does not fit the area.
 
-    `positions`, int64[batches], are those of batches of magic 2, relative to `base`; PADDING_BYTES follow the area.
+    `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`; PADDING_BYTES follow the
+    area.
     Rows of `payloads`, int64[batches, 2], are set for the batches decompressed.  Returns the bytes of the area in use.
     """
     used = 0
@@ -161,7 +162,7 @@ def _zstd(start: int, end: int, target: int, room: int, tools: Tools) -> int:
 
 @kernel
 def _lz4(start: int, end: int, target: int, room: int, tools: Tools) -> int:
-    """Read frames of independent blocks of 64 KiB at most without checksums, as Kafka and librdkafka write them."""
+    """Read frames as Kafka and librdkafka write them: independent blocks of at most 64 KiB, without checksums."""
     if tools[_LZ4_DECOMPRESS] == 0 or end - start < _LZ4_MIN_BYTES or load_little_u32(start) != _LZ4_START:
         return NOT_DECOMPRESSED
     if load_u8(start + 4) != 0x60 or load_u8(start + 5) != 0x40 or load_u8(start + 6) != 0x82:
@@ -216,7 +217,7 @@ def _snappy(start: int, end: int, target: int, room: int) -> int:
 
 @kernel
 def _snappy_block(source: int, end: int, target: int, room: int) -> int:
-    """Return the uncompressed size of a raw snappy block, NOT_DECOMPRESSED if it is malformed."""
+    """Return the uncompressed size of a raw snappy block; NOT_DECOMPRESSED if the block is malformed."""
     size = 0
     shift = 0
     while True:

@@ -1,0 +1,98 @@
+"""Runs of a directory of originals in the order of time, and the runs that undo each other.
+
+A run of `restore` undoes one other run.  If both are to be undone, neither has to be.  An erasure is a run of `erase`,
+or a restore that undoes the restore of one; what it keeps holds erased records, and so do older originals of the same
+partitions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sediment.engine.directory.originals.catalogue import (
+    ERASE,
+    Catalogue,
+    OriginalPartition,
+    read_catalogue,
+    run_ids,
+)
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import Fs
+
+RESTORED = "restored"
+"""Status of a partition that a run of `restore` has put back."""
+
+
+class History:
+    """The runs that a directory of originals has a catalogue of, oldest first."""
+
+    def __init__(self, runs: Iterable[Catalogue]) -> None:
+        self.runs: tuple[Catalogue, ...] = tuple(sorted(runs, key=lambda run: (run.started_ms, run.run_id)))
+        self._by_id = {run.run_id: run for run in self.runs}
+        self._entries: dict[tuple[str, str], list[tuple[Catalogue, OriginalPartition]]] = {}
+        for run in self.runs:
+            for entry in run.partitions:
+                self._entries.setdefault((entry.log_dir, entry.partition), []).append((run, entry))
+
+    def run(self, run_id: str) -> Catalogue | None:
+        """Return a run by its id; None if it has no catalogue."""
+        return self._by_id.get(run_id)
+
+    def partitions(self) -> Iterable[tuple[str, str]]:
+        """Return log directory and name of every partition that a run changed."""
+        return self._entries.keys()
+
+    def runs_of(self, log_dir: str, partition: str) -> Sequence[tuple[Catalogue, OriginalPartition]]:
+        """Return the runs that changed a partition, oldest first, with its entry in each."""
+        return self._entries.get((log_dir, partition), ())
+
+    def is_erasure(self, run: Catalogue) -> bool:
+        """Return True if the run erased records: by itself, or as the restore of a restore of such a run."""
+        restores = 0
+        found: Catalogue | None = run
+        while found is not None and found.restores is not None and restores <= len(self.runs):
+            found, restores = self.run(found.restores), restores + 1
+        return found is not None and found.command == ERASE and restores % 2 == 0
+
+    def holds_erased(self, run: Catalogue, entry: OriginalPartition) -> bool:
+        """Return True if originals of a partition hold records that this run, or a later one, erased."""
+        found = [each for each, _ in self.runs_of(entry.log_dir, entry.partition)]
+        return any(self.is_erasure(each) for each in found[found.index(run) :])
+
+    def to_undo(
+        self, wanted: Iterable[Catalogue], log_dir: str, partition: str
+    ) -> list[tuple[Catalogue, OriginalPartition]]:
+        """Return the runs among `wanted` to undo in a partition, newest first, without pairs that undo each other."""
+        ids = {run.run_id for run in wanted}
+        undone: set[str] = set()
+        chain = []
+        for run, entry in reversed(self.runs_of(log_dir, partition)):
+            if run.run_id not in ids or run.run_id in undone:
+                continue
+            if run.restores not in ids:
+                chain.append((run, entry))
+            elif run.is_done and entry.status == RESTORED:
+                undone.add(run.restores)
+        return chain
+
+
+def read_history(target: Path, fs: Fs) -> History:
+    """Return the runs with a catalogue in `target`; links in the paths of log directories are followed.
+
+    Raises:
+        UsageError: `target` is not a directory.
+        CorruptDataError: a catalogue is malformed, or of another version.
+        OSError: a catalogue cannot be read.
+    """
+    if not fs.is_directory(target):
+        raise UsageError("no such directory of originals", path=str(target), advice="name the DIR of --keep-originals")
+    resolve = functools.cache(lambda path: str(Path(path).resolve()))
+    runs = []
+    for run_id in run_ids(target, fs):
+        run = read_catalogue(target, run_id, fs)
+        entries = (replace(entry, log_dir=resolve(entry.log_dir)) for entry in run.partitions)
+        runs.append(replace(run, partitions=tuple(entries)))
+    return History(runs)

@@ -1,0 +1,229 @@
+"""Putting the files of a partition back as they were before a run, by the steps of every other change.
+
+    1  parts              the originals become part files: closed logs as links, all other files as copies
+    2  originals          the files that this run removes are kept, like those of every run
+    3  insert             segments before the first one, or after the last one (`swap.insert`)
+    4  commit             groups that replace the segments of the run (`swap.commit`)
+    5  remove             segments at the start, and empty ones at the end (`swap.mark_deleted`)
+    6  snapshots          producer snapshots, each as a whole; those that the run made are removed
+    7  leader epochs      those before the run, and later ones
+
+The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
+`log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
+
+Invariants: the directory loads after a crash at any step, here and in a broker, because each step only uses operations
+that have this property.  A second plan and a second call do the rest.  An original shares its inode only with a closed
+log, because a broker appends to the active segment and resizes indexes in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.directory.originals.backup_links import BackupLinks
+from sediment.engine.directory.originals.catalogue import (
+    Catalogue,
+    OriginalFile,
+    OriginalPartition,
+    original_file,
+    run_folder,
+    segment_file_names,
+)
+from sediment.engine.directory.originals.restore_plan import (
+    Files,
+    Refusal,
+    RestoredFile,
+    RestoredSegment,
+    RestorePlan,
+    merged_epochs,
+    plan_restore,
+)
+from sediment.engine.directory.swap import commit, insert, mark_deleted, remove_deleted, replaced_files
+from sediment.segment_io.format.checkpoints import format_leader_epochs, parse_leader_epochs
+from sediment.segment_io.format.names import (
+    LEADER_EPOCH_FILE,
+    PartFile,
+    PartSegment,
+    SegmentFileKind,
+    TopicPartition,
+    parse_segment_file,
+    part_file_name,
+    segment_file_name,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.listing import LogListing, list_log
+
+_SNAPSHOT = SegmentFileKind.SNAPSHOT
+_COPIED_BYTES = 1 << 20
+_ATTEMPT = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRestore:
+    """A partition to restore: the entry of the run's catalogue, the folder with its originals, and the plan."""
+
+    partition: TopicPartition
+    directory: Path
+    entry: OriginalPartition
+    folder: Path
+    plan: RestorePlan
+
+    def removed_names(self, fs: Fs) -> tuple[str, ...]:
+        """Return the names of the files that the restore removes or replaces."""
+        listing = list_log(self.partition, self.directory, fs)
+        names = [name for group in _groups(self, listing, {}) for name in replaced_files(self.directory, group, fs)]
+        for base in (*self.plan.removed, *self.plan.emptied):
+            names += [segment_file_name(base, kind) for kind in SegmentFileKind if kind is not _SNAPSHOT]
+        names += [*self.plan.stray_snapshots, *(each.file.name for each in self.plan.snapshots)]
+        return tuple(name for name in dict.fromkeys(names) if fs.exists(self.directory / name))
+
+    def new_names(self) -> tuple[str, ...]:
+        """Return the names of the files that the restore puts back."""
+        files = [each for segment in self.plan.segments() for each in segment.files]
+        return tuple(each.file.name for each in (*files, *self.plan.snapshots))
+
+
+def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
+    """Return the segment files of a directory by name, without leftovers; none if it does not exist.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if not fs.is_directory(directory):
+        return {}
+    return {name: original_file(directory / name) for name in segment_file_names(directory, fs)}
+
+
+def plan_partition(
+    catalogue: Catalogue,
+    entry: OriginalPartition,
+    live: Files,
+    target: Path,
+    fs: Fs,
+    *,
+    log_start_checkpoint: int | None,
+) -> RestorePlan | Refusal:
+    """Return the plan that undoes a run in the partition of `entry`, whose segment files are `live`.
+
+    Raises:
+        OSError: the originals cannot be read.
+    """
+    kept = listed_files(run_folder(target, catalogue.run_id) / entry.partition, fs)
+    return plan_restore(entry, live, kept, is_done=catalogue.is_done, log_start_checkpoint=log_start_checkpoint)
+
+
+def restore_partition(
+    restore: PartitionRestore, run_id: str, originals: BackupLinks | None, lock: DirectoryLock, fs: Fs
+) -> None:
+    """Carry out a plan; `run_id` names the part files, and `originals` keep what is removed.
+
+    Raises:
+        SourceChangedError: the partition changed since the plan was made.
+        CommitStateUnknownError: as `commit`; the next start completes or undoes the group.
+        LockLostError: the lock of the directory is lost.
+        CorruptCheckpointError: the leader epochs are malformed; nothing was changed.
+        OSError: an operation failed; the steps before it are done.
+    """
+    directory, plan, partition = restore.directory, restore.plan, restore.partition
+    epochs = _epochs_to_write(restore, fs)
+    listing = list_log(partition, directory, fs)
+    removed = restore.removed_names(fs)
+    parts = {segment.base_offset: _prepare(segment, restore, run_id, fs) for segment in plan.segments()}
+    snapshots = [_prepare_file(each, restore, run_id, fs) for each in plan.snapshots]
+    swap = PreparedSwap(partition, str(directory), _groups(restore, listing, parts), 0)
+    if originals is not None:
+        lock.check()
+        prepared = [*(file for segment in parts.values() for file in segment.files), *snapshots]
+        new = [original_file(directory / part.part_name, name=part.final_name) for part in prepared]
+        originals.keep(directory, removed, new)
+    first = min((segment.base_offset for segment in listing.segments), default=0)
+    lower = [segment.base_offset for segment in plan.inserted if segment.base_offset < first]
+    upper = [segment.base_offset for segment in plan.inserted if segment.base_offset >= first]
+    order = [*reversed(lower), *upper]
+    insert(partition, directory, [parts[base] for base in order], fs, before_segment=lock.check)
+    commit(swap, fs, before_group=lock.check)
+    lock.check()
+    names = mark_deleted(directory, reversed(plan.emptied), fs)
+    names += mark_deleted(directory, plan.removed, fs)
+    remove_deleted(directory, names, fs)
+    _settle_snapshots(restore, snapshots, fs)
+    if epochs is not None:
+        fs.replace_file(directory / LEADER_EPOCH_FILE, epochs)
+
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, fs: Fs) -> PartSegment:
+    files = (_prepare_file(each, restore, run_id, fs, may_link=not segment.is_active) for each in segment.files)
+    return PartSegment(segment.base_offset, tuple(files))
+
+
+def _prepare_file(
+    each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
+) -> PartFile:
+    """Give a file a part name in the directory: a link if it is in its place or a closed log, else a copy."""
+    parsed = parse_segment_file(each.file.name)
+    assert parsed is not None, each.file.name
+    part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)
+    source = (restore.folder if each.is_kept else restore.directory) / each.file.name
+    fs.unlink(part, missing_ok=True)
+    if not each.is_kept or (may_link and parsed.kind is SegmentFileKind.LOG):
+        fs.link(source, part)
+    else:
+        fs.write_new(part, _chunks(source))
+        fs.adopt_owner(part, source)
+        fs.set_mtime_ns(part, each.file.mtime_ns)
+    return PartFile(part.name, each.file.name, each.file.size_bytes)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_COPIED_BYTES):
+            yield chunk
+
+
+def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, PartSegment]) -> tuple[CleanedGroup, ...]:
+    """Return the groups of the swap; without `parts`, their segments have no files yet."""
+    sources = {segment.base_offset: segment for segment in listing.segments}
+    return tuple(
+        CleanedGroup(
+            tuple(sources[base] for base in group.sources if base in sources),
+            tuple(parts.get(segment.base_offset, PartSegment(segment.base_offset, ())) for segment in group.segments),
+            CleanStats(),
+        )
+        for group in restore.plan.groups
+    )
+
+
+# ------------------------------------------------------------------------------------------------- snapshots and epochs
+def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: Fs) -> None:
+    """Put back the snapshots from before the run, and remove those that it made."""
+    directory = restore.directory
+    found = (parse_segment_file(name) for name in restore.plan.stray_snapshots)
+    names = mark_deleted(directory, [parsed.base_offset for parsed in found if parsed], fs, kinds=(_SNAPSHOT,))
+    remove_deleted(directory, names, fs)
+    prepared = list(parts)
+    for part in prepared:
+        fs.sync_file(directory / part.part_name)
+        fs.rename(directory / part.part_name, directory / part.final_name)
+    if prepared:
+        fs.sync_directory(directory)
+
+
+def _epochs_to_write(restore: PartitionRestore, fs: Fs) -> bytes | None:
+    """Return the content of the leader epochs to write; None if the file is to stay as it is."""
+    text = restore.entry.leader_epochs
+    if text is None or not restore.plan.restores_epochs:
+        return None
+    path = restore.directory / LEADER_EPOCH_FILE
+    before = text.encode(errors="surrogateescape")
+    known = parse_leader_epochs(before, path=str(path))
+    now = read_leader_epochs(fs, path)
+    if now == known:
+        return None
+    wanted = merged_epochs(known, now or ())
+    return before if wanted == known else format_leader_epochs(wanted)

@@ -1,0 +1,171 @@
+"""Originals on disk: how much they hold, which are pinned, and their removal.
+
+    DIR/pins.json     names of pins, and the run that each one keeps
+
+Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with this name, inode,
+size and time, and no link is followed.  The catalogue goes last, so a second call finishes a removal that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from os import stat_result
+from pathlib import Path
+
+from sediment.engine.directory.lock import lock_holder
+from sediment.engine.directory.originals.catalogue import (
+    NEW_FILES_FILE,
+    Catalogue,
+    OriginalFile,
+    OriginalPartition,
+    catalogue_file,
+    run_folder,
+)
+from sediment.segment_io.errors import CorruptDataError, UsageError
+from sediment.segment_io.format.names import DirectoryState, parse_partition_directory, parse_segment_file
+from sediment.segment_io.fs import Fs
+
+PINS_FILE = "pins.json"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFiles:
+    """Originals of a partition: their number, their bytes, and the bytes of those that have no other link."""
+
+    files: int = 0
+    bytes: int = 0
+    only_here_bytes: int = 0
+
+    def __add__(self, other: HeldFiles) -> HeldFiles:
+        return HeldFiles(
+            self.files + other.files, self.bytes + other.bytes, self.only_here_bytes + other.only_here_bytes
+        )
+
+
+def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFiles:
+    """Return what a run still keeps of a partition.
+
+    Raises:
+        OSError: the files cannot be read.
+    """
+    held = HeldFiles()
+    for path, file in _listed(run, entry, target):
+        status = _regular_file(path)
+        if status is not None and _is_listed(status, file):
+            only_here = status.st_size if status.st_nlink == 1 else 0
+            held += HeldFiles(1, status.st_size, only_here)
+    return held
+
+
+def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
+    """Return the segment files that an earlier version kept in folders of partitions, by partition."""
+    found: dict[str, HeldFiles] = {}
+    for entry in fs.scan(target):
+        if not entry.is_directory or not _is_partition(entry.name) or (target / entry.name).is_symlink():
+            continue
+        held = HeldFiles()
+        for file in fs.scan(target / entry.name):
+            status = _regular_file(target / entry.name / file.name)
+            if status is not None and parse_segment_file(file.name) is not None:
+                held += HeldFiles(1, status.st_size, status.st_size if status.st_nlink == 1 else 0)
+        found[entry.name] = held
+    return found
+
+
+def _is_partition(name: str) -> bool:
+    try:
+        return parse_partition_directory(name)[1] is DirectoryState.LIVE
+    except UsageError:
+        return False
+
+
+def is_running(run: Catalogue) -> bool:
+    """Return True if a run has not ended, and a process holds the lock of one of its log directories."""
+    if run.is_done:
+        return False
+    for log_dir in run.log_dirs:
+        with suppress(OSError):
+            if lock_holder(Path(log_dir.path)) is not None:
+                return True
+    return False
+
+
+def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
+    """Remove the originals of a run, then its catalogue; the lock of `target` must be held.
+
+    Files and folders that the catalogue does not list stay.
+
+    Raises:
+        OSError: a file could not be removed; the catalogue is still there.
+    """
+    folder = run_folder(target, run.run_id)
+    for entry in run.partitions:
+        place = folder / entry.partition
+        for path, file in _listed(run, entry, target):
+            status = _regular_file(path)
+            if status is not None and _is_listed(status, file):
+                fs.unlink(path)
+        if not folder.is_symlink() and not place.is_symlink():
+            fs.unlink(place / NEW_FILES_FILE, missing_ok=True)
+            _remove_if_empty(place, fs)
+    if not folder.is_symlink():
+        _remove_if_empty(folder, fs)
+    fs.sync_directory(target)
+    fs.unlink(catalogue_file(target, run.run_id))
+    fs.sync_directory(target)
+
+
+def _listed(run: Catalogue, entry: OriginalPartition, target: Path) -> Iterator[tuple[Path, OriginalFile]]:
+    """Yield the path of each file in the catalogue, unless a link leads to its folder."""
+    folder = run_folder(target, run.run_id)
+    if not folder.is_symlink() and not (folder / entry.partition).is_symlink():
+        yield from ((folder / entry.partition / file.name, file) for file in entry.files)
+
+
+def _is_listed(status: stat_result, file: OriginalFile) -> bool:
+    # An inode number alone may belong to a new file by now.
+    found = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return found == (file.inode, file.size_bytes, file.mtime_ns)
+
+
+def _regular_file(path: Path) -> stat_result | None:
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def _remove_if_empty(folder: Path, fs: Fs) -> None:
+    with suppress(OSError):
+        fs.remove_directory(folder)
+
+
+# ----------------------------------------------------------------------------------------------------------------- pins
+def read_pins(target: Path, fs: Fs) -> dict[str, str]:
+    """Return the run that each pin keeps, by the name of the pin.
+
+    Raises:
+        CorruptDataError: the file is malformed; no original may be removed then.
+    """
+    path = target / PINS_FILE
+    if not fs.exists(path):
+        return {}
+    try:
+        pins = json.loads(fs.read_bytes(path))["pins"]
+        if not all(isinstance(text, str) for pair in pins.items() for text in pair):
+            raise TypeError("a pin or its run is not text")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptDataError(
+            f"the list of pins is malformed: {error}", path=str(path), advice="correct it, or remove it and pin again"
+        ) from error
+    return dict(pins)
+
+
+def write_pins(pins: Mapping[str, str], target: Path, fs: Fs) -> None:
+    """Replace the list of pins, durably; the lock of `target` must be held."""
+    fs.replace_file(target / PINS_FILE, json.dumps({"pins": dict(pins)}, indent=1).encode() + b"\n")

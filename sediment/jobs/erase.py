@@ -1,0 +1,240 @@
+"""`sediment erase LOG_DIR …`: remove records from any log, and write evidence of it; or check such evidence.
+
+The run is in `erasing.erase_run`, the check in `erasing.check_evidence`.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
+from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options
+from sediment.jobs.command_line.standard_output import error_console
+from sediment.jobs.erasing.check_evidence import (
+    CheckReport,
+    check_directories,
+    contradictions,
+    print_check,
+    read_evidence,
+)
+from sediment.jobs.erasing.envelope import BadEnvelopeError
+from sediment.jobs.erasing.erase_run import EraseRun
+from sediment.jobs.erasing.options import EraseOptions
+from sediment.jobs.erasing.report import (
+    ERASED,
+    EraseRunReport,
+    print_report,
+)
+from sediment.jobs.erasing.subjects import (
+    KEY_FORMATS,
+    TEXT,
+)
+from sediment.jobs.erasing.verdict_table import (
+    ACTIONS,
+)
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import in_order
+from sediment.jobs.rewriting.options import rewrite_options
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import new_run_id
+from sediment.segment_io.fs import Fs
+
+
+def erase(
+    options: CommonOptions,
+    own: EraseOptions,
+    *,
+    confirm: Callable[[EraseRunReport], bool] | None = None,
+    stop: threading.Event | None = None,
+) -> EraseRunReport:
+    """Erase the records that `own` selects from the selected partitions of `options.log_dirs`.
+
+    If there is anything to erase, `confirm` is called once, with the report that a dry run would return.  Setting
+    `stop` ends the run after the group in progress; partitions without a result are reported as failed.
+
+    Raises:
+        UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
+        DeclinedError: `confirm` returned False; no record was changed.
+        UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
+        DirectoryInUseError: a broker or another run holds a directory.
+    """
+    own.validate(options)
+    with ExitStack() as stack:
+        run = EraseRun(options, own, stop or threading.Event(), stack, confirm)
+        return run.report(run.perform())
+
+
+def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
+    """Check the evidence in `file`, and the log directories of `options` that it is about.
+
+    Raises:
+        UsageError: the file or the key cannot be read, or a directory is not one of the evidence.
+    """
+    started = time.monotonic()
+    evidence, problems = None, []
+    try:
+        evidence = read_evidence(file, public_key)
+        problems = list(contradictions(evidence))
+    except BadEnvelopeError as error:
+        problems = [str(error)]
+    partitions = [] if evidence is None else check_directories(evidence, options.log_dirs, Fs())
+    return CheckReport(
+        run_id=new_run_id(),
+        command="erase",
+        now_ms=options.now_ms,
+        seconds=time.monotonic() - started,
+        partitions=in_order(partitions),
+        evidence=str(file),
+        run_checked=None if evidence is None else evidence.run_id,
+        complete=None if evidence is None else evidence.complete,
+        problems=tuple(problems),
+        incomplete=() if evidence is None else evidence.incomplete,
+    )
+
+
+def perform(
+    options: CommonOptions,
+    *,
+    stop: threading.Event,
+    confirm: Callable[[EraseRunReport], bool] | None = None,
+    keep_originals: Path | None,
+    check_file: Path | None,
+    public_key: Path | None,
+    **own: Any,
+) -> EraseRunReport | CheckReport:
+    """Erase, or check evidence, with the options of the command (`erase`, `check`)."""
+    if (check_file is None) != (public_key is None):
+        raise UsageError("--check and --public-key go together", advice="give both of them, or none")
+    if check_file is not None and public_key is not None:
+        if any(own[name] is not None for name in ("keys_file", "where", "verdicts")):
+            raise UsageError("--check erases nothing", advice="leave out --keys-file, --where and --verdicts")
+        return check(options, check_file, public_key)
+    kept = None if keep_originals is None else keep_originals.absolute()
+    return erase(options, EraseOptions(keep_originals=kept, **own), confirm=confirm, stop=stop)
+
+
+@click.command("erase")
+@common_options
+@click.option(
+    "--keys-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Erase the records with the keys in FILE, one key a line.",
+)
+@click.option(
+    "--key-format",
+    type=click.Choice(KEY_FORMATS),
+    default=TEXT,
+    show_default=True,
+    help="Format of the keys in --keys-file.",
+)
+@click.option(
+    "--where",
+    cls=HiddenValueOption,
+    metavar="SQL",
+    help="Erase the records for which this condition of Spark SQL on the table records is true; @FILE reads it.",
+)
+@click.option(
+    "--verdicts",
+    metavar="TABLE",
+    help="Erase the records in TABLE (Parquet, Delta or CSV): topic, partition, offset, and optionally action, value.",
+)
+@click.option(
+    "--action",
+    type=click.Choice(ACTIONS),
+    help="drop: remove the record.  tombstone: make its value null.  replace: give it the bytes of --replacement.  "
+    "Default: tombstone in compacted topics, drop in others.",
+)
+@click.option(
+    "--replacement",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Bytes of the new value.",
+)
+@click.option(
+    "--all-versions", is_flag=True, help="Drop older records of a dropped record's key in compacted topics too."
+)
+@click.option(
+    "--tombstones-out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the keys that got a tombstone to FILE, to produce them to the leader afterwards.",
+)
+@click.option(
+    "--evidence",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Scan everything again after the run and write signed evidence to FILE, and a page beside it.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Secret of the HMACs that stand for the subjects in the evidence.",
+)
+@click.option(
+    "--signing-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Sign the evidence with this private Ed25519 key in PEM.",
+)
+@click.option(
+    "--check",
+    "check_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Erase nothing; check the signature of the evidence in FILE, and the files of LOG_DIR... against it.",
+)
+@click.option(
+    "--public-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --check: the public Ed25519 key in PEM.",
+)
+@rewrite_options
+@click.option("--yes", is_flag=True, help="Erase without asking; required if stdin or stderr is not a terminal.")
+def command(options: CommonOptions, yes: bool, **own: Any) -> None:
+    """Erase records from LOG_DIR..., whose broker must be stopped.
+
+    SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    """
+    is_sure = yes or own["dry_run"] or own["check_file"] is not None
+    if not is_sure and not may_ask():
+        raise UsageError(
+            "erase asks before it changes anything, and stdin or stderr is not a terminal", advice="give --yes"
+        )
+    with stop_on_signals() as stop:
+        confirm = None if is_sure else partial(_confirmed, stop=stop)
+        report = perform(options, stop=stop, confirm=confirm, **own)
+    if isinstance(report, CheckReport):
+        options.conclude(report, print_check)
+    options.conclude(report, print_report)
+
+
+def _confirmed(shown: EraseRunReport, *, stop: threading.Event) -> bool:
+    """Show the counts on stderr, and ask once."""
+    print_report(shown, error_console(markup=False, emoji=False))
+    records = sum(report.records_erased for report in shown.partitions)
+    partitions = sum(report.status == ERASED for report in shown.partitions)
+    return ask_on_terminal(f"Erase {counted(records, 'record')} from {counted(partitions, 'partition')}?", stop)
+
+
+if __name__ == "__main__":
+    # Tasks are pickled by the name of their module, and on an executor `__main__` is a different module.
+    from sediment.jobs.erase import command as importable
+
+    importable()

@@ -1,0 +1,209 @@
+"""Steps of an erasure after its commits: the second scan of every partition, and the evidence of each.
+
+1. List each partition again, and scan its segments (`second_scan`), with the locks still held.
+2. Evaluate a condition again.
+3. Join the results with those of the run, by partition and segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.rewrite.verdicts import Verdicts
+from sediment.jobs.cleaning.cleaning_run import why_lost
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failure
+from sediment.jobs.erasing.erasure import ErasedSegment
+from sediment.jobs.erasing.evidence import PartitionEvidence, SegmentEvidence
+from sediment.jobs.erasing.find_records import ScanRun
+from sediment.jobs.erasing.places import Replicas
+from sediment.jobs.erasing.report import EraseReport
+from sediment.jobs.erasing.second_scan import ScanAgain, ScannedSegment, SecondScan
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.run_report import FAILED
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.spark.task_pool import run_on_executors
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing, list_log
+
+Int64s = npt.NDArray[np.int64]
+
+STILL_MATCHES = "still-matches"
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedPartition:
+    """A partition after its commit: the verdicts, the offsets that were not reached, and the rewritten segments."""
+
+    listing: LogListing
+    verdicts: Verdicts
+    stays: Int64s
+    segments: tuple[ErasedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedPartition:
+    """Result of the second scan: its segments, ascending, and further offsets that match a condition, int64[n]."""
+
+    segments: tuple[ScannedSegment, ...]
+    more_matches: Int64s
+
+    @property
+    def matches(self) -> int:
+        """Records that still match."""
+        return sum(each.matches.size for each in self.segments) + self.more_matches.size
+
+
+def scan_again(
+    run: ScanRun, keys: Iterable[bytes], erased: Sequence[ErasedPartition], fs: Fs
+) -> Mapping[Path, ScannedPartition | CleaningResult]:
+    """Scan all segments of partitions once more; return the result or the failure by the directory of each."""
+    found: dict[Path, list[ScannedSegment]] = {each.listing.path: [] for each in erased}
+    failed: dict[Path, CleaningResult] = {}
+    items: list[SecondScan] = []
+    for each in erased:
+        try:
+            items += _segments(each, run.now_ms, fs)
+        except TASK_ERRORS as error:
+            failed[each.listing.path] = failure(*describe(error))
+    for results in run_on_executors(
+        run.sc,
+        items,
+        ScanAgain(frozenset(keys)),
+        SecondScan.weight,
+        group=run.run_id,
+        is_stopped=run.stop.is_set,
+    ):
+        for done in results:
+            path = done.item.listing.path
+            scanned = done.result or failure(*why_lost(run.stop, done.error, "scanned again"))
+            if isinstance(scanned, CleaningResult):
+                failed[path] = scanned
+            else:
+                found[path].append(scanned)
+    return {
+        path: failed.get(path)
+        or ScannedPartition(tuple(sorted(segments, key=lambda segment: segment.base_offset)), np.zeros(0, np.int64))
+        for path, segments in found.items()
+    }
+
+
+def _segments(erased: ErasedPartition, now_ms: int, fs: Fs) -> list[SecondScan]:
+    listing = list_log(erased.listing.partition, erased.listing.path, fs)
+    ends = [*(segment.base_offset for segment in listing.segments[1:]), INT64_MAX]
+    return [
+        SecondScan(
+            replace(listing, segments=(segment,)),
+            erased.verdicts.between(segment.base_offset, end),
+            erased.stays[(erased.stays >= segment.base_offset) & (erased.stays < end)],
+            now_ms,
+        )
+        for segment, end in zip(listing.segments, ends, strict=False)
+    ]
+
+
+def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: Int64s) -> ScannedPartition:
+    """Return the result with the offsets in `matching` that have neither a verdict nor a reason to stay."""
+    known = np.concatenate([erased.verdicts.offsets, erased.stays])
+    return replace(scanned, more_matches=matching[~np.isin(matching, known)])
+
+
+def checked_report(report: EraseReport, scanned: ScannedPartition | CleaningResult) -> EraseReport:
+    """Return the report after the second scan: failed if that failed, or found a record that still matches."""
+    if isinstance(scanned, CleaningResult):
+        return replace(
+            report,
+            status=FAILED,
+            reason_code=scanned.reason_code,
+            reason=f"the records are erased, but the second scan failed: {scanned.reason}",
+        )
+    if not scanned.matches:
+        return report
+    reason = f"{scanned.matches} records still match after the run; keep the evidence and report this"
+    return replace(report, status=FAILED, reason_code=STILL_MATCHES, reason=reason)
+
+
+def evidence_of(
+    report: EraseReport,
+    erased: ErasedPartition | None,
+    scanned: ScannedPartition | CleaningResult | None,
+    replicas: Replicas,
+) -> PartitionEvidence:
+    """Return the evidence of one partition; without `erased` and `scanned` it was not done."""
+    is_scanned = isinstance(scanned, ScannedPartition)
+    rewritten = {
+        each.rewritten.group.sources[0].base_offset: each
+        for each in (erased.segments if erased is not None else ())
+        if each.group.parts
+    }
+    segments = []
+    for each in scanned.segments if isinstance(scanned, ScannedPartition) else ():
+        done = rewritten.get(each.base_offset)
+        segments.append(
+            SegmentEvidence(
+                each.base_offset,
+                rewritten=done is not None,
+                removed=done.rewritten.stats.matched if done is not None else 0,
+                before=done.before if done is not None else (),
+                after=each.files,
+                records=each.records,
+                matches=each.matches.size,
+            )
+        )
+    return PartitionEvidence(
+        log_dir=report.log_dir,
+        partition=report.partition,
+        status=report.status,
+        reason=report.reason,
+        action=report.action,
+        scanned=report.records_scanned,
+        matched=report.records_matched,
+        removed=report.records_erased,
+        not_reached=report.not_reached,
+        records_after=sum(each.records for each in segments),
+        matches_after=scanned.matches if isinstance(scanned, ScannedPartition) else 0,
+        replicas=replicas.nodes,
+        covered=replicas.covered if is_scanned else (),
+        segments=tuple(segments),
+    )
+
+
+def replicas_of(
+    reports: Iterable[EraseReport],
+    directories: Sequence[SelectedDirectory],
+    metadata_dir: Path | None,
+    done: Iterable[str],
+    fs: Fs,
+) -> Mapping[TopicPartition, Replicas]:
+    """Return the replicas of the partitions in `reports`; those with a status in `done` are covered.
+
+    Raises:
+        SedimentError: the metadata log cannot be read.
+    """
+    from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
+
+    metadata = None
+    for place in (metadata_dir, *(directory.path for directory in directories)):
+        metadata = metadata or (read_cluster_metadata(place, fs) if place is not None else None)
+    nodes = {str(each.path): each.meta.node_id for each in directories if each.meta and each.meta.node_id is not None}
+    finished = frozenset(done)
+    covered: dict[str, set[int]] = {}
+    partitions: dict[str, TopicPartition] = {
+        str(partition): partition for directory in directories for partition in directory.partitions
+    }
+    for report in reports:
+        found = covered.setdefault(report.partition, set())
+        if report.status in finished and report.log_dir in nodes:
+            found.add(nodes[report.log_dir])
+    replicas = {}
+    for name, by_run in covered.items():
+        partition = partitions[name]
+        known = None if metadata is None else metadata.replicas.get(partition.topic, {}).get(partition.partition)
+        replicas[partition] = Replicas(None if known is None else tuple(sorted(known)), tuple(sorted(by_run)))
+    return replicas

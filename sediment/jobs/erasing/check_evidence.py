@@ -1,0 +1,344 @@
+"""The check of evidence: its signature, its own figures, and the files of log directories.
+
+    signature     of the public key, over type and payload
+    figures       what the document concludes follows from what it lists
+    files         every segment is the one that the run left, and nothing stands beside it that the run did not name
+
+A broker that runs on may append after the last segment of the evidence, and retention may delete the first ones.  Both
+are notes, not problems.  Compaction rewrites segments, so a compacted log is to be checked before its broker starts.
+
+Invariant: nothing is written, no lock is taken, and no record is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import Console
+
+from sediment.jobs.erasing.envelope import BadEnvelopeError, load_public_key, verified
+from sediment.jobs.erasing.erasure import FileDigest, file_digest
+from sediment.jobs.erasing.evidence import (
+    DONE,
+    KIND,
+    SCHEMA,
+    PartitionEvidence,
+    SegmentEvidence,
+    why_incomplete,
+)
+from sediment.jobs.erasing.places import Place
+from sediment.jobs.erasing.report import RecordsNotReached
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, WRONG, RunReport, report_table
+from sediment.segment_io.errors import PartitionFailure, SedimentError, UsageError
+from sediment.segment_io.format.names import (
+    META_PROPERTIES_FILE,
+    DirectoryState,
+    SegmentFileKind,
+    parse_partition_directory,
+    segment_file_name,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+from sediment.segment_io.partition.listing import list_log
+
+VERIFIED = "verified"
+BAD_EVIDENCE = "bad-evidence"
+DIFFERS = "differs"
+
+_THREADS = 4
+_IN_THE_WAY = (DirectoryState.DELETE, DirectoryState.STRAY, DirectoryState.FUTURE)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPartition:
+    """Result of one partition of the evidence; `notes` are changes since the run that hide nothing."""
+
+    partition: str
+    log_dir: str
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    files: int = 0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckReport(RunReport[CheckedPartition]):
+    """Report of `erase --check`.
+
+    `run_checked` is the run whose evidence `evidence` is, `complete` its own conclusion; None if the signature is bad.
+    `problems` are those of the document.
+    """
+
+    row_type: ClassVar[type] = CheckedPartition
+
+    evidence: str
+    run_checked: str | None
+    complete: bool | None
+    problems: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+    incomplete: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+
+    def failures(self) -> tuple[PartitionFailure, ...]:
+        """Return the partitions that differ, and the problems of the document."""
+        of_document = [PartitionFailure(self.evidence, None, BAD_EVIDENCE, problem) for problem in self.problems]
+        return (*of_document, *RunReport.failures(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The document of evidence, parsed."""
+
+    run_id: str
+    complete: bool
+    incomplete: tuple[str, ...]
+    log_dirs: tuple[Mapping[str, Any], ...]
+    partitions: tuple[PartitionEvidence, ...]
+    not_reached: tuple[Place, ...]
+
+
+# -------------------------------------------------------------------------------------------------------- the document
+def read_evidence(file: Path, public_key: Path) -> Evidence:
+    """Return the evidence in `file`.
+
+    Raises:
+        UsageError: the file or the key cannot be read.
+        BadEnvelopeError: the key did not sign it, or it is malformed.
+    """
+    key = load_public_key(public_key)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the evidence cannot be read: {error.strerror}", path=str(file), advice="name a file of --evidence"
+        ) from None
+    document = verified(content, key)
+    try:
+        if (document["kind"], document["schema"]) != (KIND, SCHEMA):
+            raise BadEnvelopeError("the payload is not evidence of an erasure")
+        return Evidence(
+            str(document["run_id"]),
+            document["complete"] is True,
+            tuple(map(str, document["incomplete"])),
+            tuple(document["log_dirs"]),
+            tuple(map(_partition, document["partitions"])),
+            tuple(Place(**place) for place in document["not_reached"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadEnvelopeError("the payload lacks a part of evidence") from error
+
+
+def _partition(given: Mapping[str, Any]) -> PartitionEvidence:
+    not_reached = tuple(
+        RecordsNotReached(each["reason_code"], each["records"], tuple(each["offsets"])) for each in given["not_reached"]
+    )
+    replicas = None if given["replicas"] is None else tuple(given["replicas"])
+    segments = tuple(map(_segment, given["segments"]))
+    read = {"not_reached": not_reached, "replicas": replicas, "covered": tuple(given["covered"]), "segments": segments}
+    parse_partition_directory(given["partition"])
+    return PartitionEvidence(**{**given, **read})
+
+
+def _segment(given: Mapping[str, Any]) -> SegmentEvidence:
+    files = {name: tuple(FileDigest(**each) for each in given[name]) for name in ("before", "after")}
+    return SegmentEvidence(**{**given, **files})
+
+
+def contradictions(evidence: Evidence) -> Iterator[str]:
+    """Yield the conclusions of the document that do not follow from what it lists."""
+    reasons = why_incomplete(evidence.partitions, evidence.not_reached)
+    if evidence.complete and reasons:
+        yield f"the evidence says that it is complete, but {reasons[0]}"
+    if sorted(evidence.incomplete) != sorted(reasons):
+        yield "the reasons for being incomplete are not those that follow from the partitions and places"
+    names = [(each.log_dir, each.partition) for each in evidence.partitions]
+    if len(set(names)) < len(names):
+        yield "a partition is listed twice"
+    for each in evidence.partitions:
+        if each.status in DONE:
+            yield from _contradictions_of(each)
+
+
+def _contradictions_of(each: PartitionEvidence) -> Iterator[str]:
+    where = f"{each.partition} in {each.log_dir}"
+    if not each.segments:
+        yield f"{where} is {each.status}, and none of its segments is listed"
+    bases = [segment.base_offset for segment in each.segments]
+    if bases != sorted(set(bases)):
+        yield f"the segments of {where} do not ascend"
+    if each.removed > each.matched:
+        yield f"{where} has more changed records than matching ones"
+    if sum(segment.removed for segment in each.segments) != each.removed:
+        yield f"the changed records of {where} are not those of its segments"
+    if sum(segment.records for segment in each.segments) != each.records_after:
+        yield f"the records of the second scan of {where} are not those of its segments"
+    if sum(segment.matches for segment in each.segments) > each.matches_after:
+        yield f"the matching records of the second scan of {where} are fewer than those of its segments"
+    for segment in each.segments:
+        changed = segment.rewritten and _logs(segment.before) != _logs(segment.after)
+        if bool(segment.removed) != changed:
+            yield f"segment {segment.base_offset} of {where} has changed records and the same log, or none and another"
+
+
+def _logs(files: Iterable[FileDigest]) -> list[str]:
+    return [file.sha256 for file in files if file.name.endswith(SegmentFileKind.LOG)]
+
+
+# --------------------------------------------------------------------------------------------------------- directories
+def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> list[CheckedPartition]:
+    """Return a result for each partition of the evidence; one in none of `log_dirs` is skipped.
+
+    Raises:
+        UsageError: a directory is not one of the evidence.
+    """
+    place_of = {str(_recorded(log_dir, evidence, fs)["path"]): log_dir for log_dir in log_dirs}
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-check") as pool:
+        return list(
+            pool.map(lambda each: _checked(each, place_of.get(each.log_dir), evidence, fs), evidence.partitions)
+        )
+
+
+def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
+    """Return the entry of a directory: that of its directory id or, without ids, that of its path."""
+    meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
+    own_id = None if meta is None else meta.directory_id
+    for entry in evidence.log_dirs:
+        if entry["directory_id"] == own_id and (own_id is not None or Path(entry["path"]) == log_dir):
+            return entry
+    raise UsageError(
+        "the evidence is not about this directory",
+        path=str(log_dir),
+        advice=f"name one of {', '.join(str(entry['path']) for entry in evidence.log_dirs)}",
+    )
+
+
+def _checked(each: PartitionEvidence, log_dir: Path | None, evidence: Evidence, fs: Fs) -> CheckedPartition:
+    def result(status: str, code: str | None = None, reason: str | None = None, **more: Any) -> CheckedPartition:
+        return CheckedPartition(each.partition, each.log_dir, status, code, reason, **more)
+
+    if each.status not in DONE:
+        return result(SKIPPED, each.status, "the evidence says that nothing was done in it")
+    if log_dir is None:
+        return result(SKIPPED, "not-given", "its log directory was not given, so that its files were not checked")
+    check = _PartitionCheck(each, log_dir, evidence, fs)
+    try:
+        check.run()
+    except (SedimentError, OSError) as error:
+        check.problems.append(f"the files cannot be read: {error}")
+    more: dict[str, Any] = {"files": check.files, "problems": tuple(check.problems), "notes": tuple(check.notes)}
+    if check.problems:
+        return result(WRONG, DIFFERS, check.problems[0], **more)
+    return result(VERIFIED, **more)
+
+
+class _PartitionCheck:
+    """Check of the files of one partition."""
+
+    def __init__(self, evidence: PartitionEvidence, log_dir: Path, document: Evidence, fs: Fs) -> None:
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+        self.files = 0
+        self._evidence = evidence
+        self._log_dir = log_dir
+        self._directory = log_dir / evidence.partition
+        self._named = {Path(place.path).name for place in document.not_reached if place.path is not None}
+        self._fs = fs
+
+    def run(self) -> None:
+        """Compare the segments, then look for files beside them."""
+        if not self._fs.is_directory(self._directory):
+            self.problems.append("the partition is gone")
+            return
+        partition, _ = parse_partition_directory(self._evidence.partition)
+        listing = list_log(partition, self._directory, self._fs)
+        bases = [segment.base_offset for segment in listing.segments]
+        self._check_bases(bases)
+        last = self._evidence.segments[-1].base_offset
+        for segment in self._evidence.segments:
+            if segment.base_offset in bases:
+                self._check_segment(segment, is_last=segment.base_offset == last)
+        for leftover in listing.leftovers:
+            if leftover.name not in self._named:
+                self.problems.append(f"{leftover.name} may hold erased records, and the evidence does not name it")
+        for entry in self._fs.scan(self._log_dir):
+            if entry.is_directory and entry.name not in self._named and self._is_in_the_way(entry.name):
+                self.problems.append(f"{entry.name} may hold erased records, and the evidence does not name it")
+
+    def _is_in_the_way(self, name: str) -> bool:
+        try:
+            partition, state = parse_partition_directory(name)
+        except UsageError:
+            return False
+        return state in _IN_THE_WAY and str(partition) == self._evidence.partition
+
+    def _check_bases(self, bases: Sequence[int]) -> None:
+        known = [segment.base_offset for segment in self._evidence.segments]
+        for base in bases:
+            if base not in known and base > known[-1]:
+                self.notes.append(f"segment {base} is newer than the evidence")
+            elif base not in known:
+                self.problems.append(f"segment {base} is not one that the run left")
+        gone = [base for base in known if base not in bases]
+        first = bases[0] if bases else known[-1] + 1
+        for base in gone:
+            if base < first:
+                self.notes.append(f"segment {base} was deleted since")
+            else:
+                self.problems.append(f"segment {base} is gone")
+
+    def _check_segment(self, segment: SegmentEvidence, *, is_last: bool) -> None:
+        names = {file.name for file in segment.after}
+        if segment_file_name(segment.base_offset, SegmentFileKind.LOG) not in names:
+            self.problems.append(f"the evidence has no digest of the log of segment {segment.base_offset}")
+        for file in segment.after:
+            is_log = file.name.endswith(SegmentFileKind.LOG)
+            path = self._directory / Path(file.name).name
+            if is_last and not is_log:
+                continue  # a broker changes the indexes of the active segment at every start
+            entry = self._fs.entry(path)
+            if entry is None:
+                self.problems.append(f"{file.name} is gone")
+                continue
+            if is_last and entry.size_bytes > file.size_bytes:
+                self.notes.append(f"{file.name} has grown since; its first {file.size_bytes} bytes were checked")
+            found = file_digest(path, file.size_bytes if is_last else None)
+            self.files += 1
+            if (found.size_bytes, found.sha256) != (file.size_bytes, file.sha256):
+                self.problems.append(f"{file.name} is not the file that the run left")
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+def print_check(report: CheckReport, console: Console) -> None:
+    """Print the table for people, the problems and the conclusion."""
+    table = report_table(("partition", "status"), ("files",))
+    for partition in report.partitions:
+        status = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
+        table.add_row(partition.partition, status, str(partition.files))
+    if report.partitions:
+        console.print(table)
+    lines = [f"{report.evidence}: {problem}" for problem in report.problems]
+    lines += [f"{each.partition}: {problem}" for each in report.partitions for problem in each.problems]
+    for line in lines:
+        console.print(line, style="red", soft_wrap=True, markup=False, highlight=False)
+    for each in report.partitions:
+        for note in each.notes:
+            console.print(f"{each.partition}: {note}", soft_wrap=True, markup=False, highlight=False)
+    console.print(_conclusion(report), soft_wrap=True, markup=False, highlight=False)
+
+
+def _conclusion(report: CheckReport) -> str:
+    if report.run_checked is None:
+        return "the evidence proves nothing"
+    checked = sum(partition.status == VERIFIED for partition in report.partitions)
+    says = "complete" if report.complete else f"incomplete: {'; '.join(report.incomplete)}"
+    problems = len(report.failures())
+    found = f", {counted(problems, 'problem')}" if problems else ""
+    return (
+        f"the signature of run {report.run_checked} is good; {counted(checked, 'partition')} verified{found}; "
+        f"the evidence says that it is {says}"
+    )

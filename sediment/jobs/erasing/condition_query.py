@@ -1,0 +1,103 @@
+"""The query that finds the records for which a condition of Spark SQL is true.
+
+Spark writes the plan of a query to its event log, and shows it in its UI.  So the query runs as an RDD, which has no
+SQL execution: no plan, and with it no literal of the condition, leaves the driver but in the code of the tasks.
+
+The session has `spark.sql.ansi.enabled=false`: an expression that cannot be computed is null, and its record does not
+match.  With ANSI rules the error would quote the condition in the log of the executor.  PySpark's own log of failed
+queries is off meanwhile, because it quotes them too.
+
+Invariant: errors name the kind of Spark's error, never its text, which may quote the condition or a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.jobs.datasource import FORMAT
+from sediment.segment_io.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Int64s = npt.NDArray[np.int64]
+
+_ANSI = "spark.sql.ansi.enabled"
+_ROW = ("topic", "partition", "offset")
+_BINARY = ("key", "value")
+_LOGGERS_OF_QUERIES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+
+class ConditionFailedError(Exception):
+    """Spark could not evaluate the condition; `str()` is the kind of its error."""
+
+
+def matching_offsets(session: SparkSession, condition: str, directories: Sequence[Path]) -> Mapping[str, Int64s]:
+    """Return the ascending offsets of the matching data records in `directories` of partitions, int64[n], by name.
+
+    Raises:
+        UsageError: the condition is not valid for the table `records`.
+        ConditionFailedError: a task failed.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    session.conf.set(_ANSI, "false")
+    paths = json.dumps(list(map(str, directories)))
+    frame = session.read.format(FORMAT).option("paths", paths).load()
+    found: dict[str, list[Int64s]] = {}
+    with _without_logs_of_queries():
+        try:
+            matching = frame.where(~frame.control).where(condition).select(*_ROW)
+            rows = matching.rdd
+        except (AnalysisException, ParseException) as error:
+            raise UsageError(
+                f"--where is not a condition on the table records: {_kind(error)}",
+                advice="use Spark SQL; key and value are binary, as in CAST(key AS STRING) LIKE 'a%', and the other "
+                f"columns are {', '.join(name for name in frame.columns if name not in _BINARY)}",
+            ) from None
+        try:
+            for topic, number, content in rows.mapPartitions(_packed).collect():
+                found.setdefault(f"{topic}-{number}", []).append(np.frombuffer(content, dtype=np.int64))
+        except Exception as error:
+            raise ConditionFailedError(_kind(error)) from None
+    return {partition: np.sort(np.concatenate(arrays)) for partition, arrays in found.items()}
+
+
+@contextmanager
+def _without_logs_of_queries() -> Iterator[None]:
+    """Switch off the loggers with which PySpark quotes a query that fails."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS_OF_QUERIES]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled
+
+
+def _packed(rows: Iterable[Any]) -> Iterator[tuple[str, int, bytes]]:
+    """Yield the offsets of each partition among `rows` as bytes of int64[n]."""
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for topic, number, offset in rows:
+        offsets.setdefault((topic, number), []).append(offset)
+    for (topic, number), found in offsets.items():
+        yield topic, number, np.array(found, dtype=np.int64).tobytes()
+
+
+def _kind(error: Any) -> str:
+    """Return the condition of an error of Spark, such as UNRESOLVED_COLUMN, or the name of its class."""
+    try:
+        return str(error.getCondition() or type(error).__name__)
+    except Exception:
+        return type(error).__name__

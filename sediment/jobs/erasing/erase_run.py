@@ -1,0 +1,533 @@
+"""Run of `erase` on the driver.
+
+    1. find      tasks read the records: by key, by a condition, or not at all for a table of verdicts
+    2. check     no older record of a dropped key may stay in a compacted log
+    3. plan      which segments, and which records are out of reach; a dry run ends here
+    4. ask       once, with the counts
+    5. rewrite   one task a segment, then commit a partition at a time
+    6. scan      read everything again, by another path; sign the evidence
+
+Invariants: a run that asks changes no record before the answer.  A partition is committed only with verdicts on all
+of its matching records.  A key, and the text of --where, are in no output but the files that the caller asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
+from sediment.jobs.cleaning.result import CleaningResult, failure
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.erasing.after_run import (
+    ErasedPartition,
+    ScannedPartition,
+    checked_report,
+    evidence_of,
+    replicas_of,
+    scan_again,
+    with_matches,
+)
+from sediment.jobs.erasing.erasure import ErasedSegment, ErasePartition, Planned
+from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
+from sediment.jobs.erasing.find_records import Found, KeysAt, MatchKeys, OlderRecords, ScanRun, around
+from sediment.jobs.erasing.options import EraseOptions
+from sediment.jobs.erasing.places import NOT_VISIBLE, Place, places_of
+from sediment.jobs.erasing.report import (
+    ERASED,
+    EraseReport,
+    EraseRunReport,
+    records_not_reached,
+)
+from sediment.jobs.erasing.subjects import (
+    Condition,
+    Keys,
+    read_condition,
+    read_keys,
+    read_replacement,
+    read_secret,
+    write_private,
+)
+from sediment.jobs.erasing.verdict_table import (
+    DROP,
+    TOMBSTONE,
+    GivenVerdict,
+    read_verdicts,
+    uniform_verdicts,
+    verdicts_of,
+)
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import POLICY_UNKNOWN, in_order
+from sediment.jobs.rewriting.partition_task import PartitionRewrite
+from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
+from sediment.jobs.rewriting.rewriting_run import PlannedPartition, RewritingRun, SelectedPartition
+from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.partition.slices import Bounds
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner
+
+OLDER_RECORDS = "older-records"
+CONDITION_FAILED = "condition-failed"
+
+_NO_OFFSETS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Proof:
+    """File of the evidence, secret of its HMACs, and signer."""
+
+    file: Path
+    secret: bytes
+    signer: CryptoSigner
+
+    @classmethod
+    def load(cls, own: EraseOptions) -> _Proof:
+        """Read the secret and the key before anything changes.
+
+        Raises:
+            UsageError: one of them cannot be used.
+        """
+        from sediment.jobs.erasing.envelope import load_signer
+
+        assert own.evidence is not None and own.secret_file is not None and own.signing_key is not None
+        return cls(own.evidence, read_secret(own.secret_file), load_signer(own.signing_key))
+
+    def subjects(
+        self, subject: Keys | Condition | None, table: Mapping[TopicPartition, tuple[GivenVerdict, ...]]
+    ) -> Subjects:
+        """Return the subjects of the run as HMACs."""
+        if isinstance(subject, Keys):
+            return Subjects("keys", subject.hmacs(self.secret))
+        if isinstance(subject, Condition):
+            return Subjects("condition", subject.hmacs(self.secret))
+        rows = {str(partition): [row.offset for row in given] for partition, given in table.items()}
+        return Subjects("verdicts", (hmac_of_rows(self.secret, rows),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The verdicts on one partition, their common action, and the records scanned for them; None: not known."""
+
+    action: str | None
+    verdicts: Verdicts
+    scanned: int | None
+
+
+class EraseRun(RewritingRun[EraseOptions, EraseReport]):
+    """Run of `erase` in place."""
+
+    command: ClassVar[str] = "erase"
+    rewrites_in_dry_run: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        options: CommonOptions,
+        own: EraseOptions,
+        stop: threading.Event,
+        stack: ExitStack,
+        confirm: Callable[[EraseRunReport], bool] | None,
+    ) -> None:
+        super().__init__(options, own, stop, stack)
+        self._confirm = None if own.dry_run else confirm
+        self._started = time.monotonic()
+        self._subject: Keys | Condition | None = None
+        self._table: Mapping[TopicPartition, tuple[GivenVerdict, ...]] = {}
+        if own.keys_file is not None:
+            self._subject = read_keys(own.keys_file, own.key_format)
+        elif own.where is not None:
+            self._subject = read_condition(own.where)
+        else:
+            assert own.verdicts is not None
+            self._table = read_verdicts(own.verdicts)
+        self._replacement = None if own.replacement is None else read_replacement(own.replacement)
+        self._selections: dict[Path, _Selection] = {}
+        self._older_keys: dict[Path, int] = {}
+        self._scans: ScanRun | None = None
+        self._erased: dict[Path, ErasedPartition] = {}
+        """Partitions in which every verdict was carried out or is not reached."""
+        self._places: tuple[Place, ...] = ()
+        self._is_complete: bool | None = None
+        self._proof = None if own.evidence is None else _Proof.load(own)
+        self._scanned_bytes, self._scan_seconds = 0, 0.0
+        self._bytes_to_rewrite = 0
+        self._is_counting = own.dry_run
+
+    def report(self, reports: Sequence[EraseReport], *, dry_run: bool | None = None) -> EraseRunReport:
+        """Return the report of the run so far."""
+        kept = self._own.keep_originals
+        return EraseRunReport(
+            run_id=self.run_id,
+            command=self.command,
+            now_ms=self._options.now_ms,
+            seconds=time.monotonic() - self._started,
+            dry_run=self._own.dry_run if dry_run is None else dry_run,
+            partitions=in_order(reports),
+            estimated_seconds=self._estimate(),
+            originals=None if kept is None else str(kept),
+            catalogue=None if self.catalogue is None else str(self.catalogue),
+            seconds_by_stage=self.timer.seconds(),
+            evidence=None if self._is_complete is None else str(self._own.evidence),
+            complete=self._is_complete,
+            not_reached=self._places,
+        )
+
+    def _estimate(self) -> float | None:
+        """Return the seconds of the rewriting if it is as fast as the scan was; None if nothing was scanned."""
+        if not self._scan_seconds:
+            return None
+        return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
+
+    # ------------------------------------------------------------------------------------------------- the selection
+    def _why_not(self, _selected: SelectedPartition) -> tuple[str, str] | None:
+        return None
+
+    def _rewrites(
+        self, sc: Any, partitions: Sequence[SelectedPartition]
+    ) -> Iterator[tuple[SelectedPartition, PartitionRewrite | CleaningResult]]:
+        scans = self._scans = ScanRun(sc, self.run_id, self._options.now_ms, self._stop)
+        by_path = {each.listing.path: each for each in partitions}
+        chosen: list[tuple[SelectedPartition, _Selection]] = []
+        started = time.monotonic()
+        for each, found in self._found(scans, by_path):
+            if isinstance(found, CleaningResult):
+                yield each, found
+                continue
+            selection = self._judged(each, found)
+            if isinstance(selection, CleaningResult):
+                yield each, selection
+            else:
+                chosen.append((each, selection))
+        if self._subject is not None:
+            self._scan_seconds = time.monotonic() - started
+            self._scanned_bytes = sum(each.listing.log_bytes() for each in partitions)
+        for each, checked in self._without_older(scans, chosen):
+            if isinstance(checked, CleaningResult):
+                yield each, checked
+                continue
+            self._selections[each.listing.path] = checked
+            yield each, ErasePartition(checked.verdicts, with_digests=self._proof is not None)
+
+    def _found(
+        self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
+    ) -> Iterator[tuple[SelectedPartition, Found | tuple[GivenVerdict, ...] | CleaningResult]]:
+        """Yield the records found in each partition, or the rows of the table for it."""
+        if isinstance(self._subject, Keys):
+            listings = [each.listing for each in by_path.values()]
+            for listing, found in scans.scan(listings, MatchKeys(self._subject.values)):
+                yield by_path[listing.path], found
+            return
+        if isinstance(self._subject, Condition):
+            for path, matching in self._matching(self._subject.text, list(by_path)):
+                if isinstance(matching, CleaningResult):
+                    yield by_path[path], matching
+                else:
+                    yield by_path[path], Found(-1, matching)
+            return
+        unknown = self._table.keys() - {each.partition for each in by_path.values()}
+        if unknown:
+            raise UsageError(
+                f"the table of verdicts names {min(unknown)}, which is not among the selected partitions",
+                advice="select it, or take its rows out of the table",
+            )
+        for each in by_path.values():
+            yield each, self._table.get(each.partition, ())
+
+    def _matching(self, condition: str, directories: Sequence[Path]) -> Iterator[tuple[Path, Int64s | CleaningResult]]:
+        """Yield the offsets that match a condition in each directory of a partition; int64[n]."""
+        from sediment.jobs.erasing.condition_query import ConditionFailedError, matching_offsets
+        from sediment.jobs.spark.session import create_session
+
+        session = self._stack.enter_context(
+            create_session(self._options.master, f"sediment {self.command}", self._options.spark)
+        )
+        for log_dir in dict.fromkeys(path.parent for path in directories):
+            groups = [[path for path in directories if path.parent == log_dir]]
+            while groups:
+                group = groups.pop()
+                try:
+                    offsets = matching_offsets(session, condition, group)
+                except ConditionFailedError as error:
+                    if len(group) > 1:
+                        groups += [[path] for path in group]
+                        continue
+                    yield group[0], failure(CONDITION_FAILED, f"Spark could not evaluate --where: {error}")
+                    continue
+                for path in group:
+                    yield path, offsets.get(path.name, _NO_OFFSETS)
+
+    def _judged(
+        self, selected: SelectedPartition, found: Found | tuple[GivenVerdict, ...]
+    ) -> _Selection | CleaningResult:
+        """Return the verdicts on the records found; a failure if they need a policy that no source states."""
+        action = self._action_for(selected)
+        if isinstance(found, Found):
+            if action is None and found.offsets.size:
+                return _policy_unknown(selected)
+            verdicts = uniform_verdicts(found.offsets, action or DROP, self._replacement or b"")
+            return _Selection(action, verdicts, None if found.scanned < 0 else found.scanned)
+        try:
+            given = verdicts_of(found, action, self._replacement)
+        except SedimentError as error:
+            error.partition = str(selected.partition)
+            raise
+        return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
+
+    def _action_for(self, selected: SelectedPartition) -> str | None:
+        """Return the action of records without their own; None if it depends on a policy that no source states."""
+        if self._own.action is not None:
+            return self._own.action
+        if not selected.config.compacts and not _has_policy(selected):
+            return None
+        return TOMBSTONE if selected.config.compacts else DROP
+
+    def _without_older(
+        self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
+    ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
+        """Yield each selection once it is sure that no older record of a dropped key stays in a compacted log.
+
+        A run by keys matches all records of a key.  With --all-versions the older records are dropped too.
+        """
+        risky: dict[Path, tuple[SelectedPartition, _Selection]] = {}
+        for each, selection in chosen:
+            dropped = selection.verdicts.offsets[selection.verdicts.actions == Action.DROP]
+            is_compacted = each.config.compacts or not _has_policy(each)
+            if isinstance(self._subject, Keys) or not dropped.size or not is_compacted:
+                yield each, selection
+            else:
+                risky[each.listing.path] = each, selection
+        if not risky:
+            return
+        dropped_at = {
+            path: selection.verdicts.offsets[selection.verdicts.actions == Action.DROP]
+            for path, (_, selection) in risky.items()
+        }
+        newest: dict[Path, dict[bytes, int]] = {}
+        listings = [each.listing for each, _ in risky.values()]
+        bounds = {path: around(offsets) for path, offsets in dropped_at.items()}
+        for listing, found in scans.scan(listings, KeysAt(dropped_at), bounds=bounds, with_keys=True):
+            if isinstance(found, CleaningResult):
+                yield risky.pop(listing.path)[0], found
+            else:
+                newest[listing.path] = _newest(found)
+        judged = {path: selection.verdicts.offsets for path, (_, selection) in risky.items()}
+        below = {path: Bounds(end_offset=int(dropped_at[path][-1])) for path in risky}
+        listings = [each.listing for each, _ in risky.values()]
+        for listing, found in scans.scan(listings, OlderRecords(newest, judged), bounds=below, with_keys=True):
+            each, selection = risky[listing.path]
+            if isinstance(found, CleaningResult):
+                yield each, found
+                continue
+            self._older_keys[listing.path] = len(set(found.keys))
+            yield each, self._with_older(selection, found)
+
+    def _with_older(self, selection: _Selection, older: Found) -> _Selection | CleaningResult:
+        keys = len(set(older.keys))
+        if not keys:
+            return selection
+        if self._own.all_versions:
+            return replace(selection, verdicts=_joined(selection.verdicts, uniform_verdicts(older.offsets, DROP, b"")))
+        return failure(
+            OLDER_RECORDS,
+            f"{counted(keys, 'key')} would lose a record while an older one stays, which would become current again; "
+            "use --action tombstone, or --all-versions to drop the older ones too",
+        )
+
+    # ------------------------------------------------------------------------------------------------- the question
+    def _approve(self, planned: Sequence[PlannedPartition]) -> None:
+        self._bytes_to_rewrite = sum(each.plan.log_bytes() for each in planned)
+        if self._confirm is None or not any(each.plan.segments for each in planned):
+            return
+        self._is_counting = True
+        shown = [self._counted(each) for each in planned]
+        self._is_counting = False
+        if not self._confirm(self.report(shown, dry_run=True)):
+            raise DeclinedError("nothing was erased", advice="answer y, or give --yes, to erase")
+
+    def _counted(self, planned: PlannedPartition) -> EraseReport:
+        """Return the report of a planned partition as a dry run has it."""
+        listing = planned.listing
+        base = RewriteReport(
+            str(listing.partition),
+            str(listing.path.parent),
+            "",
+            bytes_before=listing.log_bytes(),
+            segments_before=len(listing.segments),
+            segments_rewritten=len(planned.plan.segments),
+        )
+        return self._report(base if planned.plan.segments else replace(base, status=UNCHANGED), planned)
+
+    # -------------------------------------------------------------------------------------------------- after the run
+    def _finish(self, reports: list[EraseReport]) -> list[EraseReport]:
+        replicas = replicas_of(reports, self._directories, self._options.settings.metadata_dir, DONE, self._fs)
+        compacted = [partition for each in self._directories for partition in each.partitions]
+        tiered = {partition for partition in compacted if self._is_tiered(partition)}
+        kept = self._own.keep_originals if self.catalogue is not None else None
+        found = places_of(self._directories, replicas, kept, tiered, self._fs)
+        self._places = (*found, *NOT_VISIBLE)
+        if self._own.dry_run or self._scans is None:
+            return reports
+        if self._own.tombstones_out is not None:
+            self._write_tombstones(self._own.tombstones_out, self._scans)
+        if self._proof is None:
+            return reports
+        scanned = self._scanned_again(self._scans)
+        checked = []
+        partitions = []
+        for report in in_order(reports):
+            path = Path(report.log_dir, report.partition)
+            result = scanned.get(path)
+            after = report if result is None else checked_report(report, result)
+            checked.append(after)
+            of_partition = next(each for name, each in replicas.items() if str(name) == report.partition)
+            partitions.append(evidence_of(after, self._erased.get(path), result, of_partition))
+        document = document_of(
+            run_id=self.run_id,
+            now_ms=self._options.now_ms,
+            finished_ms=time.time_ns() // 1_000_000,
+            subjects=self._proof.subjects(self._subject, self._table),
+            directories=self._directories,
+            partitions=partitions,
+            found=found,
+            not_visible=NOT_VISIBLE,
+        )
+        with _named_if_not_written("the evidence"):
+            write_evidence(self._proof.file, document, self._proof.signer, self._fs)
+        self._is_complete = bool(document["complete"])
+        return checked
+
+    def _is_tiered(self, partition: TopicPartition) -> bool:
+        try:
+            return any(
+                directory.config_of(partition, self._fs).retention.is_tiered
+                for directory in self._directories
+                if partition in directory.partitions
+            )
+        except SedimentError:
+            return False  # its report says what is wrong
+
+    def _scanned_again(self, scans: ScanRun) -> Mapping[Path, ScannedPartition | CleaningResult]:
+        erased = list(self._erased.values())
+        keys = self._subject.values if isinstance(self._subject, Keys) else ()
+        scanned = dict(scan_again(scans, keys, erased, self._fs))
+        if isinstance(self._subject, Condition):
+            by_path = {each.listing.path: each for each in erased}
+            for path, matching in self._matching(self._subject.text, list(by_path)):
+                result = scanned[path]
+                if isinstance(matching, CleaningResult):
+                    scanned[path] = matching
+                elif isinstance(result, ScannedPartition):
+                    scanned[path] = with_matches(result, by_path[path], matching)
+        return scanned
+
+    def _write_tombstones(self, file: Path, scans: ScanRun) -> None:
+        """Write the keys of all tombstones that the verdicts ask for, each once for a partition, as JSON lines.
+
+        Raises:
+            SedimentError: the keys cannot be read back; the tombstones themselves are in place.
+        """
+        offsets = {
+            each.listing.path: verdicts.offsets[verdicts.actions == Action.TOMBSTONE]
+            for each in self._erased.values()
+            for verdicts in [each.verdicts]
+        }
+        bounds = {path: around(found) for path, found in offsets.items()}
+        lines: list[bytes] = []
+        listings = [each.listing for each in self._erased.values() if offsets[each.listing.path].size]
+        for listing, found in scans.scan(listings, KeysAt(offsets), bounds=bounds, with_keys=True):
+            if isinstance(found, CleaningResult):
+                raise StorageError(
+                    f"the keys with tombstones cannot be read back: {found.reason}",
+                    partition=str(listing.partition),
+                    advice="the records are erased; run again to write --tombstones-out",
+                )
+            for key in sorted({key for key in found.keys if key is not None}):
+                row = {
+                    "topic": listing.partition.topic,
+                    "partition": listing.partition.partition,
+                    "key": base64.b64encode(key).decode(),
+                }
+                lines.append(json.dumps(row).encode() + b"\n")
+        with _named_if_not_written("--tombstones-out"):
+            write_private(file, lines)
+
+    # --------------------------------------------------------------------------------------------------- the reports
+    def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> EraseReport:
+        base = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}
+        base["status"] = report.status or ERASED
+        older = self._older_keys.get(Path(report.log_dir, report.partition), 0)
+        if planned is None:
+            return EraseReport(**base, keys_with_older_records=older)
+        self._bytes_to_rewrite += planned.plan.log_bytes() if self._own.dry_run else 0
+        selection = self._selections[planned.listing.path]
+        findings = planned.plan.found
+        assert isinstance(findings, Planned)
+        done = [each for each in planned.results if isinstance(each, ErasedSegment)]
+        not_reached = NotReached.joined([findings.not_reached, *(each.rewritten.not_reached for each in done)])
+        erased = sum(each.rewritten.stats.matched for each in done)
+        is_failed = report.status not in ("", UNCHANGED)
+        if not is_failed and not self._is_counting:
+            reached = not_reached.reasons == Reason.NO_RECORD
+            self._erased[planned.listing.path] = ErasedPartition(
+                planned.listing, selection.verdicts, not_reached.offsets[~reached], tuple(done)
+            )
+        return EraseReport(
+            **base,
+            action=selection.action,
+            records_scanned=selection.scanned,
+            records_matched=len(selection.verdicts),
+            records_erased=0 if is_failed else erased if done else findings.reached,
+            keys_with_older_records=older,
+            not_reached=records_not_reached(not_reached),
+        )
+
+
+@contextmanager
+def _named_if_not_written(what: str) -> Iterator[None]:
+    """Say of an error while `what` is written that the run itself is done."""
+    try:
+        yield
+    except OSError as error:
+        text = describe(error)[1]
+        raise StorageError(
+            f"the records are erased, but {what} could not be written: {text}", advice="run again to write it"
+        ) from error
+
+
+def _policy_unknown(selected: SelectedPartition) -> CleaningResult:
+    topic = selected.partition.topic
+    how = selected.settings.how_to_state(topic, "cleanup.policy")
+    return failure(POLICY_UNKNOWN, f"cleanup.policy is not stated, so no action is safe; give --action, or {how}")
+
+
+def _has_policy(selected: SelectedPartition) -> bool:
+    return selected.settings.is_stated(selected.partition.topic, "cleanup.policy")
+
+
+def _newest(found: Found) -> dict[bytes, int]:
+    """Return the largest dropped offset of each key; records without a key have no older versions."""
+    newest: dict[bytes, int] = {}
+    for key, offset in zip(found.keys, found.offsets.tolist(), strict=True):
+        if key is not None:
+            newest[key] = max(offset, newest.get(key, offset))
+    return newest
+
+
+def _joined(one: Verdicts, other: Verdicts) -> Verdicts:
+    """Return the verdicts of both, which have no offset in common; those of `other` replace nothing."""
+    offsets = np.concatenate([one.offsets, other.offsets])
+    order = np.argsort(offsets, kind="stable")
+    sizes = np.concatenate([np.diff(one.edges), np.diff(other.edges)])[order]
+    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return Verdicts(offsets[order], np.concatenate([one.actions, other.actions])[order], edges, one.replacements)

@@ -1,0 +1,176 @@
+"""Evidence of an erasure: a JSON document in a signed envelope, and a page for people beside it.
+
+    kind, schema, sediment, run_id, now_ms, finished_ms
+    subjects          by (keys, condition, verdicts), algorithm, hmacs: HMAC-SHA256 of each under the caller's secret
+    complete          true if nothing is in `incomplete`
+    incomplete        reasons: a partition that failed, a record that still matches, a replica or place not reached
+    log_dirs          path, cluster_id, node_id, directory_id
+    partitions        one for each selected partition; see `PartitionEvidence`
+    not_reached       places besides the segments: kind, path, advice
+
+Of a verdict table the subject is its rows, as `topic-partition:offset` lines, ascending.
+
+Invariant: no key, value or condition is in the document.  It claims what this run did and read, and no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sediment.jobs.erasing.erasure import FileDigest
+from sediment.jobs.erasing.places import Place
+from sediment.jobs.erasing.report import ERASED, RecordsNotReached
+from sediment.jobs.rewriting.report import UNCHANGED
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.segment_io.fs import Fs
+from sediment.version import __version__
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import CryptoSigner
+
+KIND = "erasure"
+SCHEMA = 1
+ALGORITHM = "HMAC-SHA256"
+DONE = frozenset({ERASED, UNCHANGED})
+"""Statuses of a partition in which every verdict was carried out or is named as not reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEvidence:
+    """One segment after the run, or one that was replaced by segments of other base offsets.
+
+    `removed` are the records changed in it: dropped, made tombstones or replaced.  `before` are its files if it was
+    rewritten, empty if it stayed; `after` are its files after the run.  `records` and `matches` are those of the second
+    scan.
+    """
+
+    base_offset: int
+    rewritten: bool
+    removed: int
+    before: tuple[FileDigest, ...]
+    after: tuple[FileDigest, ...]
+    records: int
+    matches: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEvidence:
+    """One partition: the counts of the run and of the second scan, and its segments, ascending.
+
+    `replicas` are the node ids that the metadata log names, None without one; `covered` those of this run.
+    """
+
+    log_dir: str
+    partition: str
+    status: str
+    reason: str | None
+    action: str | None
+    scanned: int | None
+    matched: int
+    removed: int
+    not_reached: tuple[RecordsNotReached, ...]
+    records_after: int
+    matches_after: int
+    replicas: tuple[int, ...] | None
+    covered: tuple[int, ...]
+    segments: tuple[SegmentEvidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The kind of the subjects, and the HMAC of each, ascending, in hex."""
+
+    by: str
+    hmacs: tuple[str, ...]
+    algorithm: str = ALGORITHM
+
+
+def why_incomplete(partitions: Sequence[PartitionEvidence], places: Iterable[Place]) -> list[str]:
+    """Return the reasons for which the evidence is incomplete, in sentences; empty if it is complete."""
+    reasons = []
+    if not partitions:
+        reasons.append("no partition is covered")
+    for each in partitions:
+        where = f"{each.partition} in {each.log_dir}"
+        if each.status not in DONE:
+            reasons.append(f"{where} is {each.status}")
+        if each.matches_after:
+            reasons.append(f"{where} still has {each.matches_after} matching records")
+        for stays in each.not_reached:
+            reasons.append(f"{where} has {stays.records} records that were not reached: {stays.reason_code}")
+        if each.replicas is None:
+            reasons.append(f"the replicas of {where} are not known")
+        elif set(each.replicas) - set(each.covered):
+            others = ", ".join(map(str, sorted(set(each.replicas) - set(each.covered))))
+            reasons.append(f"{where} has replicas that this run did not cover, on brokers: {others}")
+    reasons += [f"{place.path} was not reached" for place in places if place.path is not None]
+    return reasons
+
+
+def document_of(
+    *,
+    run_id: str,
+    now_ms: int,
+    finished_ms: int,
+    subjects: Subjects,
+    directories: Iterable[SelectedDirectory],
+    partitions: Sequence[PartitionEvidence],
+    found: Sequence[Place],
+    not_visible: Sequence[Place],
+) -> dict[str, Any]:
+    """Return the document; `found` places make it incomplete, `not_visible` ones do not."""
+    incomplete = why_incomplete(partitions, found)
+    return {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "sediment": __version__,
+        "run_id": run_id,
+        "now_ms": now_ms,
+        "finished_ms": finished_ms,
+        "subjects": asdict(subjects),
+        "complete": not incomplete,
+        "incomplete": incomplete,
+        "log_dirs": [
+            {
+                "path": str(directory.path),
+                "cluster_id": directory.meta.cluster_id if directory.meta else None,
+                "node_id": directory.meta.node_id if directory.meta else None,
+                "directory_id": directory.meta.directory_id if directory.meta else None,
+            }
+            for directory in directories
+        ],
+        "partitions": [asdict(each) for each in partitions],
+        "not_reached": [asdict(place) for place in (*found, *not_visible)],
+    }
+
+
+def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
+    """Return the HMAC of a table's rows, offsets by partition, in hex."""
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
+    for partition, offsets in sorted(rows.items()):
+        for offset in sorted(offsets):
+            digest.update(f"{partition}:{offset}\n".encode())
+    return digest.hexdigest()
+
+
+def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, fs: Fs) -> None:
+    """Write the signed document to `file`, and the page for people beside it, each as a whole.
+
+    Raises:
+        OSError: a file could not be written.
+    """
+    from sediment.jobs.erasing.envelope import signed
+    from sediment.jobs.erasing.evidence_page import render_evidence
+
+    fs.replace_file(file, signed(document, signer))
+    fs.replace_file(page_file(file), render_evidence(document, file.name).encode())
+
+
+def page_file(evidence: Path) -> Path:
+    """Return the path of the page beside the evidence."""
+    return evidence.with_suffix(".html")

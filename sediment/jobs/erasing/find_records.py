@@ -1,0 +1,267 @@
+"""Tasks that read the records of partitions and return those that concern an erasure.
+
+    MatchKeys      offsets of the records with one of the given keys
+    KeysAt         keys of the records at given offsets
+    OlderRecords   records that have the key of a dropped record and a lower offset, and stay
+
+    driver   plan_scans: slices of segments ──> scan: a Spark task for some slices ──> arrays, joined by partition
+
+Control records are not data and never match.
+
+Invariant: the keys reach the tasks with their function; no name, description or setting of a Spark job holds one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.jobs.cleaning.cleaning_run import why_lost
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task, failure
+from sediment.jobs.spark.task_pool import run_on_executors
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing
+from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.planning import ScanTask, plan_scan_tasks, read_cost
+from sediment.segment_io.tables.schema import TableRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Int64s = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Offsets = Mapping[Path, Int64s]
+
+_NO_OFFSETS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Result of some slices: `scanned` records read, and the ascending `offsets`, int64[n], of those that matter.
+
+    `keys` are the keys of these records, if the scan was asked for them.
+    """
+
+    scanned: int
+    offsets: Int64s
+    keys: tuple[bytes | None, ...] = ()
+
+
+class RecordScan(Protocol):
+    """A test of records, which is pickled."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it needs besides offset and control."""
+        ...
+
+    def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
+        """Return bool[records]: True for the records that matter."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MatchKeys:
+    """Records with one of `keys`."""
+
+    keys: tuple[bytes, ...]
+    columns: tuple[str, ...] = ("key",)
+
+    def mask(self, _partition: Path, batch: pa.RecordBatch) -> Mask:
+        """Return the records with one of the keys."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        wanted = pa.array(self.keys, batch.schema.field("key").type)
+        return np.asarray(pc.is_in(batch.column("key"), value_set=wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAt:
+    """Records at `offsets`, ascending, by the directory of the partition."""
+
+    offsets: Offsets
+    columns: tuple[str, ...] = ("key",)
+
+    def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
+        """Return the records at the offsets."""
+        return np.isin(np.asarray(batch.column("offset")), self.offsets.get(partition, _NO_OFFSETS))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OlderRecords:
+    """Records below the dropped record of their key that have no verdict.
+
+    `dropped` has the largest dropped offset of each key, and `judged` the offsets with a verdict, by the directory of
+    the partition.
+    """
+
+    dropped: Mapping[Path, Mapping[bytes, int]]
+    judged: Offsets
+    columns: tuple[str, ...] = ("key",)
+
+    def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
+        """Return the older records."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        dropped = self.dropped.get(partition, {})
+        keys = pa.array(list(dropped), batch.schema.field("key").type)
+        ends = np.array([*dropped.values(), -1], dtype=np.int64)
+        index = np.asarray(pc.fill_null(pc.index_in(batch.column("key"), value_set=keys), -1))
+        offsets = np.asarray(batch.column("offset"))
+        result: Mask = (offsets < ends[index]) & ~np.isin(offsets, self.judged.get(partition, _NO_OFFSETS))
+        return result
+
+
+# ------------------------------------------------------------------------------------------------------------ the scan
+@dataclass(frozen=True, slots=True)
+class ScanItem:
+    """Slices of one partition to scan in a task."""
+
+    listing: LogListing
+    scan: ScanTask
+    now_ms: int
+
+    def weight(self) -> int:
+        """Return the cost of reading the slice; tasks are packed by this number."""
+        return read_cost(self.scan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A partition whose slices cannot be planned."""
+
+    listing: LogListing
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """Function of a Spark task; errors of a partition are part of its result."""
+
+    scan: RecordScan
+    with_keys: bool
+
+    def __call__(self, item: ScanItem, _attempt: str) -> Found | CleaningResult:
+        try:
+            return self._found(item)
+        except TASK_ERRORS as error:
+            return failed_task(item, error)
+
+    def _found(self, item: ScanItem) -> Found:
+        # Imported late: it compiles kernels, which the driver never needs.
+        from sediment.segment_io.tables.planning import TableTask
+        from sediment.segment_io.tables.readers import read_table
+
+        request = TableRequest(columns=("offset", "control", *self.scan.columns))
+        task = TableTask(scan_tasks=(item.scan,))
+        scanned = 0
+        offsets: list[Int64s] = [_NO_OFFSETS]
+        keys: list[bytes | None] = []
+        for batch in read_table(request, task, Fs(), follow=False):
+            data = batch.filter(_is_data(batch))
+            scanned += data.num_rows
+            mask = self.scan.mask(item.listing.path, data)
+            offsets.append(np.asarray(data.column("offset"))[mask])
+            if self.with_keys and mask.any():
+                keys += data.column("key").filter(_array(mask)).to_pylist()
+        return Found(scanned, np.concatenate(offsets), tuple(keys))
+
+
+def _is_data(batch: pa.RecordBatch) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.invert(batch.column("control"))
+
+
+def _array(mask: Mask) -> Any:
+    import pyarrow as pa
+
+    return pa.array(mask)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRun:
+    """The SparkContext and the run that scans belong to."""
+
+    sc: Any
+    run_id: str
+    now_ms: int
+    stop: threading.Event
+
+    def scan(
+        self,
+        listings: Iterable[LogListing],
+        scan: RecordScan,
+        *,
+        bounds: Mapping[Path, Bounds] | None = None,
+        with_keys: bool = False,
+    ) -> Iterator[tuple[LogListing, Found | CleaningResult]]:
+        """Yield the result of each partition once all of its slices were scanned.
+
+        `bounds` limit the offsets by the directory of the partition; without an entry all are scanned.
+        """
+        items: list[ScanItem] = []
+        left: dict[Path, int] = {}
+        done: dict[Path, list[Found | CleaningResult]] = {}
+        for listing in listings:
+            try:
+                scans = _plan_scans(listing, (bounds or {}).get(listing.path, ALL))
+            except TASK_ERRORS as error:
+                yield listing, failed_task(_Planned(listing, self.now_ms), error)
+                continue
+            if not scans:
+                yield listing, Found(0, _NO_OFFSETS)
+                continue
+            left[listing.path], done[listing.path] = len(scans), []
+            items += [ScanItem(listing, each, self.now_ms) for each in scans]
+        for results in run_on_executors(
+            self.sc,
+            items,
+            _Scan(scan, with_keys),
+            ScanItem.weight,
+            group=self.run_id,
+            is_stopped=self.stop.is_set,
+        ):
+            for each in results:
+                path = each.item.listing.path
+                done[path].append(each.result or failure(*why_lost(self.stop, each.error, "scanned")))
+                left[path] -= 1
+                if not left[path]:
+                    yield each.item.listing, _joined(done.pop(path))
+
+
+def _plan_scans(listing: LogListing, bounds: Bounds) -> Sequence[ScanTask]:
+    return plan_scan_tasks(
+        TableRequest(bounds=bounds), Source(listing.partition, listing.path), Fs(), slice_bytes=SLICE_BYTES
+    )
+
+
+def _joined(results: Sequence[Found | CleaningResult]) -> Found | CleaningResult:
+    found: list[Found] = []
+    for each in results:
+        if isinstance(each, CleaningResult):
+            return each
+        found.append(each)
+    # Slices of one partition do not overlap, so sorting them by their first offset is enough for the keys too.
+    found.sort(key=lambda each: int(each.offsets[0]) if each.offsets.size else -1)
+    return Found(
+        sum(each.scanned for each in found),
+        np.concatenate([each.offsets for each in found]),
+        tuple(key for each in found for key in each.keys),
+    )
+
+
+def around(offsets: Int64s) -> Bounds:
+    """Return the bounds of `offsets`, ascending; nothing for none."""
+    if not offsets.size:
+        return Bounds(end_offset=ALL.first_offset)
+    return Bounds(int(offsets[0]), int(offsets[-1]) + 1)

@@ -1,0 +1,68 @@
+"""Options of `erase`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.erasing.subjects import (
+    TEXT,
+)
+from sediment.jobs.erasing.verdict_table import (
+    REPLACE,
+)
+from sediment.jobs.reporting.run_outputs import check_output_file
+from sediment.jobs.rewriting.options import RewriteOptions
+from sediment.jobs.spark.session import under_spark_submit
+from sediment.segment_io.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class EraseOptions(RewriteOptions):
+    """Options of `erase` besides the common ones."""
+
+    keys_file: Path | None = None
+    key_format: str = TEXT
+    where: str | None = None
+    verdicts: str | None = None
+    action: str | None = None
+    """What becomes of the records; None: tombstone in compacted topics, drop in others."""
+
+    replacement: Path | None = None
+    all_versions: bool = False
+    tombstones_out: Path | None = None
+    evidence: Path | None = None
+    secret_file: Path | None = None
+    signing_key: Path | None = None
+
+    def validate(self, common: CommonOptions) -> None:
+        """Check that the options go together and suit the log directories of `common`.
+
+        Raises:
+            UsageError: not exactly one option says which records, two options exclude each other, or an output lies in
+                a log directory.
+        """
+        RewriteOptions.validate(self, common)
+        given = [each for each in (self.keys_file, self.where, self.verdicts) if each is not None]
+        if len(given) != 1:
+            raise UsageError(
+                "exactly one of --keys-file, --where and --verdicts says which records to erase",
+                advice="give one of them",
+            )
+        if self.where is not None and not self.where.startswith("@") and under_spark_submit():
+            raise UsageError(
+                "Spark's event log would hold the text of --where, because it holds the command line of spark-submit",
+                advice="write the text to a file and give --where @FILE",
+            )
+        if (self.action == REPLACE) != (self.replacement is not None) and self.verdicts is None:
+            raise UsageError("--action replace and --replacement go together", advice="give both of them, or none")
+        for file, option in ((self.tombstones_out, "--tombstones-out"), (self.evidence, "--evidence")):
+            if file is not None:
+                check_output_file(file, option, common.log_dirs)
+        proof = (self.evidence, self.secret_file, self.signing_key)
+        if any(proof) and not all(proof):
+            raise UsageError(
+                "--evidence, --secret-file and --signing-key go together: the evidence is signed and has HMACs",
+                advice="give all three of them",
+            )

@@ -1,0 +1,139 @@
+"""Places besides the segments of a log that may still hold erased records, and replicas that a run did not cover.
+
+    found           names in a log directory that a broker or a run leaves; the directory of --keep-originals;
+                    replicas that the metadata log names
+    not visible     tables, backups, filesystem snapshots and free blocks: they are always listed
+
+Invariant: nothing here is read but names, checkpoints and the metadata log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import DirectoryState, TopicPartition, parse_partition_directory
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import list_log
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place that the run did not reach and that may hold erased records.
+
+    `path` is None for places that cannot be seen from here.  `advice` is the next action, with the command for it if
+    there is one.
+    """
+
+    kind: str
+    path: str | None
+    advice: str
+
+
+OTHER_REPLICAS = "other-replicas"
+REPLICAS_UNKNOWN = "replicas-unknown"
+
+_STATES = {
+    DirectoryState.DELETE: ("deleted-partition", "the next start of the broker removes it; or remove it"),
+    DirectoryState.STRAY: ("stray-partition", "remove it, or rename it and erase from it"),
+    DirectoryState.FUTURE: ("future-replica", "finish or cancel the move between log directories, then erase again"),
+}
+
+NOT_VISIBLE = (
+    Place(
+        "tables",
+        None,
+        "in tables of `expire --archive` and `snapshot`, and in others made from the topic: DELETE FROM t WHERE …; "
+        "REORG TABLE t APPLY (PURGE); VACUUM t",
+    ),
+    Place("earlier-originals", None, "for each directory of --keep-originals of an earlier run: sediment vacuum DIR"),
+    Place("consumers", None, "readers past an offset of a new tombstone: produce the keys of --tombstones-out"),
+    Place("backups", None, "erase from each copy of the directory, or delete the copy"),
+    Place("filesystem-snapshots", None, "delete the snapshots of the filesystem or volume from before the run"),
+    Place("free-blocks", None, "the filesystem overwrites freed blocks in time; use discard or an encrypted volume"),
+)
+"""Places that cannot be seen from a log directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Node ids of the replicas of a partition, ascending, and those in `covered` that a run has erased from.
+
+    `nodes` is None if no metadata log names them.
+    """
+
+    nodes: tuple[int, ...] | None
+    covered: tuple[int, ...]
+
+    @property
+    def are_covered(self) -> bool:
+        """True if the run has erased from every replica."""
+        return self.nodes is not None and set(self.nodes) <= set(self.covered)
+
+
+def places_of(
+    directories: Iterable[SelectedDirectory],
+    replicas: Mapping[TopicPartition, Replicas],
+    originals: Path | None,
+    tiered: Collection[TopicPartition],
+    fs: Fs,
+) -> tuple[Place, ...]:
+    """Return the places that were found."""
+    found: list[Place] = []
+    for directory in directories:
+        found += _in_directory(directory, fs)
+    if originals is not None:
+        found.append(
+            Place("kept-originals", str(originals), f"this run kept the replaced files: sediment vacuum {originals}")
+        )
+    if tiered:
+        names = ", ".join(map(str, sorted(tiered)))
+        advice = f"remote storage holds segments of {names}: delete them there, as with kafka-delete-records"
+        found.append(Place("tiered-segments", None, advice))
+    for nodes, partitions in _uncovered(replicas).items():
+        named = ", ".join(map(str, partitions))
+        if nodes is None:
+            advice = f"no metadata log names the replicas of {named}; erase on every broker, or give --metadata DIR"
+            found.append(Place(REPLICAS_UNKNOWN, None, advice))
+        else:
+            brokers = ", ".join(map(str, nodes))
+            have = f"broker {brokers} has" if len(nodes) == 1 else f"brokers {brokers} have"
+            advice = f"{have} replicas of {named}; erase there too, with the broker stopped"
+            found.append(Place(OTHER_REPLICAS, None, advice))
+    return tuple(found)
+
+
+def _uncovered(
+    replicas: Mapping[TopicPartition, Replicas],
+) -> Mapping[tuple[int, ...] | None, Sequence[TopicPartition]]:
+    """Return the partitions by the nodes whose replicas were not covered, None for unknown ones."""
+    found: dict[tuple[int, ...] | None, list[TopicPartition]] = {}
+    for partition, each in sorted(replicas.items()):
+        if not each.are_covered:
+            nodes = None if each.nodes is None else tuple(sorted(set(each.nodes) - set(each.covered)))
+            found.setdefault(nodes, []).append(partition)
+    return found
+
+
+def _in_directory(directory: SelectedDirectory, fs: Fs) -> Iterator[Place]:
+    topics = {partition.topic for partition in directory.partitions}
+    for entry in sorted(fs.scan(directory.path), key=lambda entry: entry.name):
+        if not entry.is_directory:
+            continue
+        try:
+            partition, state = parse_partition_directory(entry.name)
+        except UsageError:
+            continue
+        if partition.topic not in topics:
+            continue
+        path = directory.path / entry.name
+        if state in _STATES:
+            kind, advice = _STATES[state]
+            yield Place(kind, str(path), advice)
+        elif partition in directory.partitions:
+            for leftover in list_log(partition, path, fs).leftovers:
+                advice = "the next start of the broker, or `sediment recover`, removes it"
+                yield Place("leftover", str(path / leftover.name), advice)

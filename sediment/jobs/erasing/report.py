@@ -1,0 +1,127 @@
+"""Report of an erasure: one for each partition, one for the run, and the table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from rich.console import Console
+
+from sediment.compaction.rewrite.verdicts import NotReached, Reason
+from sediment.jobs.erasing.places import NOT_VISIBLE, Place
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS
+from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, print_table
+
+ERASED = "erased"
+
+_MOST_OFFSETS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsNotReached:
+    """Matching records that stay, for one reason: their number, and the lowest of their offsets, at most 100."""
+
+    reason_code: str
+    records: int
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EraseReport(RewriteReport):
+    """Report of one partition; a dry run reports what would be erased.
+
+    `action` is drop, tombstone or replace; None if the table of verdicts says it, or it is unknown.  `records_scanned`
+    are the records read to find those to erase; None: they were not counted.  `records_matched` are the records found;
+    `records_erased` those changed, fewer if some had been erased before or are among `not_reached`.
+    `keys_with_older_records` counts the keys of which a record would be dropped while an older one stays.
+    """
+
+    action: str | None = None
+    records_scanned: int | None = None
+    records_matched: int = 0
+    records_erased: int = 0
+    keys_with_older_records: int = 0
+    not_reached: tuple[RecordsNotReached, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class EraseRunReport(RewriteRunReport[EraseReport]):
+    """Report of a run of `erase`.
+
+    `estimated_seconds` is that of the rewriting, in a dry run.  `evidence` is the file of the evidence; `complete` is
+    True if the evidence covers every replica and no matching record stays.  None: there is none.  `not_reached` are
+    places besides the log that may hold erased records.
+    """
+
+    row_type: ClassVar[type] = EraseReport
+
+    estimated_seconds: float | None = None
+    evidence: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    complete: bool | None = field(default=None, metadata=AFTER_PARTITIONS)
+    not_reached: tuple[Place, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+
+
+def records_not_reached(found: NotReached) -> tuple[RecordsNotReached, ...]:
+    """Return the records by reason; offsets at which the log has no record are left out."""
+    rows = []
+    for reason in Reason:
+        offsets = found.offsets[found.reasons == reason]
+        if offsets.size and reason is not Reason.NO_RECORD:
+            named = tuple(int(offset) for offset in np.sort(offsets)[:_MOST_OFFSETS])
+            rows.append(RecordsNotReached(reason.code, int(offsets.size), named))
+    return tuple(rows)
+
+
+def print_report(report: EraseRunReport, console: Console) -> None:
+    """Print the table for people, the records that stay, and the places that were not reached."""
+    rows = report.partitions
+
+    def cells(number: int) -> tuple[str, ...]:
+        row = rows[number]
+        scanned = "" if row.records_scanned is None else f"{row.records_scanned:,}"
+        return row.action or "", scanned, f"{row.records_matched:,}", f"{row.records_erased:,}"
+
+    print_table(rows, ("action", "scanned", "matched", "erased"), cells, _summary(report), console)
+    for row in rows:
+        for stays in row.not_reached:
+            offsets = _shown(stays.offsets, stays.records)
+            _print(
+                console,
+                f"{row.partition}: {counted(stays.records, 'record')} not reached, {stays.reason_code}: "
+                f"offset {offsets}",
+            )
+    for place in report.not_reached:
+        if place not in NOT_VISIBLE:
+            where = "" if place.path is None else f" {place.path}"
+            _print(console, f"not reached: {place.kind}{where}; {place.advice}")
+    kinds = ", ".join(place.kind for place in report.not_reached if place in NOT_VISIBLE)
+    _print(console, f"not reached, and not visible from here: {kinds}")
+    if report.evidence is not None:
+        _print(console, f"the evidence is in {report.evidence}" + ("" if report.complete else ", and is incomplete"))
+
+
+def _shown(offsets: Iterable[int], count: int) -> str:
+    named = list(offsets)[:10]
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return ", ".join(map(str, named)) + more
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _summary(report: EraseRunReport) -> str:
+    statuses: Mapping[str, int] = {}
+    for row in report.partitions:
+        statuses = {**statuses, row.status: statuses.get(row.status, 0) + 1}
+    done = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
+    erased = counted(sum(row.records_erased for row in report.partitions), "record")
+    seconds = f"{report.seconds:.1f} s (run {report.run_id})"
+    if report.dry_run:
+        takes = "" if report.estimated_seconds is None else f", which takes about {report.estimated_seconds:.0f} s"
+        return f"{done}; {erased} would be erased{takes}; counted in {seconds}"
+    kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
+    return f"{done}; {erased} erased{kept} in {seconds}"

@@ -1,0 +1,121 @@
+"""The scan after an erasure: every record of a partition once more, by another path than the scan that found them.
+
+That scan decodes into columns and compares in Arrow.  The rewrite decodes single batches.  Here every batch is read as
+a consumer reads a fetch (`segment_io.segment.batch_reader`), and Python compares keys and values.
+
+    record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
+    record without a verdict   its key must not be one of the keys
+
+Records that the run did not reach are known and left out.  The files are digested in the same task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.rewrite.verdicts import Action, Verdicts
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.jobs.erasing.erasure import FileDigest, segment_digests
+from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SecondScan:
+    """One segment to scan; `listing` has only this segment.
+
+    `verdicts` and `stays`, int64[n] of the records not reached, are those of the segment.
+    """
+
+    listing: LogListing
+    verdicts: Verdicts
+    stays: Int64s
+    now_ms: int
+
+    def weight(self) -> int:
+        """Return the `.log` bytes; tasks are packed by this number."""
+        return self.listing.log_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedSegment:
+    """Result of one segment: its `records`, the offsets that still match, int64[n], and its files."""
+
+    base_offset: int
+    records: int
+    matches: Int64s
+    files: tuple[FileDigest, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScanAgain:
+    """Function of the Spark task; `keys` are those of the run, empty if it has none."""
+
+    keys: frozenset[bytes]
+
+    def __call__(self, task: SecondScan, _attempt: str) -> ScannedSegment | CleaningResult:
+        """Scan one segment; return the failure if that is impossible."""
+        try:
+            return _scanned(task, self.keys)
+        except TASK_ERRORS as error:
+            return failed_task(task, error)
+
+
+def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
+    from sediment.segment_io.segment.batch_reader import read_records
+
+    (segment,) = task.listing.segments
+    path = task.listing.file(segment, SegmentFileKind.LOG)
+    judged = {int(offset): index for index, offset in enumerate(task.verdicts.offsets)}
+    known = set(task.stays.tolist())
+    records, matches = 0, []
+    for content in _batches(path, segment.log_bytes):
+        for record in read_records(content):
+            records += 1
+            if record.offset in known:
+                continue
+            index = judged.get(record.offset)
+            if index is None:
+                if record.key in keys:
+                    matches.append(record.offset)
+            elif not _is_final(task.verdicts, index, record.key, record.value):
+                matches.append(record.offset)
+    files = segment_digests(task.listing.path, segment.base_offset, Fs())
+    return ScannedSegment(segment.base_offset, records, np.array(matches, dtype=np.int64), files)
+
+
+def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | None) -> bool:
+    """Return True if a record that exists is what its verdict asks for."""
+    match verdicts.actions[index]:
+        case Action.TOMBSTONE:
+            return value is None and key is not None
+        case Action.REPLACE_VALUE:
+            return value == verdicts.replacement(index)
+        case Action.REPLACE_KEY:
+            return key == verdicts.replacement(index)
+        case _:
+            return False
+
+
+def _batches(path: Path, size_bytes: int) -> Iterator[bytes]:
+    """Yield the whole batches of a segment, a chunk at a time.
+
+    Raises:
+        CorruptBatchError: a batch is malformed, or the segment ends inside one.
+    """
+    from sediment.segment_io.segment.reader import HeaderScan
+
+    scan = HeaderScan(path, size_bytes=size_bytes)
+    for span in scan.spans():
+        yield span.buffer[span.start : span.end].tobytes()
+    if scan.end_position != size_bytes:
+        raise CorruptBatchError("the segment ends inside a batch", path=str(path), position=scan.end_position)

@@ -1,0 +1,169 @@
+"""Subjects of an erasure: the keys, the condition or the table that say which records.
+
+    file of keys     text     one key a line, UTF-8
+                     hex      one key a line, as hexadecimal digits
+                     base64   one key a line
+
+Invariant: errors name the line of a file, never its content.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from sediment.segment_io.errors import UsageError
+
+TEXT, HEX, BASE64 = "text", "hex", "base64"
+KEY_FORMATS = (TEXT, HEX, BASE64)
+
+_LEAST_SECRET_BYTES = 16
+_OWNER_ONLY = 0o600
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Keys:
+    """Records with one of these keys, ascending."""
+
+    values: tuple[bytes, ...]
+
+    def hmacs(self, secret: bytes) -> tuple[str, ...]:
+        """Return the HMAC of each key, ascending, in hex."""
+        return tuple(sorted(subject_hmac(secret, key) for key in self.values))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Condition:
+    """Records for which a condition of Spark SQL over the table `records` is true."""
+
+    text: str
+
+    def hmacs(self, secret: bytes) -> tuple[str, ...]:
+        """Return the HMAC of the text, in hex."""
+        return (subject_hmac(secret, self.text.encode()),)
+
+
+def _from_text(line: bytes) -> bytes:
+    if line.endswith(b"\r"):
+        raise ValueError
+    line.decode()
+    return line
+
+
+def _from_base64(line: bytes) -> bytes:
+    return base64.b64decode(line.strip(), validate=True)
+
+
+def _from_hex(line: bytes) -> bytes:
+    return binascii.unhexlify(line.strip())
+
+
+_PARSERS: Mapping[str, tuple[Callable[[bytes], bytes], str]] = MappingProxyType(
+    {
+        TEXT: (_from_text, "write UTF-8 with lines that end in a line feed alone, or use --key-format hex"),
+        HEX: (_from_hex, "write two hexadecimal digits for each byte"),
+        BASE64: (_from_base64, "write base64 with its padding"),
+    }
+)
+
+
+def read_keys(file: Path, key_format: str) -> Keys:
+    """Return the keys in `file`, each once.
+
+    Raises:
+        UsageError: the file cannot be read, has no key, or a line is empty or not in `key_format`.
+    """
+    parse, advice = _PARSERS[key_format]
+    lines = _read(file, "--keys-file").removesuffix(b"\n").split(b"\n")
+    keys = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise UsageError(f"line {number} is empty", path=str(file), advice="write one key a line")
+        try:
+            keys.add(parse(line))
+        except ValueError:  # without its cause, whose text has the line
+            raise UsageError(f"line {number} is not a key as {key_format}", path=str(file), advice=advice) from None
+    return Keys(tuple(sorted(keys)))
+
+
+def read_condition(given: str) -> Condition:
+    """Return the condition of `--where`: SQL, or `@FILE` for the text of a file.
+
+    Raises:
+        UsageError: the file cannot be read, or the text is empty.
+    """
+    text = given
+    if given.startswith("@"):
+        try:
+            text = _read(Path(given[1:]), "--where").decode()
+        except UnicodeDecodeError:
+            raise UsageError("the condition is not UTF-8", path=given[1:], advice="write it in UTF-8") from None
+    if not text.strip():
+        raise UsageError("--where is empty", advice="give a condition on the columns of the table records")
+    return Condition(text.strip())
+
+
+def read_secret(file: Path) -> bytes:
+    """Return the secret for HMACs: the whole file without its last line feed.
+
+    Raises:
+        UsageError: the file cannot be read or is too short.
+    """
+    secret = _read(file, "--secret-file").removesuffix(b"\n")
+    if len(secret) < _LEAST_SECRET_BYTES:
+        raise UsageError(
+            f"the secret has {len(secret)} bytes and needs at least {_LEAST_SECRET_BYTES}",
+            path=str(file),
+            advice="make one with: openssl rand -hex 32",
+        )
+    return secret
+
+
+def read_replacement(file: Path) -> bytes:
+    """Return the bytes that replace values.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    return _read(file, "--replacement")
+
+
+def subject_hmac(secret: bytes, subject: bytes) -> str:
+    """Return the HMAC-SHA256 of a subject, in hex."""
+    return hmac.new(secret, subject, hashlib.sha256).hexdigest()
+
+
+def write_private(file: Path, lines: Iterable[bytes]) -> None:
+    """Replace `file` by `lines`, durably, readable by its owner alone from the first byte on.
+
+    Raises:
+        OSError: the file could not be written.
+    """
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+    try:
+        with open(descriptor, "wb") as target:
+            target.writelines(lines)
+            target.flush()
+            os.fsync(target.fileno())
+        unfinished.replace(file)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _read(file: Path, option: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{option} cannot be read: {error.strerror}", path=str(file), advice="name a file that this user may read"
+        ) from None

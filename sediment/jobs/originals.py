@@ -1,0 +1,281 @@
+"""`sediment originals DIR`: the runs that kept their originals in DIR, what these hold, and which can be undone.
+
+Nothing is changed and no lock is taken.  A run counts as restorable if `restore` would accept it now, alone or after
+the newer runs of the same partition.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import click
+from rich.console import Console
+
+from sediment.engine.directory.originals.catalogue import Catalogue, OriginalFile, OriginalPartition
+from sediment.engine.directory.originals.history import History, read_history
+from sediment.engine.directory.originals.restore import listed_files, plan_partition
+from sediment.engine.directory.originals.restore_plan import Refusal, RestorePlan
+from sediment.engine.directory.originals.retained import (
+    HeldFiles,
+    held_files,
+    held_without_catalogue,
+    read_pins,
+)
+from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
+from sediment.jobs.command_line.standard_output import as_text, write_result
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, RunReport, report_table, result_console
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import LOG_START_FILE, TopicPartition, new_run_id, parse_partition_directory
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
+
+RESTORABLE = "restorable"
+NOT_RESTORABLE = "not-restorable"
+NO_CATALOGUE = "no-catalogue"
+NEWER_FIRST = "newer-first"
+ALREADY_RESTORED = "already-restored"
+
+OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; put them back or remove them by hand"
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True, slots=True)
+class OriginalsReport:
+    """Originals of one partition that one run kept.
+
+    `bytes` are those of the files, `only_here_bytes` those of files without another link, which removing them frees.
+    Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    """
+
+    partition: str
+    log_dir: str | None
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    run: str | None = None
+    run_command: str | None = None
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    files: int = 0
+    bytes: int = 0
+    only_here_bytes: int = 0
+    holds_erased: bool = False
+    pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class OriginalsRunReport(RunReport[OriginalsReport]):
+    """Report of `originals`: a row for each partition of each run, newest runs first."""
+
+    row_type: ClassVar[type] = OriginalsReport
+
+    originals: str = field(metadata=AFTER_PARTITIONS)
+
+
+# -------------------------------------------------------------------------------------------------------------- listing
+def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> OriginalsRunReport:
+    """Return the runs that kept originals in `target`.
+
+    Raises:
+        UsageError: it is not a directory.
+        CorruptDataError: a catalogue or the list of pins is malformed.
+        OSError: a catalogue or the originals cannot be read.
+    """
+    fs, started = fs or Fs(), time.monotonic()
+    history = read_history(target, fs)
+    pins = read_pins(target, fs)
+    undoable = _undoable(history, target, fs)
+    rows = [
+        _row(history, run, entry, undoable[run.run_id, entry.log_dir, entry.partition], target, pins)
+        for run in reversed(history.runs)
+        for entry in run.partitions
+    ]
+    return OriginalsRunReport(
+        run_id=new_run_id(),
+        command="originals",
+        now_ms=now_ms,
+        seconds=time.monotonic() - started,
+        partitions=(*rows, *rows_without_catalogue(target, fs)),
+        originals=str(target),
+    )
+
+
+def rows_without_catalogue(target: Path, fs: Fs) -> Iterator[OriginalsReport]:
+    """Yield a row for each partition whose originals an earlier version kept."""
+    for name, held in held_without_catalogue(target, fs).items():
+        yield OriginalsReport(
+            name,
+            None,
+            NO_CATALOGUE,
+            NO_CATALOGUE,
+            OF_EARLIER_VERSION,
+            files=held.files,
+            bytes=held.bytes,
+            only_here_bytes=held.only_here_bytes,
+        )
+
+
+def _row(
+    history: History,
+    run: Catalogue,
+    entry: OriginalPartition,
+    undoable: tuple[str, str | None, str | None],
+    target: Path,
+    pins: dict[str, str],
+) -> OriginalsReport:
+    held: HeldFiles = held_files(run, entry, target)
+    return OriginalsReport(
+        entry.partition,
+        entry.log_dir,
+        *undoable,
+        run=run.run_id,
+        run_command=run.command,
+        started_ms=run.started_ms,
+        finished_ms=run.finished_ms,
+        files=held.files,
+        bytes=held.bytes,
+        only_here_bytes=held.only_here_bytes,
+        holds_erased=history.holds_erased(run, entry),
+        pins=tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id)),
+    )
+
+
+def _undoable(history: History, target: Path, fs: Fs) -> dict[tuple[str, str, str], tuple[str, str | None, str | None]]:
+    """Return status, reason code and reason of each partition of each run."""
+    found: dict[tuple[str, str, str], tuple[str, str | None, str | None]] = {}
+    for log_dir, name in history.partitions():
+        runs = history.runs_of(log_dir, name)
+        try:
+            live, log_start = _present(Path(log_dir), name, fs)
+        except (SedimentError, OSError) as error:
+            found |= {(run.run_id, log_dir, name): (NOT_RESTORABLE, *describe(error)) for run, _ in runs}
+            continue
+        chain = [run.run_id for run, _ in history.to_undo(history.runs, log_dir, name)]
+        later, later_start = live, log_start
+        for run, entry in reversed(runs):
+            plan = plan_partition(run, entry, live, target, fs, log_start_checkpoint=log_start)
+            in_turn = plan_partition(run, entry, later, target, fs, log_start_checkpoint=later_start)
+            found[run.run_id, log_dir, name] = _answer(plan, in_turn if run.run_id in chain else plan)
+            if run.run_id in chain and isinstance(in_turn, RestorePlan):
+                later = in_turn.applied(later)
+                later_start = in_turn.log_start_last if in_turn.moves_log_start else later_start
+    return found
+
+
+def _present(log_dir: Path, name: str, fs: Fs) -> tuple[dict[str, OriginalFile], int | None]:
+    partition: TopicPartition = parse_partition_directory(name)[0]
+    starts = read_offset_checkpoint(fs, log_dir / LOG_START_FILE) or {}
+    return listed_files(log_dir / name, fs), starts.get(partition)
+
+
+def _answer(plan: RestorePlan | Refusal, in_turn: RestorePlan | Refusal) -> tuple[str, str | None, str | None]:
+    if isinstance(plan, RestorePlan):
+        return RESTORABLE, ALREADY_RESTORED if plan.is_empty else None, None
+    if isinstance(in_turn, RestorePlan):
+        return RESTORABLE, NEWER_FIRST, "newer runs have to be undone first, as `restore --as-of` does"
+    return NOT_RESTORABLE, plan.reason_code, plan.reason
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
+def print_report(report: OriginalsRunReport, console: Console) -> None:
+    """Print a row for each run, for people."""
+    columns = ("run", "began (UTC)", "command", "can be undone")
+    table = report_table(columns, ("partitions", "frees"), padding=(0, 1, 0, 0))
+    for rows in by_run(report.partitions):
+        first = rows[0]
+        table.add_row(
+            first.run or first.partition,
+            "" if first.started_ms is None else utc_time(first.started_ms).removesuffix(" UTC")[:16],
+            first.run_command or "",
+            _shown_status(rows),
+            str(len(rows)),
+            human_bytes(sum(row.only_here_bytes for row in rows)),
+        )
+    console.print(table)
+    for rows in by_run(report.partitions):
+        for line in _notes(rows):
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
+    size_bytes = sum(row.only_here_bytes for row in report.partitions)
+    runs = len({row.run for row in report.partitions if row.run is not None})
+    console.print(
+        f"{counted(runs, 'run')}; only the originals hold {human_bytes(size_bytes)}, which a vacuum of all would free",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
+
+
+class OfRun(Protocol):
+    """Report of one partition of one run."""
+
+    @property
+    def partition(self) -> str:
+        """Name of the partition."""
+        ...
+
+    @property
+    def run(self) -> str | None:
+        """Id of the run; None without a catalogue."""
+        ...
+
+
+Row = TypeVar("Row", bound=OfRun)
+
+
+def by_run(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows of each run in a list of their own; so is each partition without a catalogue."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.run or f"{NO_CATALOGUE} {row.partition}", []).append(row)
+    return list(found.values())
+
+
+def _shown_status(rows: Sequence[OriginalsReport]) -> str:
+    codes = [row.reason_code if row.status == RESTORABLE else f"no: {row.reason_code}" for row in rows]
+    if len(set(codes)) > 1:
+        return f"{sum(row.status == RESTORABLE for row in rows)} of {len(rows)}"
+    return codes[0] or "yes"
+
+
+def _notes(rows: Sequence[OriginalsReport]) -> Iterator[str]:
+    if rows[0].pins:
+        yield f"{rows[0].run}: pinned as {', '.join(rows[0].pins)}"
+    erased = sum(row.holds_erased for row in rows)
+    if erased:
+        held = counted(erased, "partition")
+        yield f"{rows[0].run}: the originals of {held} hold erased records until they are vacuumed"
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
+    """List originals with the options of the command (`list_originals`)."""
+    return list_originals(path.absolute(), now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+
+
+@click.command("originals")
+@click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in the report (default: now).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(as_json: bool, **options: Any) -> None:
+    """List the runs that kept their originals in DIR, and which of them can be undone."""
+    with errors_as_exit_status():
+        report = perform(**options)
+        write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))
+    raise SystemExit(EXIT_DONE)
+
+
+if __name__ == "__main__":
+    command()

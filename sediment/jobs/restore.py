@@ -1,0 +1,614 @@
+"""`sediment restore LOG_DIR --from DIR`: put partitions back as they were before a run, from the originals it kept.
+
+    choose            one run, or all that began at or after a time, newest first
+    per partition     list · finish_interrupted · a plan for each run; refused unless every run can be undone
+    per run           catalogue planned · log starts · originals kept, segments put back · checkpoint entries · done
+
+Invariants: a partition is changed only if the whole chain of its runs can be undone.  What a restore removes is kept
+like the originals of every other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before
+the segments change and raised after it, so they are never ahead of the segments.  The same command finishes a killed
+restore.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+from rich.console import Console
+
+from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.originals.catalogue import (
+    Catalogue,
+    OriginalPartition,
+    offsets_by_file,
+    partition_before,
+    run_folder,
+)
+from sediment.engine.directory.originals.history import RESTORED, History, read_history
+from sediment.engine.directory.originals.restore import (
+    PartitionRestore,
+    listed_files,
+    plan_partition,
+    restore_partition,
+)
+from sediment.engine.directory.originals.restore_plan import Files, Refusal, RestorePlan
+from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
+from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.standard_output import error_console
+from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
+    FAILED,
+    REFUSED,
+    RunReport,
+    in_order,
+    print_failures,
+    report_table,
+)
+from sediment.jobs.settings.directories import check_filesystem
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
+from sediment.segment_io.format.names import (
+    CLEANER_FILE,
+    LOCK_FILE,
+    LOG_START_FILE,
+    SegmentFileKind,
+    TopicPartition,
+    new_run_id,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint, update_offset_checkpoint
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
+
+ERASURE = "erasure"
+INTERRUPTED = "interrupted"
+ALREADY_RESTORED = "already-restored"
+
+_MS = re.compile(r"[0-9]{1,15}")
+_STOPPED = ("stopped", "the run was stopped before this partition")
+_MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
+"""Checkpoint files whose absence means the same as a file without entries."""
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """Report of one partition.  `runs` are those undone, newest first; `segments` are base offsets after the run."""
+
+    partition: str
+    log_dir: str
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    runs: tuple[str, ...] = ()
+    bytes_before: int = 0
+    bytes_after: int = 0
+    segments_before: int = 0
+    segments: tuple[int, ...] = ()
+    files_restored: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RestoreRunReport(RunReport[RestoreReport]):
+    """Report of a run of `restore`; `catalogues` list what this run removed, one for each run that it undid."""
+
+    row_type: ClassVar[type] = RestoreReport
+
+    dry_run: bool
+    originals: str = field(metadata=AFTER_PARTITIONS)
+    catalogues: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+
+
+def print_report(report: RestoreRunReport, console: Console) -> None:
+    """Print the table for people."""
+    table = report_table(("partition", "status"), ("segments", "bytes", "runs"))
+    for row in report.partitions:
+        restored = row.status == RESTORED
+        table.add_row(
+            row.partition,
+            f"{row.status}: {row.reason_code}" if row.reason_code else row.status,
+            f"{row.segments_before} → {len(row.segments)}" if restored else str(row.segments_before),
+            f"{human_bytes(row.bytes_before)} → {human_bytes(row.bytes_after)}"
+            if restored
+            else human_bytes(row.bytes_before),
+            str(len(row.runs)),
+        )
+    console.print(table)
+    print_failures(((p.partition, p.reason) for p in report.partitions if p.status in (REFUSED, FAILED)), console)
+    console.print(_summary(report), soft_wrap=True, markup=False, highlight=False)
+
+
+def _summary(report: RestoreRunReport) -> str:
+    counts = {
+        status: sum(partition.status == status for partition in report.partitions)
+        for status in (RESTORED, REFUSED, FAILED)
+    }
+    done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
+    would = " if this were not a dry run" if report.dry_run else ""
+    kept = f"; what was removed is in {report.originals}" if report.catalogues else ""
+    return f"{done}{would}{kept} in {report.seconds:.1f} s (run {report.run_id})"
+
+
+# -------------------------------------------------------------------------------------------------------------- options
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """Options of `restore` in addition to the common ones; exactly one of `run_id` and `as_of_ms` is given."""
+
+    originals: Path
+    run_id: str | None = None
+    as_of_ms: int | None = None
+    undo_erasure: bool = False
+    dry_run: bool = False
+    allow_network_fs: bool = False
+
+
+def parse_time(text: str) -> int:
+    """Return a time in milliseconds since the epoch: a number of them, or an ISO 8601 time, in UTC unless it says.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if _MS.fullmatch(text):
+        return int(text)
+    try:
+        time_given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--as-of {text!r} is not a time", advice="give 2026-11-22T18:00:00Z, or milliseconds since the epoch"
+        ) from error
+    return int((time_given if time_given.tzinfo else time_given.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+# -------------------------------------------------------------------------------------------------------------- the run
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The runs to undo in a partition, newest first, with the entry of each; `log_dir` is the path given for it."""
+
+    partition: TopicPartition
+    log_dir: Path
+    runs: tuple[tuple[Catalogue, OriginalPartition], ...]
+    report: RestoreReport
+
+    @property
+    def directory(self) -> Path:
+        return self.log_dir / str(self.partition)
+
+
+def restore(
+    options: CommonOptions,
+    own: RestoreOptions,
+    *,
+    confirm: Callable[[RestoreRunReport], bool] | None = None,
+    stop: threading.Event | None = None,
+    fs: Fs | None = None,
+) -> RestoreRunReport:
+    """Undo runs in the selected partitions of `options.log_dirs`.
+
+    If there is anything to undo, `confirm` is called once, with the report that a dry run would return.  Setting `stop`
+    ends the run after the partition in progress; the others are reported as failed.
+
+    Raises:
+        UsageError: a directory, a run or an option is wrong; nothing was changed.
+        DeclinedError: `confirm` returned False; nothing was changed.
+        CorruptDataError: a catalogue is malformed; nothing was changed.
+        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
+        DirectoryInUseError: a broker, another run, or another restore or vacuum holds a directory.
+    """
+    with ExitStack() as stack:
+        run = _RestoreRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
+        return run.report(run.perform())
+
+
+def perform(
+    options: CommonOptions,
+    *,
+    stop: threading.Event,
+    confirm: Callable[[RestoreRunReport], bool] | None = None,
+    originals: Path,
+    run_id: str | None,
+    as_of: str | None,
+    **own: Any,
+) -> RestoreRunReport:
+    """Restore with the options of the command (`restore`)."""
+    if (run_id is None) == (as_of is None):
+        raise UsageError(
+            "a restore needs --run ID or --as-of TIME, and not both", advice="list runs: sediment originals DIR"
+        )
+    as_of_ms = None if as_of is None else parse_time(as_of)
+    given = RestoreOptions(originals=originals.absolute(), run_id=run_id, as_of_ms=as_of_ms, **own)
+    return restore(options, given, confirm=confirm, stop=stop)
+
+
+class _RestoreRun:
+    """Run of the command; the stack closes its locks."""
+
+    def __init__(
+        self,
+        options: CommonOptions,
+        own: RestoreOptions,
+        confirm: Callable[[RestoreRunReport], bool] | None,
+        stop: threading.Event,
+        stack: ExitStack,
+        fs: Fs,
+    ) -> None:
+        self.run_id = new_run_id()
+        self._options = options
+        self._own = own
+        self._confirm = confirm
+        self._stop = stop
+        self._stack = stack
+        self._fs = fs
+        self._locks: dict[Path, DirectoryLock] = {}
+        self._catalogues: list[str] = []
+        self._started = time.monotonic()
+
+    def perform(self) -> list[RestoreReport]:
+        """Lock, plan, ask and restore; return a report for every partition that the chosen runs changed."""
+        own = self._own
+        history = read_history(own.originals, self._fs)
+        self._options.open_directories(self._fs)
+        if not own.dry_run:
+            for path in self._options.log_dirs:
+                check_filesystem(path, allow_network=own.allow_network_fs)
+                check_originals_path(own.originals, path, self._fs)
+            self._stack.enter_context(DirectoryLock(own.originals))
+            for path in self._options.log_dirs:
+                self._locks[path] = self._stack.enter_context(DirectoryLock(path))
+            history = read_history(own.originals, self._fs)
+        wanted = self._wanted(history)
+        reports: list[RestoreReport] = []
+        chains: list[_Chain] = []
+        for chain in self._chains(history, wanted):
+            found = self._planned(chain, history)
+            if isinstance(found, _Chain):
+                chains.append(found)
+            else:
+                reports.append(found)
+        if own.dry_run:
+            return reports + [chain.report for chain in chains]
+        if self._confirm is not None and chains:
+            shown = self.report([*reports, *(chain.report for chain in chains)], dry_run=True)
+            if not self._confirm(shown):
+                raise DeclinedError("nothing was restored", advice="answer y, or give --yes, to restore")
+        return reports + self._restore_all(chains, wanted)
+
+    def report(self, reports: Sequence[RestoreReport], *, dry_run: bool | None = None) -> RestoreRunReport:
+        """Return the report of the run so far, with `reports` in order."""
+        return RestoreRunReport(
+            run_id=self.run_id,
+            command="restore",
+            now_ms=self._options.now_ms,
+            seconds=time.monotonic() - self._started,
+            dry_run=self._own.dry_run if dry_run is None else dry_run,
+            partitions=in_order(reports),
+            originals=str(self._own.originals),
+            catalogues=tuple(self._catalogues),
+        )
+
+    # ----------------------------------------------------------------------------------------------------------- choose
+    def _wanted(self, history: History) -> list[Catalogue]:
+        if self._own.run_id is not None:
+            found = history.run(self._own.run_id)
+            if found is None:
+                raise UsageError(
+                    f"run {self._own.run_id} has no catalogue",
+                    path=str(self._own.originals),
+                    advice="list the runs: sediment originals DIR",
+                )
+            return [found]
+        assert self._own.as_of_ms is not None
+        return [run for run in history.runs if run.started_ms >= self._own.as_of_ms]
+
+    def _chains(self, history: History, wanted: Sequence[Catalogue]) -> list[_Chain]:
+        """Return the runs to undo in each selected partition."""
+        selected = {
+            (str(directory.path.resolve()), str(partition)): (directory.path, partition)
+            for directory in self._options.open_directories(self._fs)
+            for partition in directory.partitions
+        }
+        changed = dict.fromkeys((entry.log_dir, entry.partition) for run in wanted for entry in run.partitions)
+        here = {str(path.resolve()) for path in self._options.log_dirs}
+        if wanted and not here & {log_dir for log_dir, _ in changed}:
+            known = ", ".join(sorted({log_dir for log_dir, _ in changed}))
+            raise UsageError(
+                f"no chosen run changed this log directory; they changed {known}",
+                path=", ".join(map(str, self._options.log_dirs)),
+                advice="name the log directory that the run changed",
+            )
+        chains = []
+        for key in changed:
+            if key in selected:
+                log_dir, partition = selected[key]
+                runs = tuple(history.to_undo(wanted, *key))
+                chains.append(_Chain(partition, log_dir, runs, _as_it_is(partition, log_dir, self._fs)))
+        return chains
+
+    # ------------------------------------------------------------------------------------------------------------- plan
+    def _planned(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
+        """Return the chain with the report of its restore, or the report of a partition that stays as it is."""
+        try:
+            return self._plan_chain(chain, history)
+        except (SedimentError, OSError) as error:
+            code, text = describe(error)
+            return replace(chain.report, status=FAILED, reason_code=code, reason=text)
+
+    def _plan_chain(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
+        if self._own.dry_run or self._confirm is not None:
+            if list_log(chain.partition, chain.directory, self._fs).is_replacement_open():
+                other = "without --dry-run" if self._own.dry_run else "with --yes"
+                why = f"an earlier run or broker was interrupted here; run {other} to finish that first"
+                return replace(chain.report, reason_code=INTERRUPTED, reason=why)
+        else:
+            finish_interrupted(chain.directory, self._fs)
+        live = listed_files(chain.directory, self._fs)
+        log_start = read_checkpoints(chain.log_dir, self._fs).of(chain.partition).log_start
+        restored = 0
+        for run, entry in chain.runs:
+            if history.holds_erased(run, entry) and not self._own.undo_erasure:
+                why = f"the originals of run {run.run_id} hold erased records; --undo-erasure puts them back"
+                return replace(chain.report, reason_code=ERASURE, reason=why)
+            plan = self._plan(run, entry, live, log_start)
+            if isinstance(plan, Refusal):
+                why = f"run {run.run_id} of {run.command} cannot be undone: {plan.reason}"
+                return replace(chain.report, reason_code=plan.reason_code, reason=why)
+            live = plan.applied(live)
+            log_start = plan.log_start_last if plan.moves_log_start else log_start
+            restored += sum(len(segment.files) for segment in plan.segments()) + len(plan.snapshots)
+        logs = [file for file in live.values() if file.name.endswith(SegmentFileKind.LOG)]
+        report = replace(
+            chain.report,
+            status=RESTORED,
+            reason_code=None if restored else ALREADY_RESTORED,
+            runs=tuple(run.run_id for run, _ in chain.runs),
+            segments=tuple(sorted(int(file.name.removesuffix(SegmentFileKind.LOG)) for file in logs)),
+            bytes_after=sum(file.size_bytes for file in logs),
+            files_restored=restored,
+        )
+        return replace(chain, report=report)
+
+    def _plan(
+        self, run: Catalogue, entry: OriginalPartition, live: Files, log_start: int | None
+    ) -> RestorePlan | Refusal:
+        return plan_partition(run, entry, live, self._own.originals, self._fs, log_start_checkpoint=log_start)
+
+    # ---------------------------------------------------------------------------------------------------------- restore
+    def _restore_all(self, chains: Sequence[_Chain], wanted: Sequence[Catalogue]) -> list[RestoreReport]:
+        failed: dict[Path, RestoreReport] = {}
+        newest_first = sorted(wanted, key=lambda run: (run.started_ms, run.run_id), reverse=True)
+        for run in newest_first:
+            here = [
+                (chain, entry)
+                for chain in chains
+                for each, entry in chain.runs
+                if each is run and chain.directory not in failed
+            ]
+            if here:
+                failed |= self._undo(run, here)
+        reports = [failed.get(chain.directory, chain.report) for chain in chains]
+        for report in reports:
+            log_partition(self.run_id, "restore", report)
+        return reports
+
+    def _undo(self, run: Catalogue, here: Sequence[tuple[_Chain, OriginalPartition]]) -> dict[Path, RestoreReport]:
+        """Undo a run in partitions, with a catalogue of its own; return reports of those that failed."""
+        run_id = new_run_id() if self._catalogues else self.run_id
+        failed: dict[Path, RestoreReport] = {}
+        listed: list[tuple[_Chain, PartitionRestore]] = []
+        before: list[OriginalPartition] = []
+        checkpoints = {path: read_checkpoints(path, self._fs) for path in self._locks}
+        for chain, entry in here:
+            try:
+                planned = self._prepared(run, chain, entry, checkpoints[chain.log_dir])
+                names = planned.removed_names(self._fs)
+                before.append(
+                    partition_before(
+                        chain.partition,
+                        chain.directory,
+                        checkpoints[chain.log_dir],
+                        names,
+                        planned.new_names(),
+                        self._fs,
+                    )
+                )
+                listed.append((chain, planned))
+            except (SedimentError, OSError) as error:
+                failed[chain.directory] = self._failed(chain, *describe(error))
+        header = catalogue_of_run(self._options, "restore", run_id, checkpoints, before, restores=run.run_id)
+        originals = BackupLinks(self._own.originals, header, self._fs)
+        try:
+            originals.begin()
+        except (SedimentError, OSError) as error:
+            code, text = describe(error)
+            why = f"the catalogue of originals cannot be written, and nothing was changed: {text}"
+            return failed | {chain.directory: self._failed(chain, code, why) for chain, _ in listed}
+        for log_dir, lock in self._locks.items():
+            some = [(chain, planned) for chain, planned in listed if chain.log_dir == log_dir]
+            if some:
+                failed |= self._undo_in_directory(run, run_id, lock, originals, some)
+        reports = [failed.get(chain.directory, chain.report) for chain, _ in listed]
+        path = end_originals(originals, reports)
+        self._catalogues += [] if path is None else [str(path)]
+        return failed
+
+    def _prepared(
+        self, run: Catalogue, chain: _Chain, entry: OriginalPartition, checkpoints: LogDirCheckpoints
+    ) -> PartitionRestore:
+        """Return the restore of a partition as it is now.
+
+        Raises:
+            SourceChangedError: the partition changed since the chain was planned.
+        """
+        live = listed_files(chain.directory, self._fs)
+        plan = self._plan(run, entry, live, checkpoints.of(chain.partition).log_start)
+        if isinstance(plan, Refusal):
+            raise SourceChangedError(
+                f"the partition changed during the restore: {plan.reason}",
+                partition=str(chain.partition),
+                path=str(chain.directory),
+                advice="make sure that no other process works on the directory and run again",
+            )
+        folder = run_folder(self._own.originals, run.run_id) / entry.partition
+        return PartitionRestore(chain.partition, chain.directory, entry, folder, plan)
+
+    def _undo_in_directory(
+        self,
+        run: Catalogue,
+        run_id: str,
+        lock: DirectoryLock,
+        originals: BackupLinks,
+        listed: Sequence[tuple[_Chain, PartitionRestore]],
+    ) -> dict[Path, RestoreReport]:
+        """Undo a run in partitions of one log directory, whose lock is held; return reports of those that failed."""
+        log_dir = listed[0][0].log_dir
+        failed: dict[Path, RestoreReport] = {}
+        try:
+            lock.check()
+            self._write_first_entries(run, log_dir, [planned for _, planned in listed])
+        except (SedimentError, OSError) as error:
+            return {chain.directory: self._failed(chain, *describe(error)) for chain, _ in listed}
+        for chain, planned in listed:
+            if self._stop.is_set():
+                failed[chain.directory] = self._failed(chain, *_STOPPED)
+                continue
+            try:
+                lock.check()
+                restore_partition(planned, run_id, originals, lock, self._fs)
+            except (SedimentError, OSError) as error:
+                failed[chain.directory] = self._failed(chain, *describe(error))
+        done = [(chain, planned) for chain, planned in listed if chain.directory not in failed]
+        try:
+            lock.check()
+            self._write_last_entries(run, log_dir, [planned for _, planned in done])
+        except (SedimentError, OSError) as error:
+            late = f"its segments are restored, but a checkpoint was not written: {describe(error)[1]}"
+            failed |= {chain.directory: self._failed(chain, "checkpoint-not-written", late) for chain, _ in done}
+        return failed
+
+    def _write_first_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
+        """Write the checkpoint entries that have to be durable before the segments change."""
+        now = offsets_by_file(read_checkpoints(log_dir, self._fs))
+        cleaner = now[CLEANER_FILE] or {}
+        starts = {each.partition: each.plan.log_start_first for each in restores if each.plan.moves_log_start}
+        lowered = {
+            each.partition: lowest(cleaner.get(each.partition), each.entry.checkpoints.get(CLEANER_FILE))
+            for each in restores
+        }
+        self._write_entries(log_dir, LOG_START_FILE, starts)
+        self._write_entries(log_dir, CLEANER_FILE, lowered)
+
+    def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
+        """Write the checkpoint entries from before the run; a file that it made is removed with its last entry."""
+        starts = {each.partition: each.plan.log_start_last for each in restores if each.plan.moves_log_start}
+        self._write_entries(log_dir, LOG_START_FILE, starts)
+        cleaner = {each.partition: each.entry.checkpoints.get(CLEANER_FILE) for each in restores}
+        self._write_entries(log_dir, CLEANER_FILE, cleaner)
+        were = [each.checkpoint_files for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
+        for name in _MAY_BE_ABSENT:
+            path = log_dir / name
+            if were and name not in were[0] and read_offset_checkpoint(self._fs, path) == {}:
+                self._fs.unlink(path)
+                self._fs.sync_directory(log_dir)
+
+    def _write_entries(self, log_dir: Path, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
+        entries = {partition: offset for partition, offset in offsets.items() if offset is not None}
+        update_offset_checkpoint(
+            self._fs, log_dir / name, entries, offsets.keys() - entries.keys(), like=log_dir / LOCK_FILE
+        )
+
+    def _failed(self, chain: _Chain, code: str, reason: str) -> RestoreReport:
+        """Return the report of a partition that failed, with the segments in the directory."""
+        try:
+            found = _as_it_is(chain.partition, chain.log_dir, self._fs)
+        except (SedimentError, OSError):
+            found = chain.report
+        left = replace(found, bytes_before=chain.report.bytes_before, segments_before=chain.report.segments_before)
+        return replace(left, status=FAILED, reason_code=code, reason=reason)
+
+
+def lowest(now: int | None, before: int | None) -> int | None:
+    """Return the lower of two checkpoint entries; None, no entry, is the lowest."""
+    return None if now is None or before is None else min(now, before)
+
+
+def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport:
+    """Return the report of a partition that stays as it is."""
+    listing = list_log(partition, log_dir / str(partition), fs)
+    bases = tuple(segment.base_offset for segment in listing.segments)
+    size_bytes = listing.log_bytes()
+    return RestoreReport(
+        str(partition),
+        str(log_dir),
+        REFUSED,
+        bytes_before=size_bytes,
+        bytes_after=size_bytes,
+        segments_before=len(bases),
+        segments=bases,
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+@click.command("restore")
+@common_options
+@click.option(
+    "--from",
+    "originals",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    required=True,
+    help="Take the files from DIR, the directory of --keep-originals; keep there what this run removes.",
+)
+@click.option("--run", "run_id", metavar="ID", help="Undo this run.")
+@click.option(
+    "--as-of", metavar="TIME", help="Undo all runs that began at or after TIME: ISO 8601 in UTC, or milliseconds."
+)
+@click.option("--undo-erasure", is_flag=True, help="Also put back records that a later run erased.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
+@click.option("--yes", is_flag=True, help="Restore without asking; required without a terminal.")
+@click.option(
+    "--allow-network-fs",
+    is_flag=True,
+    help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
+)
+def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
+    """Put the partitions of LOG_DIR... back as they were before a run that kept its originals.
+
+    SIGINT or SIGTERM finishes the partition in progress, reports and exits 1.
+    """
+    asks = must_ask(yes=yes, dry_run=dry_run, command="restore")
+    with stop_on_signals() as stop:
+        confirm = partial(_confirmed, stop=stop) if asks else None
+        report = perform(options, stop=stop, confirm=confirm, dry_run=dry_run, **own)
+    options.conclude(report, print_report)
+
+
+def _confirmed(shown: RestoreRunReport, *, stop: threading.Event) -> bool:
+    """Show on stderr what would be restored, and ask once."""
+    print_report(shown, error_console(markup=False, emoji=False))
+    restored = [report for report in shown.partitions if report.status == RESTORED]
+    runs = {run for report in restored for run in report.runs}
+    return ask_on_terminal(f"Undo {counted(len(runs), 'run')} in {counted(len(restored), 'partition')}?", stop)
+
+
+if __name__ == "__main__":
+    command()

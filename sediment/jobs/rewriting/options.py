@@ -1,0 +1,64 @@
+"""Options of the commands that rewrite segments in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from sediment.jobs.delta_lake.paths import is_uri
+from sediment.segment_io.errors import UsageError
+
+if TYPE_CHECKING:
+    from sediment.jobs.command_line.options import CommonOptions
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteOptions:
+    """Options of a rewriting command besides the common ones; a command adds its own in a subclass."""
+
+    dry_run: bool = False
+    keep_originals: Path | None = None
+    """Directory on the same filesystem that first receives links to the replaced files."""
+
+    allow_network_fs: bool = False
+
+    def validate(self, common: CommonOptions) -> None:
+        """Check that the options suit the log directories of `common`.
+
+        Raises:
+            UsageError: a log directory is a URI.
+        """
+        for log_dir in filter(is_uri, common.given_log_dirs):
+            raise UsageError(
+                "a URI source is read-only", path=log_dir, advice="copy the log directory to a local disk first"
+            )
+
+
+def rewrite_options(command: _Command) -> _Command:
+    """Add the options of `RewriteOptions` to a command."""
+    decorated: Any = command
+    for option in reversed(
+        (
+            click.option("--dry-run", is_flag=True, help="Change nothing; report what would change."),
+            click.option(
+                "--keep-originals",
+                type=click.Path(path_type=Path, file_okay=False),
+                metavar="DIR",
+                help="First hard-link the files to be replaced into DIR, on the same filesystem, with a catalogue.",
+            ),
+            click.option(
+                "--allow-network-fs",
+                is_flag=True,
+                help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
+            ),
+        )
+    ):
+        decorated = option(decorated)
+    result: _Command = decorated
+    return result

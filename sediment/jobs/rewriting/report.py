@@ -1,0 +1,112 @@
+"""Report of a partition that a command rewrote, and the table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from sediment.compaction.prepared_swap import CleanedGroup
+from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
+    FAILED,
+    QUARANTINED,
+    SKIPPED,
+    Partition,
+    RunReport,
+    print_failures,
+    report_table,
+    skipped_lines,
+)
+from sediment.segment_io.partition.listing import LogListing
+
+UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteReport:
+    """Report of one partition.  Bytes are `.log` bytes of the whole partition, `segments` those after the run.
+
+    A dry run reports what would be; `bytes_after` is None if it was not computed.
+    """
+
+    partition: str
+    log_dir: str
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    bytes_before: int = 0
+    bytes_after: int | None = None
+    segments_before: int = 0
+    segments: tuple[int, ...] = ()
+    segments_rewritten: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RewriteRunReport(RunReport[Partition]):
+    """Report of a run of a rewriting command.
+
+    `originals` is the directory of --keep-originals, `catalogue` the file in it that lists the files this run kept.
+    None: there is none.  `seconds_by_stage` has the driver's wall time.
+    """
+
+    dry_run: bool
+    originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)
+
+
+def listed(listing: LogListing, status: str, code: str | None = None, reason: str | None = None) -> RewriteReport:
+    """Return the report of an unchanged partition."""
+    return RewriteReport(
+        str(listing.partition),
+        str(listing.path.parent),
+        status,
+        code,
+        reason,
+        bytes_before=listing.log_bytes(),
+        bytes_after=listing.log_bytes(),
+        segments_before=len(listing.segments),
+        segments=tuple(segment.base_offset for segment in listing.segments),
+    )
+
+
+def segments_after(listing: LogListing, groups: Iterable[CleanedGroup]) -> list[tuple[int, int]]:
+    """Return (base offset, `.log` bytes) of the segments, ascending, once `groups` have replaced their sources."""
+    after = {segment.base_offset: segment.log_bytes for segment in listing.segments}
+    for group in groups:
+        if group.parts:
+            for segment in group.sources:
+                del after[segment.base_offset]
+            after.update((part.base_offset, part.files[0].size_bytes) for part in group.parts)
+    return sorted(after.items())
+
+
+def print_table(
+    reports: Sequence[RewriteReport],
+    columns: Sequence[str],
+    cells: Callable[[int], Sequence[str]],
+    summary: str,
+    console: Console,
+) -> None:
+    """Print a row for each of `reports`, the failures, `summary`, and why partitions were skipped.
+
+    `cells(n)` are those of report n in the command's own `columns`, which stand before the bytes.
+    """
+    table = report_table(("partition", "status"), ("segments", *columns, "bytes"))
+    for number, report in enumerate(reports):
+        status = f"{report.status}: {report.reason_code}" if report.reason_code else report.status
+        before, after = report.bytes_before, report.bytes_after
+        table.add_row(
+            report.partition,
+            status,
+            f"{report.segments_rewritten} of {report.segments_before}",
+            *cells(number),
+            human_bytes(before) if after in (None, before) else f"{human_bytes(before)} → {human_bytes(after or 0)}",
+        )
+    console.print(table)
+    print_failures(((r.partition, r.reason) for r in reports if r.status in (FAILED, QUARANTINED)), console)
+    for line in (summary, *skipped_lines(report for report in reports if report.status == SKIPPED)):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,387 @@
+"""`sediment vacuum DIR`: remove the originals of old runs, which can then no longer be undone.
+
+Invariants: only files that a catalogue lists, with their inode, size and time, are removed, and no link is followed.  A
+pinned run stays, and so does one that has not ended.  A run that asks changes nothing before the answer.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+from rich.console import Console
+
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.directory.originals.catalogue import Catalogue
+from sediment.engine.directory.originals.history import History, read_history
+from sediment.engine.directory.originals.retained import (
+    held_files,
+    is_running,
+    read_pins,
+    remove_originals,
+    write_pins,
+)
+from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
+from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.standard_output import as_text, error_console, write_result
+from sediment.jobs.originals import NO_CATALOGUE, by_run, rows_without_catalogue
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
+from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
+    FAILED,
+    RunReport,
+    print_failures,
+    report_table,
+    result_console,
+)
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import new_run_id
+from sediment.segment_io.fs import Fs
+
+REMOVED = "removed"
+PINNED = "pinned"
+KEPT = "kept"
+YOUNG = "young"
+RUNNING = "running"
+
+_STOPPED = ("stopped", "the run was stopped before these originals")
+_DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d|w)")
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_NARROW = (0, 1, 0, 0)
+_LEAST_MS = 24 * _UNIT_MS["h"]
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True, slots=True)
+class VacuumReport:
+    """Originals of one partition that one run kept; `only_here_bytes` are those that their removal frees.
+
+    Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    """
+
+    partition: str
+    log_dir: str | None
+    status: str
+    reason_code: str | None = None
+    reason: str | None = None
+    run: str | None = None
+    run_command: str | None = None
+    started_ms: int | None = None
+    files: int = 0
+    bytes: int = 0
+    only_here_bytes: int = 0
+    holds_erased: bool = False
+    pins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class VacuumRunReport(RunReport[VacuumReport]):
+    """Report of a run of `vacuum`: a row for each partition of each run, oldest runs first."""
+
+    row_type: ClassVar[type] = VacuumReport
+
+    dry_run: bool
+    originals: str = field(metadata=AFTER_PARTITIONS)
+
+
+def print_report(report: VacuumRunReport, console: Console) -> None:
+    """Print a row for each run, for people."""
+    table = report_table(("run", "began (UTC)", "command", "status"), ("partitions", "frees"), padding=_NARROW)
+    for rows in by_run(report.partitions):
+        first = rows[0]
+        removed = first.status == REMOVED
+        table.add_row(
+            first.run or first.partition,
+            "" if first.started_ms is None else utc_time(first.started_ms).removesuffix(" UTC")[:16],
+            first.run_command or "",
+            f"{first.status}: {first.reason_code}" if first.reason_code and not removed else first.status,
+            str(len(rows)),
+            human_bytes(sum(row.only_here_bytes for row in rows) if removed else 0),
+        )
+    console.print(table)
+    print_failures(((p.run or p.partition, p.reason) for p in report.partitions if p.status == FAILED), console)
+    for line in _consequences(report):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _consequences(report: VacuumRunReport) -> Iterator[str]:
+    """Yield what can no longer be undone, and what was freed."""
+    removed = [rows for rows in by_run(report.partitions) if rows[0].status == REMOVED]
+    would = "could" if report.dry_run else "can"
+    for rows in removed:
+        first = rows[0]
+        names = ", ".join(row.partition for row in rows[:5])
+        more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+        yield f"{first.run_command} of run {first.run} {would} no longer be undone in {names}{more}"
+    freed = sum(row.only_here_bytes for rows in removed for row in rows)
+    verb = "would be removed" if report.dry_run else "removed"
+    yield f"{counted(len(removed), 'run')} {verb}; {human_bytes(freed)} in {report.seconds:.1f} s (run {report.run_id})"
+
+
+# -------------------------------------------------------------------------------------------------------------- options
+@dataclass(frozen=True, slots=True)
+class VacuumOptions:
+    """Options of `vacuum`.  `older_than_ms` None: remove nothing, only change pins."""
+
+    originals: Path
+    now_ms: int
+    older_than_ms: int | None = None
+    run_id: str | None = None
+    pin: str | None = None
+    unpin: str | None = None
+    dry_run: bool = False
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration such as 7d, 36h, 90m, 30s or 2w in milliseconds.
+
+    Raises:
+        UsageError: it is not a whole number with one of these units.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration", advice="give a number and a unit, such as 7d, 36h or 2w")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
+def vacuum_options(
+    path: Path,
+    *,
+    older_than: str | None,
+    run_id: str | None,
+    pin: str | None,
+    unpin: str | None,
+    dry_run: bool,
+    force: bool,
+    now_ms: int | None,
+) -> VacuumOptions:
+    """Check the options of the command.
+
+    Raises:
+        UsageError: an option is wrong, or options exclude each other.
+    """
+    if older_than is None and pin is None and unpin is None:
+        raise UsageError("it is not stated how old the originals have to be", advice="give --older-than, such as 7d")
+    if (pin is None) != (run_id is None):
+        raise UsageError("--pin and --run belong together", advice="give --run ID --pin NAME")
+    older_than_ms = None if older_than is None else parse_duration(older_than)
+    if older_than_ms is not None and older_than_ms < _LEAST_MS and not force:
+        raise UsageError(f"--older-than {older_than} is less than 24 hours", advice="give at least 24h, or --force")
+    clock = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return VacuumOptions(path.absolute(), clock, older_than_ms, run_id, pin, unpin, dry_run)
+
+
+# -------------------------------------------------------------------------------------------------------------- the run
+def vacuum(
+    own: VacuumOptions,
+    *,
+    confirm: Callable[[VacuumRunReport], bool] | None = None,
+    stop: threading.Event | None = None,
+    fs: Fs | None = None,
+) -> VacuumRunReport:
+    """Change pins, then remove the originals of runs that ended before `now_ms - older_than_ms`.
+
+    If there is anything to remove, `confirm` is called once, with the report that a dry run would return.  Setting
+    `stop` ends the run after the originals of the run in progress.
+
+    Raises:
+        UsageError: the directory, a run or a pin does not exist; nothing was changed.
+        DeclinedError: `confirm` returned False; nothing was removed.
+        CorruptDataError: a catalogue or the list of pins is malformed; nothing was changed.
+        DirectoryInUseError: a restore or another vacuum works on the directory.
+        OSError: the originals cannot be read, or the pins cannot be written; nothing was removed.
+    """
+    fs, stop, started, run_id = fs or Fs(), stop or threading.Event(), time.monotonic(), new_run_id()
+
+    def report(rows: Sequence[VacuumReport], *, dry_run: bool) -> VacuumRunReport:
+        return VacuumRunReport(
+            run_id=run_id,
+            command="vacuum",
+            now_ms=own.now_ms,
+            seconds=time.monotonic() - started,
+            dry_run=dry_run,
+            partitions=tuple(rows),
+            originals=str(own.originals),
+        )
+
+    history = read_history(own.originals, fs)
+    with ExitStack() as stack:
+        if not own.dry_run:
+            stack.enter_context(DirectoryLock(own.originals))
+            history = read_history(own.originals, fs)
+        before = read_pins(own.originals, fs)
+        pins = _changed_pins(before, own, history)
+        rows = [row for run in history.runs for row in _decided(run, own, history, pins)]
+        rows += [_without_catalogue(each) for each in rows_without_catalogue(own.originals, fs)]
+        if own.dry_run:
+            return report(rows, dry_run=True)
+        if pins != before:
+            write_pins(pins, own.originals, fs)
+        if (
+            confirm is not None
+            and any(row.status == REMOVED for row in rows)
+            and not confirm(report(rows, dry_run=True))
+        ):
+            raise DeclinedError("nothing was removed", advice="answer y, or give --yes, to remove")
+        return report(_removed(rows, history, own, stop, fs), dry_run=False)
+
+
+def _changed_pins(pins: dict[str, str], own: VacuumOptions, history: History) -> dict[str, str]:
+    changed = dict(pins)
+    if own.unpin is not None and changed.pop(own.unpin, None) is None:
+        raise UsageError(
+            f"the pin {own.unpin!r} does not exist", path=str(own.originals), advice="list pins: sediment originals DIR"
+        )
+    if own.pin is not None and own.run_id is not None:
+        if history.run(own.run_id) is None:
+            raise UsageError(
+                f"run {own.run_id} has no catalogue",
+                path=str(own.originals),
+                advice="list runs: sediment originals DIR",
+            )
+        if changed.get(own.pin, own.run_id) != own.run_id:
+            raise UsageError(
+                f"the pin {own.pin!r} keeps run {changed[own.pin]}", advice="give another name, or --unpin first"
+            )
+        changed[own.pin] = own.run_id
+    return changed
+
+
+def _decided(run: Catalogue, own: VacuumOptions, history: History, pins: dict[str, str]) -> Iterator[VacuumReport]:
+    """Yield a row for each partition of a run, with the status that a removal would give it."""
+    names = tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id))
+    status, code, reason = _decide(run, own, names)
+    for entry in run.partitions:
+        held = held_files(run, entry, own.originals)
+        yield VacuumReport(
+            entry.partition,
+            entry.log_dir,
+            status,
+            code,
+            reason,
+            run=run.run_id,
+            run_command=run.command,
+            started_ms=run.started_ms,
+            files=held.files,
+            bytes=held.bytes,
+            only_here_bytes=held.only_here_bytes,
+            holds_erased=history.holds_erased(run, entry),
+            pins=names,
+        )
+
+
+def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[str, str | None, str | None]:
+    if pins:
+        return PINNED, None, f"pinned as {', '.join(pins)}; --unpin NAME removes a pin"
+    if is_running(run):
+        return KEPT, RUNNING, "the run has not ended, and a process holds its log directory"
+    ended_ms = run.started_ms if run.finished_ms is None else run.finished_ms
+    if own.older_than_ms is None:
+        return KEPT, None, None
+    if ended_ms > own.now_ms - own.older_than_ms:
+        return KEPT, YOUNG, f"the run ended at {utc_time(ended_ms)}"
+    return REMOVED, None, None
+
+
+def _without_catalogue(row: Any) -> VacuumReport:
+    return VacuumReport(
+        row.partition,
+        row.log_dir,
+        NO_CATALOGUE,
+        NO_CATALOGUE,
+        row.reason,
+        files=row.files,
+        bytes=row.bytes,
+        only_here_bytes=row.only_here_bytes,
+    )
+
+
+def _removed(
+    rows: Sequence[VacuumReport], history: History, own: VacuumOptions, stop: threading.Event, fs: Fs
+) -> list[VacuumReport]:
+    """Remove the originals of each run that `rows` decide to remove; return the rows with what became of them."""
+    failed: dict[str, tuple[str, str]] = {}
+    for run_id in dict.fromkeys(row.run for row in rows if row.status == REMOVED):
+        run = None if run_id is None else history.run(run_id)
+        if run is None:
+            continue
+        if stop.is_set():
+            failed[run.run_id] = _STOPPED
+            continue
+        try:
+            remove_originals(run, own.originals, fs)
+        except (SedimentError, OSError) as error:
+            failed[run.run_id] = describe(error)
+    return [
+        replace(row, status=FAILED, reason_code=failed[row.run][0], reason=failed[row.run][1])
+        if row.run in failed
+        else row
+        for row in rows
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+def perform(
+    path: Path,
+    *,
+    confirm: Callable[[VacuumRunReport], bool] | None = None,
+    stop: threading.Event | None = None,
+    **given: Any,
+) -> VacuumRunReport:
+    """Vacuum with the options of the command (`vacuum`)."""
+    return vacuum(vacuum_options(path, **given), confirm=confirm, stop=stop)
+
+
+@click.command("vacuum")
+@click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--older-than", metavar="AGE", help="Remove the originals of runs that ended longer ago, such as 7d or 36h."
+)
+@click.option("--run", "run_id", metavar="ID", help="With --pin: the run to keep.")
+@click.option("--pin", metavar="NAME", help="Keep the originals of --run until the pin NAME is removed.")
+@click.option("--unpin", metavar="NAME", help="Remove the pin NAME.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; report what would be removed.")
+@click.option("--force", is_flag=True, help="Accept an age of less than 24 hours.")
+@click.option("--yes", is_flag=True, help="Remove without asking; required without a terminal.")
+@click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in every rule (default: now).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
+    """Remove the originals of old runs from DIR; these runs can then no longer be undone.
+
+    SIGINT or SIGTERM finishes the originals of one run, reports and exits 1.
+    """
+    with errors_as_exit_status():
+        removes = options["older_than"] is not None
+        asks = removes and must_ask(yes=yes, dry_run=dry_run, command="vacuum")
+        with stop_on_signals() as stop:
+            confirm = partial(_confirmed, stop=stop) if asks else None
+            report = perform(**options, dry_run=dry_run, confirm=confirm, stop=stop)
+        write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))
+    raise SystemExit(EXIT_FAILED if report.failed else EXIT_DONE)
+
+
+def _confirmed(shown: VacuumRunReport, *, stop: threading.Event) -> bool:
+    """Show on stderr what would be removed, and ask once."""
+    print_report(shown, error_console(markup=False, emoji=False))
+    runs = {row.run for row in shown.partitions if row.status == REMOVED}
+    return ask_on_terminal(f"Remove the originals of {counted(len(runs), 'run')}?", stop)
+
+
+if __name__ == "__main__":
+    command()

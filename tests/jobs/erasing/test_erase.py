@@ -1,0 +1,284 @@
+"""`sediment erase` on real directories: what goes, what stays, and what is refused.
+
+The tasks run in this process; test_erase_condition.py and test_evidence.py run them on Spark.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.erase import erase as run_erase
+from sediment.jobs.erasing.options import EraseOptions
+from sediment.jobs.erasing.report import EraseRunReport
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.errors import DeclinedError
+from tests.faults.inline_spark import inline_spark
+from tests.jobs.kept_originals import catalogues, put_back
+from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
+from tests.segments import NOW_MS, batch_bytes, write_segment
+from tests.twin.segments import list_segments
+
+STATED = ("--set=people:cleanup.policy=compact", "--set=visits:cleanup.policy=delete")
+
+
+def make_logs(path: Path, *, clean: bool = True) -> Path:
+    """A log directory with people-0 (keys a b a, c a, d) and visits-0 (keys a x, b a), each of two segments."""
+    for name, batches in {
+        "people-0": {0: [batch_bytes(0, "aba")], 3: [batch_bytes(3, "ca"), batch_bytes(5, "d")]},
+        "visits-0": {0: [batch_bytes(0, "ax", codec=4)], 2: [batch_bytes(2, "ba")]},
+    }.items():
+        for base, content in batches.items():
+            write_segment(path / name, base, content)
+    write_checkpoint(path / "recovery-point-offset-checkpoint", {"people-0": 6, "visits-0": 4})
+    if clean:
+        (path / ".kafka_cleanshutdown").touch()
+    return path
+
+
+def records(directory: Path) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """Key and value of the records by offset."""
+    return {
+        record.offset: (record.key, record.value)
+        for segment in list_segments(directory)
+        for _, batch in segment.batches()
+        for record in batch.records()
+    }
+
+
+def end_offset(directory: Path) -> int:
+    return max(batch.last_offset for segment in list_segments(directory) for _, batch in segment.batches()) + 1
+
+
+@pytest.fixture(autouse=True)
+def tasks_in_this_process() -> Iterator[None]:
+    with inline_spark():
+        yield
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return make_logs(tmp_path / "logs")
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.txt"
+    path.write_text("a\nnot-there\n")
+    return path
+
+
+def erase(logs: Path, *arguments: object) -> Mapping[str, Mapping]:
+    outcome = sediment("erase", logs, "--json", "--yes", *arguments)
+    assert outcome.status == 0, outcome
+    return outcome.partitions()
+
+
+def verdict_table(path: Path, rows: list[dict]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------ in place
+def test_keys_become_tombstones_in_a_compacted_log_and_are_dropped_from_another_one(logs, keys):
+    found = erase(logs, f"--keys-file={keys}", *STATED)
+    people, visits = found["people-0"], found["visits-0"]
+    assert records(logs / "people-0") == {
+        0: (b"a", None), 1: (b"b", b"value"), 2: (b"a", None), 3: (b"c", b"value"), 4: (b"a", None), 5: (b"d", b"value")
+    }  # fmt: skip
+    assert records(logs / "visits-0") == {1: (b"x", b"value"), 2: (b"b", b"value")}
+    assert end_offset(logs / "visits-0") == 4
+    names = ("status", "action", "records_scanned", "records_matched", "records_erased", "segments_rewritten")
+    assert [people[name] for name in names] == ["erased", "tombstone", 6, 3, 3, 2]
+    assert [visits[name] for name in names] == ["erased", "drop", 4, 2, 2, 2]
+    assert [name for name in tree(logs) if name.endswith((".part", ".swap", ".deleted", ".sediment-run"))] == []
+
+
+def test_a_second_run_finds_the_tombstones_and_changes_nothing(logs, keys):
+    erase(logs, f"--keys-file={keys}", *STATED)
+    before = tree(logs)
+    found = erase(logs, f"--keys-file={keys}", *STATED)
+    assert tree(logs) == before
+    assert (found["people-0"]["status"], found["people-0"]["records_matched"]) == ("unchanged", 3)
+    assert (found["visits-0"]["status"], found["visits-0"]["records_matched"]) == ("unchanged", 0)
+
+
+def test_values_are_replaced(logs, keys, tmp_path):
+    (tmp_path / "new").write_bytes(b"masked")
+    options = ("--action=replace", f"--replacement={tmp_path}/new")
+    erase(logs, f"--keys-file={keys}", *STATED, *options)
+    assert {value for key, value in records(logs / "people-0").values() if key == b"a"} == {b"masked"}
+    assert {value for key, value in records(logs / "visits-0").values() if key != b"a"} == {b"value"}
+
+
+def test_keys_are_also_read_as_hex_and_base64(logs, tmp_path):
+    for key_format, text in (("hex", b"x".hex()), ("base64", base64.b64encode(b"d").decode())):
+        (tmp_path / key_format).write_text(text + "\n")
+        erase(logs, f"--keys-file={tmp_path / key_format}", f"--key-format={key_format}", "--action=drop", *STATED)
+    assert {key for key, _ in records(logs / "people-0").values()} == {b"a", b"b", b"c"}
+    assert {key for key, _ in records(logs / "visits-0").values()} == {b"a", b"b"}
+
+
+def test_a_table_says_what_becomes_of_each_record(logs, tmp_path):
+    rows = [
+        {"topic": "people", "partition": 0, "offset": 1, "action": "replace", "key": None, "value": b"new"},
+        {"topic": "people", "partition": 0, "offset": 3, "action": "replace", "key": b"K", "value": None},
+        {"topic": "people", "partition": 0, "offset": 5, "action": None, "key": None, "value": None},
+        {"topic": "visits", "partition": 0, "offset": 0, "action": None, "key": None, "value": None},
+    ]
+    write_checkpoint(logs / "cleaner-offset-checkpoint", {"people-0": 5, "visits-0": 4})
+    erase(logs, f"--verdicts={verdict_table(tmp_path / 'v.parquet', rows)}", *STATED)
+    people = records(logs / "people-0")
+    assert (people[1], people[3], people[5]) == ((b"b", b"new"), (b"K", b"value"), (b"d", None))
+    assert set(records(logs / "visits-0")) == {1, 2, 3}
+    assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"people-0": 3, "visits-0": 4}
+
+
+def test_a_table_in_csv(logs, tmp_path):
+    (tmp_path / "v.csv").write_text("topic,partition,offset,action\nvisits,0,3,drop\npeople,0,0,\n")
+    erase(logs, f"--verdicts={tmp_path}/v.csv", *STATED)
+    assert set(records(logs / "visits-0")) == {0, 1, 2}
+    assert records(logs / "people-0")[0] == (b"a", None)
+
+
+def test_originals_are_kept_and_undo_the_run(logs, keys, tmp_path):
+    before = tree(logs)
+    erase(logs, f"--keys-file={keys}", *STATED, f"--keep-originals={tmp_path}/kept")
+    (catalogue,) = catalogues(tmp_path / "kept")
+    assert (catalogue["command"], catalogue["state"]) == ("erase", "done")
+    assert tree(logs) != before
+    put_back(tmp_path / "kept", catalogue)
+    assert tree(logs) == before
+
+
+def test_the_keys_with_new_tombstones_are_written_for_their_owner_alone(logs, keys, tmp_path):
+    erase(logs, f"--keys-file={keys}", *STATED, f"--tombstones-out={tmp_path}/out")
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert lines == [{"topic": "people", "partition": 0, "key": base64.b64encode(b"a").decode()}]
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+def test_a_dry_run_counts_and_changes_nothing(logs, keys):
+    before = tree(logs)
+    outcome = sediment("erase", logs, "--json", "--dry-run", f"--keys-file={keys}", *STATED)
+    assert outcome.status == 0
+    assert [outcome.partitions()[name]["records_erased"] for name in ("people-0", "visits-0")] == [3, 2]
+    assert outcome.report["estimated_seconds"] >= 0
+    assert tree(logs) == before
+
+
+def test_without_a_terminal_yes_is_required(logs, keys):
+    before = tree(logs)
+    outcome = sediment("erase", logs, "--json", f"--keys-file={keys}", *STATED)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert "--yes" in outcome.stderr
+    assert tree(logs) == before
+
+
+def test_a_policy_that_no_source_states_is_asked_for(logs, keys):
+    outcome = sediment("erase", logs, "--json", "--yes", f"--keys-file={keys}", STATED[0])
+    visits = outcome.partitions()["visits-0"]
+    assert (outcome.status, visits["status"], visits["reason_code"]) == (1, "failed", "policy-unknown")
+    assert set(records(logs / "visits-0")) == {0, 1, 2, 3}
+    erase(logs, f"--keys-file={keys}", "--action=drop")
+    assert set(records(logs / "visits-0")) == {1, 2}
+
+
+def test_a_directory_after_an_unclean_stop_is_refused(tmp_path, keys):
+    logs = make_logs(tmp_path / "unclean", clean=False)
+    before = tree(logs)
+    outcome = sediment("erase", logs, "--yes", f"--keys-file={keys}", *STATED)
+    assert outcome.status == 1
+    assert "sediment recover" in outcome.stderr
+    assert tree(logs) == before
+
+
+def test_an_internal_topic_is_changed_only_if_it_is_named(logs, keys):
+    write_segment(logs / "__consumer_offsets-0", 0, [batch_bytes(0, "ab")])
+    arguments = (f"--keys-file={keys}", *STATED, "--set=__consumer_offsets:cleanup.policy=compact")
+    found = erase(logs, *arguments, "--partition=*-0")["__consumer_offsets-0"]
+    assert (found["status"], found["reason_code"]) == ("skipped", "internal-topic")
+    assert erase(logs, *arguments, "--partition=__consumer_offsets-*")["__consumer_offsets-0"]["status"] == "erased"
+
+
+def test_records_above_the_high_watermark_stay_and_are_named(logs, keys):
+    write_checkpoint(logs / "replication-offset-checkpoint", {"people-0": 5, "visits-0": 3})
+    found = erase(logs, f"--keys-file={keys}", *STATED)
+    assert found["visits-0"]["not_reached"] == [
+        {"reason_code": "above-high-watermark", "records": 2 - 1, "offsets": [3]}
+    ]
+    assert set(records(logs / "visits-0")) == {1, 2, 3}
+    assert found["people-0"]["not_reached"] == []
+
+
+def test_a_corrupt_partition_is_left_alone_and_the_others_are_erased(logs, keys):
+    path = logs / "people-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    before = records(logs / "visits-0")
+    outcome = sediment("erase", logs, "--json", "--yes", f"--keys-file={keys}", *STATED)
+    assert (outcome.status, outcome.partitions()["people-0"]["status"]) == (1, "quarantined")
+    assert path.read_bytes() == content
+    assert records(logs / "visits-0") != before
+
+
+def common(logs: Path) -> CommonOptions:
+    settings = Settings.load(None, [each.removeprefix("--set=") for each in STATED])
+    return CommonOptions((logs,), (), settings, now_ms=NOW_MS, as_json=False, master=None, quiet=True)
+
+
+def test_the_question_shows_the_counts_and_a_no_changes_nothing(logs, keys):
+    before, shown = tree(logs), []
+    with pytest.raises(DeclinedError):
+        run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda report: bool(shown.append(report)))
+    (report,) = shown
+    assert report.dry_run
+    assert [(each.status, each.records_erased) for each in report.partitions] == [("erased", 3), ("erased", 2)]
+    assert tree(logs) == before
+    asked: list[EraseRunReport] = []
+    report = run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda shown: not asked.append(shown))
+    assert (len(asked), [each.records_erased for each in report.partitions]) == (1, [3, 2])
+
+
+def test_a_stop_leaves_the_other_partitions_unchanged_and_no_file_of_the_run(logs, keys):
+    before, stop = tree(logs), threading.Event()
+
+    def stop_then_go_on(_report: EraseRunReport) -> bool:
+        stop.set()
+        return True
+
+    report = run_erase(common(logs), EraseOptions(keys_file=keys), confirm=stop_then_go_on, stop=stop)
+    assert [(each.status, each.reason_code) for each in report.partitions] == [("failed", "stopped")] * 2
+    assert [each.records_erased for each in report.partitions] == [0, 0]
+    assert tree(logs) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "exactly one of"),
+        (("--keys-file=@keys", "--where=offset = 1"), "exactly one of"),
+        (("--keys-file=@keys", "--action=replace"), "--replacement"),
+        (("--keys-file=@keys", "--key-format=hex"), "line 1 is not a key"),
+        (("--keys-file=@keys", "--tombstones-out=@logs/people-0/out"), "inside a log directory"),
+        (("--verdicts=@none.parquet",), "cannot be read"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_changes(logs, keys, tmp_path, arguments, text):
+    before = tree(logs)
+    given = [each.replace("@keys", str(keys)).replace("@logs", str(logs)).replace("@", f"{tmp_path}/")
+             for each in arguments]  # fmt: skip
+    outcome = sediment("erase", logs, "--yes", *STATED, *given)
+    assert (outcome.status, outcome.stdout) == (2, ""), outcome
+    assert text in outcome.stderr
+    assert tree(logs) == before

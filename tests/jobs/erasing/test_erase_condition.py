@@ -1,0 +1,59 @@
+"""`sediment erase --where`: a condition of Spark SQL, and older records of the keys that it matches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.erasing.test_erase import STATED, erase, make_logs, records
+from tests.jobs.log_dirs import sediment, tree
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return make_logs(tmp_path / "logs")
+
+
+def test_a_condition_says_which_records(logs):
+    found = erase(logs, "--where=key = 'a' AND offset >= 2", *STATED)
+    assert [offset for offset, (_, value) in records(logs / "people-0").items() if value is None] == [2, 4]
+    assert set(records(logs / "visits-0")) == {0, 1, 2}
+    assert found["people-0"]["records_matched"] == 2
+
+
+def test_a_record_is_not_dropped_from_a_compacted_log_if_an_older_one_of_its_key_stays(logs):
+    before = tree(logs)
+    arguments = ("--where=cast(key as string) in ('a', 'd') AND offset > 2", "--action=drop", *STATED)
+    counted = sediment("erase", logs, "--json", "--dry-run", *arguments)
+    outcome = sediment("erase", logs, "--json", "--yes", "--partition=people-0", *arguments)
+    for each in (counted, outcome):
+        people = each.partitions()["people-0"]
+        assert (each.status, people["status"], people["reason_code"]) == (1, "failed", "older-records")
+        assert people["keys_with_older_records"] == 1
+    assert tree(logs) == before
+
+
+def test_all_versions_drops_the_older_records_too(logs):
+    erase(logs, "--where=key = 'a' AND offset > 2", "--action=drop", "--all-versions", *STATED)
+    assert set(records(logs / "people-0")) == {1, 3, 5}
+    assert set(records(logs / "visits-0")) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("condition", "text"), [("nonsense = 'secret subject'", "UNRESOLVED_COLUMN"), ("secret subject ((", "PARSE")]
+)
+def test_a_condition_that_spark_refuses_changes_nothing_and_is_not_quoted(logs, condition, text, capfd):
+    before = tree(logs)
+    outcome = sediment("erase", logs, "--yes", f"--where={condition}", *STATED)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert text in outcome.stderr
+    assert "subject" not in outcome.stderr + "".join(capfd.readouterr())
+    assert tree(logs) == before
+
+
+def test_an_expression_that_cannot_be_computed_matches_nothing(logs, tmp_path):
+    (tmp_path / "condition.sql").write_text("CAST(CAST(key AS STRING) AS INT) = 1 OR key = 'x'\n")
+    found = erase(logs, f"--where=@{tmp_path}/condition.sql", *STATED)
+    assert (found["people-0"]["status"], found["visits-0"]["records_erased"]) == ("unchanged", 1)
+    assert set(records(logs / "visits-0")) == {0, 2, 3}

@@ -1,0 +1,243 @@
+"""`sediment originals` and `sediment vacuum`: what is kept, what can be undone, and what is removed."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.jobs.vacuum import VacuumOptions, parse_duration
+from sediment.jobs.vacuum import vacuum as run_vacuum
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import Fs
+from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
+from tests.jobs.expire.test_expire import NAME, make_log
+from tests.jobs.expire.test_expire_originals import EPOCHS
+from tests.jobs.kept_originals import catalogues
+from tests.jobs.log_dirs import Outcome, sediment, tree
+from tests.jobs.test_restore import ALL, SOME, expire, restored
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    make_log(tmp_path / "logs", epochs=EPOCHS)
+    return tmp_path / "logs"
+
+
+def originals(kept: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a listing by run; the runs of these tests change one partition."""
+    outcome = sediment("originals", kept, "--json")
+    assert outcome.status == 0, outcome.stderr
+    return {row["run"]: row for row in outcome.report["partitions"]}
+
+
+def vacuum(kept: Path, *more: str) -> Outcome:
+    return sediment("vacuum", kept, "--json", "--yes", *more)
+
+
+def age(kept: Path, run: str, days: int) -> None:
+    """Make a run end earlier."""
+    path = kept / f"catalogue-{run}.json"
+    catalogue = json.loads(path.read_text())
+    moved = {name: catalogue[name] - days * DAY_MS for name in ("started_ms", "finished_ms")}
+    path.write_text(json.dumps(catalogue | moved))
+
+
+# ------------------------------------------------------------------------------------------------------------ originals
+def test_the_listing_says_what_is_kept_and_what_can_be_undone(log_dir: Path, kept: Path) -> None:
+    first = expire(log_dir, kept, *SOME)
+    second = expire(log_dir, kept, *ALL)
+    rows = originals(kept)
+    assert list(rows) == [second, first]
+    assert {run: (row["status"], row["reason_code"]) for run, row in rows.items()} == {
+        second: ("restorable", None),
+        first: ("restorable", "newer-first"),
+    }
+    bytes_kept = sum(path.stat().st_size for path in (kept / first).rglob("*") if path.is_file())
+    assert (rows[first]["bytes"], rows[first]["only_here_bytes"]) == (bytes_kept, bytes_kept)
+    assert (rows[first]["run_command"], rows[first]["partition"]) == ("expire", NAME)
+    restored(log_dir, kept, f"--run={second}")
+    rows = originals(kept)
+    assert (rows[second]["reason_code"], rows[first]["reason_code"]) == ("already-restored", None)
+    restored(log_dir, kept, f"--run={first}")
+    row = originals(kept)[first]
+    assert row["only_here_bytes"] < row["bytes"], "closed logs are shared with the log directory"
+
+
+def test_the_table_fits_80_columns(log_dir: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run = expire(log_dir, kept, *SOME)
+    shown = sediment("originals", kept).stdout
+    (row,) = [line for line in shown.splitlines() if run in line]
+    assert len(row) <= 80 and "expire" in row and "yes" in row
+
+
+def test_originals_that_an_earlier_version_kept_have_no_catalogue_and_stay(log_dir: Path, kept: Path) -> None:
+    expire(log_dir, kept, *SOME)
+    (kept / NAME).mkdir()
+    (kept / NAME / f"{0:020d}.log").write_bytes(b"kept earlier")
+    row = originals(kept)[None]  # type: ignore[index]
+    assert (row["status"], row["partition"], row["bytes"]) == ("no-catalogue", NAME, 12)
+    outcome = vacuum(kept, "--older-than=0s", "--force")
+    assert {row["status"] for row in outcome.report["partitions"]} == {"removed", "no-catalogue"}
+    assert tree(kept) == {f"{NAME}/{0:020d}.log": b"kept earlier"}
+
+
+def test_originals_with_erased_records_are_named(log_dir: Path, kept: Path) -> None:
+    run = expire(log_dir, kept, *SOME)
+    path = kept / f"catalogue-{run}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "command": "erase"}))
+    assert originals(kept)[run]["holds_erased"]
+    assert "hold erased records until they are vacuumed" in sediment("originals", kept).stdout
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"not json", b'{"catalogue": 3, "state": "done"}'])
+def test_a_catalogue_that_cannot_be_read_is_an_error_and_nothing_is_removed(
+    log_dir: Path, kept: Path, damage: bytes
+) -> None:
+    expire(log_dir, kept, *SOME)
+    (kept / "catalogue-odd.json").write_bytes(damage)
+    before = tree(kept)
+    for outcome in (sediment("originals", kept), vacuum(kept, "--older-than=0s", "--force")):
+        assert (outcome.status, "catalogue-odd.json" in outcome.stderr) == (1, True)
+    assert tree(kept) == before
+
+
+# --------------------------------------------------------------------------------------------------------------- vacuum
+def test_only_runs_that_are_old_enough_are_removed_with_their_catalogue(log_dir: Path, kept: Path) -> None:
+    old, young = expire(log_dir, kept, *SOME), expire(log_dir, kept, *ALL)
+    age(kept, old, 8)
+    live = tree(log_dir)
+    dry = vacuum(kept, "--older-than=7d", "--dry-run")
+    outcome = vacuum(kept, "--older-than=7d")
+    for each in (dry, outcome):
+        statuses = {row["run"]: (row["status"], row["reason_code"]) for row in each.report["partitions"]}
+        assert statuses == {old: ("removed", None), young: ("kept", "young")}
+    assert [catalogue["run_id"] for catalogue in catalogues(kept)] == [young]
+    assert not (kept / old).exists() and (kept / young).exists()
+    assert tree(log_dir) == live
+
+
+def test_people_read_what_can_no_longer_be_undone(log_dir: Path, kept: Path) -> None:
+    run = expire(log_dir, kept, *SOME)
+    shown = sediment("vacuum", kept, "--older-than=0s", "--force", "--yes").stdout
+    assert f"expire of run {run} can no longer be undone in {NAME}" in shown
+
+
+def test_a_pinned_run_stays_until_the_pin_is_removed(log_dir: Path, kept: Path) -> None:
+    run = expire(log_dir, kept, *SOME)
+    assert vacuum(kept, f"--run={run}", "--pin=audit").status == 0
+    assert originals(kept)[run]["pins"] == ["audit"]
+    (row,) = vacuum(kept, "--older-than=0s", "--force").report["partitions"]
+    assert (row["status"], "audit" in row["reason"], (kept / run).exists()) == ("pinned", True, True)
+    (row,) = vacuum(kept, "--older-than=0s", "--force", "--unpin=audit").report["partitions"]
+    assert (row["status"], (kept / run).exists()) == ("removed", False)
+
+
+def test_foreign_files_and_files_reached_by_links_stay(log_dir: Path, kept: Path, tmp_path: Path) -> None:
+    first, second = expire(log_dir, kept, *SOME), expire(log_dir, kept, *ALL)
+    (kept / first / NAME / "notes.txt").write_text("mine")
+    replaced = kept / first / NAME / f"{5:020d}.log"
+    replaced.unlink()
+    replaced.write_bytes(b"not the original")
+    (kept / second).rename(tmp_path / "moved")
+    (kept / second).symlink_to(tmp_path / "moved")
+    moved = tree(tmp_path / "moved")
+    assert vacuum(kept, "--older-than=0s", "--force").status == 0
+    assert tree(kept / first) == {f"{NAME}/notes.txt": b"mine", f"{NAME}/{5:020d}.log": b"not the original"}
+    assert tree(tmp_path / "moved") == moved
+    assert catalogues(kept) == []
+
+
+def test_a_run_that_still_works_keeps_its_originals(log_dir: Path, kept: Path) -> None:
+    run = expire(log_dir, kept, *SOME)
+    path = kept / f"catalogue-{run}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "state": "planned", "finished_ms": None}))
+    with DirectoryLock(log_dir):
+        (row,) = vacuum(kept, "--older-than=0s", "--force").report["partitions"]
+    assert (row["status"], row["reason_code"]) == ("kept", "running")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--older-than=7",),
+        ("--older-than=23h",),
+        ("--pin=x",),
+        ("--run={run}",),
+        ("--run=none", "--pin=x"),
+        ("--unpin=x",),
+    ],
+)
+def test_wrong_use_is_exit_2_and_removes_nothing(log_dir: Path, kept: Path, more: tuple[str, ...]) -> None:
+    run = expire(log_dir, kept, *SOME)
+    before = tree(kept)
+    outcome = vacuum(kept, *(option.format(run=run) for option in more))
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1), outcome.stderr
+    assert tree(kept) == before
+
+
+def test_without_a_terminal_yes_is_needed(log_dir: Path, kept: Path) -> None:
+    expire(log_dir, kept, *SOME)
+    outcome = sediment("vacuum", kept, "--older-than=7d")
+    assert (outcome.status, "--yes" in outcome.stderr) == (2, True)
+
+
+def test_a_directory_that_does_not_exist_is_wrong_use(tmp_path: Path) -> None:
+    for outcome in (sediment("originals", tmp_path / "none"), vacuum(tmp_path / "none", "--older-than=7d")):
+        assert outcome.status == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("30s", 30_000), ("90m", 5_400_000), ("24h", DAY_MS), ("7d", 7 * DAY_MS), ("2w", 14 * DAY_MS)]
+)
+def test_an_age_has_a_unit(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["7", "d", "-1d", "1.5d", "7 d", "7y"])
+def test_other_ages_are_wrong_use(text: str) -> None:
+    with pytest.raises(UsageError, match="duration"):
+        parse_duration(text)
+
+
+# --------------------------------------------------------------------------------------------------------------- faults
+def vacuum_with(fs: Fs, kept: Path) -> bool:
+    (row,) = {row.status for row in run_vacuum(VacuumOptions(kept, 1 << 60, 0), fs=fs).partitions} or {"none"}
+    return row != "failed"
+
+
+@pytest.mark.parametrize("number", [None, errno.EIO, errno.ENOSPC], ids=["killed", "EIO", "ENOSPC"])
+def test_a_removal_that_breaks_off_is_finished_by_the_same_command(tmp_path: Path, number: int | None) -> None:
+    for place in itertools.count(1):
+        root = tmp_path / str(place)
+        make_log(root / "logs", epochs=EPOCHS)
+        run = expire(root / "logs", root / "kept", *SOME)
+        live = tree(root / "logs")
+        fs = FaultyFs(Kill(place) if number is None else Fail(place, number))
+        try:
+            finished = vacuum_with(fs, root / "kept")
+        except Killed:
+            finished = False
+        listed = {catalogue["run_id"] for catalogue in catalogues(root / "kept")}
+        left = {os.path.relpath(path, root / "kept") for path in (root / "kept" / run).rglob("*")}
+        assert listed or not left, "no original is left without a catalogue"
+        assert vacuum_with(Fs(), root / "kept")
+        assert tree(root / "kept") == {} and tree(root / "logs") == live
+        if finished and fs.operations < place:
+            assert place > 5
+            return
