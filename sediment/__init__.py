@@ -19,6 +19,7 @@ from sediment.version import __version__
 if TYPE_CHECKING:
     from sediment import records
     from sediment.api import (
+        adopt,
         clone,
         compact,
         dump,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         vacuum,
         verify,
     )
+    from sediment.jobs.adopt import AdoptionRunReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AdoptionRunReport",
     "CheckReport",
     "CloneRunReport",
     "CompactionRunReport",
@@ -85,6 +88,7 @@ __all__ = [
     "VacuumRunReport",
     "VerificationReport",
     "__version__",
+    "adopt",
     "clone",
     "compact",
     "dump",
@@ -104,6 +108,7 @@ __all__ = [
 if not TYPE_CHECKING:
     _MODULES = {
         "sediment.api": (
+            "adopt",
             "clone",
             "compact",
             "dump",
@@ -118,6 +123,7 @@ if not TYPE_CHECKING:
             "vacuum",
             "verify",
         ),
+        "sediment.jobs.adopt": ("AdoptionRunReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.erasing.check_evidence": ("CheckReport",),

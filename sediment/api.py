@@ -18,6 +18,7 @@ from sediment.jobs.command_line.calls import call, call_plainly, call_until_stop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sediment.jobs.adopt import AdoptionRunReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
@@ -370,6 +371,65 @@ def verify(
     return call(job.command, job.verify, keywords)
 
 
+def adopt(
+    log_dirs: Paths = (),
+    *,
+    node_id: int | None = None,
+    cluster_id: str | None = None,
+    listen: str = "127.0.0.1:9092",
+    server_properties: Path | None = None,
+    abort_open_transactions: bool = False,
+    dry_run: bool = False,
+    partitions: Texts = (),
+    allow_empty_selection: bool = False,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+    fail_on_unknown: bool = False,
+    now_ms: int | None = None,
+    master: str | None = None,
+    ledger: Path | None = None,
+    report: Path | None = None,
+    metrics: Path | None = None,
+    spark: SparkSession | None = None,
+) -> AdoptionRunReport:
+    """Make a log directory that lost its cluster the directory of a node, in place.
+
+    Ctrl-C ends the run after the partition in progress; the next run goes on.
+
+    Args:
+        log_dirs: one log directory without a metadata log.
+        node_id: the node that gets the directory; default: that of meta.properties, else 1.
+        cluster_id: its cluster; default: that of meta.properties, else a new one.
+        listen: address of the broker in its properties; the controller has the next port.
+        server_properties: write the broker's file here too.
+        abort_open_transactions: write ABORT markers for open transactions.
+        dry_run: change nothing, and report the topics that would be adopted.
+        partitions: must be empty: a directory is adopted as a whole.
+        allow_empty_selection: not used.
+        settings: configs of topics, as `TOPIC:KEY`.
+        config: the broker's `server.properties`, for the sizes of segments and indexes.
+        metadata: not used.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        now_ms: the clock of every rule; default: now.
+        master: not used: no Spark is needed.
+        ledger: append this run to the ledger at this path or URI.
+        report: write an HTML report of this run to this file.
+        metrics: write Prometheus metrics of this run to this file.
+        spark: not used.
+
+    Raises:
+        UsageError: the directory has a cluster, or an option is wrong; nothing was changed.
+        DirectoryInUseError: a process uses the directory; nothing was changed.
+    """
+    keywords = locals()
+    from sediment.jobs import adopt as job
+
+    return call_until_stopped(job.command, job.perform, keywords)
+
+
 def clone(
     log_dirs: Paths = (),
     *,
@@ -383,7 +443,7 @@ def clone(
     until_offsets: Texts = (),
     until_ms: int | None = None,
     abort_open_transactions: bool = False,
-    link: Literal["reflink", "hard"] | None = None,
+    link: Literal["copy", "reflink", "hard"] = "copy",
     local_only: bool = False,
     since: str | None = None,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",

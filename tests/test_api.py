@@ -47,8 +47,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 FUNCTIONS = {
     name: getattr(sediment, name)
     for name in (
-        *("clone", "compact", "dump", "erase", "expire", "history", "originals", "plan", "recover", "restore"),
-        *("snapshot", "vacuum", "verify"),
+        *("adopt", "clone", "compact", "dump", "erase", "expire", "history"),
+        *("originals", "plan", "recover", "restore", "snapshot", "vacuum", "verify"),
     )
 }
 STATED = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0, "plain:delete.retention.ms": 0}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
+    "adopt": ("sediment.jobs.adopt", "Make a log directory that lost its cluster that of a node, in place."),
     "clone": ("sediment.jobs.clone", "Make a log directory that a stock broker starts on by itself."),
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy includes compact."),
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),

@@ -43,7 +43,7 @@ def perform(
     hold: bool = True,
     until_offsets: tuple[str, ...] = (),
     until_ms: int | None = None,
-    link: str | None = None,
+    link: str = LinkMode.COPY.value,
     abort_open_transactions: bool = False,
     local_only: bool = False,
     since: str | None = None,
@@ -73,7 +73,7 @@ def perform(
         until_offsets=parse_until_offsets(until_offsets),
         until_ms=until_ms,
         abort_open_transactions=abort_open_transactions,
-        link=LinkMode.COPY if link is None else LinkMode(link),
+        link=LinkMode(link),
         local_only=local_only,
         since=since,
     )
@@ -128,7 +128,8 @@ def perform(
 )
 @click.option(
     "--link",
-    type=click.Choice([LinkMode.REFLINK.value, LinkMode.HARD.value]),
+    type=click.Choice([mode.value for mode in LinkMode]),
+    default=LinkMode.COPY.value,
     is_flag=False,
     flag_value=LinkMode.REFLINK.value,
     help="Share blocks with the source if the filesystem can, else copy.  hard: give closed segments a second name; "
@@ -173,7 +174,7 @@ def command(
     until_offsets: tuple[str, ...],
     until_ms: int | None,
     abort_open_transactions: bool,
-    link: str | None,
+    link: str,
     since: str | None,
     local_only: bool,
     target_version: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -169,7 +170,8 @@ def test_three_killed_brokers_become_one_node(cluster: list[KafkaNode], tmp_path
     first = cluster[0]
     create_topics(first)
     replicated = NewTopic("replicated", 2, 3, config={"min.insync.replicas": "2"})
-    for future in AdminClient({"bootstrap.servers": first.bootstrap}).create_topics([replicated]).values():
+    client = AdminClient({"bootstrap.servers": first.bootstrap})
+    for future in client.create_topics([replicated]).values():
         future.result(WAIT_SECONDS)
     Workload(first, seed=20).produce(batches=12)
     produce(first.bootstrap, "replicated", 40, enable_idempotence="true", acks="all")
@@ -205,3 +207,18 @@ def test_three_killed_brokers_become_one_node(cluster: list[KafkaNode], tmp_path
         node.kill()
     with running(node):
         wait_for_end(node, "replicated-0", 46)
+
+
+# -------------------------------------------------------------------------------------------------------------- adopt
+def test_a_broker_starts_on_adopted_folders(tmp_path: Path) -> None:
+    log_dir = unpacked(tmp_path / "data")
+    shutil.rmtree(log_dir / "__cluster_metadata-0")
+    for name in ("meta.properties", "bootstrap.checkpoint"):
+        (log_dir / name).unlink()
+    outcome = sediment_process("adopt", log_dir, "--yes", "--json", "--listen", f"127.0.0.1:{free_port()}", timeout=600)
+    assert outcome.status == 0, outcome.stderr
+    node = KafkaNode(tmp_path / "node", file=log_dir / "server.properties")
+    with running(node):
+        assert answers_of(node.bootstrap) == expected()
+        assert_no_trouble(node)
+        produce(node.bootstrap, "orders", 5, enable_idempotence="true")

@@ -102,7 +102,7 @@ class CloneDirectory:
         Raises:
             OwnershipError: the directory is not ours any more, or a file of it is missing.
         """
-        for name, content in (*self._checkpoints(), *_start_files(start, now_ms)):
+        for name, content in (*checkpoint_files(self._partitions), *start_files(start, now_ms)):
             self._files.append(self._publisher.publish(name, [content], attempt=_DRIVER))
         wanted = {str(partition) for partition in self._partitions}
         for folder in self._publisher.store.folders():
@@ -123,23 +123,24 @@ class CloneDirectory:
         self._publisher.finish(self._files, sources=list(map(str, sources)), now_ms=now_ms, partitions=partitions)
         return len(self._files)
 
-    def _checkpoints(self) -> Iterator[tuple[str, bytes]]:
-        clones = dict(sorted(self._partitions.items()))
-        ends = {partition: clone.log_end_offset for partition, clone in clones.items()}
-        yield RECOVERY_POINT_FILE, format_offset_checkpoint(ends)
-        yield HIGH_WATERMARK_FILE, format_offset_checkpoint(ends)
-        starts = log_start_entries(
-            (partition, clone.log_start_offset, clone.first_base_offset) for partition, clone in clones.items()
-        )
-        yield LOG_START_FILE, format_offset_checkpoint(starts)
-        cleaner: Mapping[TopicPartition, int] = {
-            partition: clone.first_dirty for partition, clone in clones.items() if clone.first_dirty is not None
-        }
-        if cleaner:
-            yield CLEANER_FILE, format_offset_checkpoint(cleaner)
+
+def checkpoint_files(clones: Mapping[TopicPartition, PartitionClone]) -> Iterator[tuple[str, bytes]]:
+    """Yield the checkpoint files of a log directory after a clean stop, as (name, content)."""
+    clones = dict(sorted(clones.items()))
+    ends = {partition: clone.log_end_offset for partition, clone in clones.items()}
+    yield RECOVERY_POINT_FILE, format_offset_checkpoint(ends)
+    yield HIGH_WATERMARK_FILE, format_offset_checkpoint(ends)
+    starts = log_start_entries(
+        (partition, clone.log_start_offset, clone.first_base_offset) for partition, clone in clones.items()
+    )
+    yield LOG_START_FILE, format_offset_checkpoint(starts)
+    cleaner = {partition: clone.first_dirty for partition, clone in clones.items() if clone.first_dirty is not None}
+    if cleaner:
+        yield CLEANER_FILE, format_offset_checkpoint(cleaner)
 
 
-def _start_files(start: StartFiles, now_ms: int) -> Iterator[tuple[str, bytes]]:
+def start_files(start: StartFiles, now_ms: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the files that make a log directory that of a node, as (name, content); its owner comes last."""
     meta = MetaProperties(_KRAFT_VERSION, start.node.cluster_id, start.node.node_id, start.node.directory_id)
     yield SERVER_PROPERTIES_FILE, start.properties.encode()
     yield BOOTSTRAP_FILE, format_bootstrap_checkpoint(start.records, now_ms=now_ms)

@@ -33,7 +33,9 @@ from sediment.engine.copying.partition_copy import (
     closed_files,
     copy_partition,
 )
+from sediment.engine.directory.interrupted_swaps import Repair
 from sediment.engine.directory.leader_epochs import latest_epoch
+from sediment.engine.directory.load_state import LoadCorruption
 from sediment.engine.directory.loader import LoadedLog, load_log
 from sediment.engine.directory.output import LinkKind, Publisher, file_digest
 from sediment.engine.replicas import Replica
@@ -165,7 +167,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         loaded = load_log(
             task.partition.target,
             directory,
-            _keeping_producers(task.config),
+            keeping_producers(task.config),
             _as_stopped(replica.checkpoints),
             fs,
             now_ms=task.now_ms,
@@ -186,7 +188,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         ended = change_end(
             task.partition.target,
             directory,
-            _keeping_producers(task.config),
+            keeping_producers(task.config),
             PartitionCheckpoints(log_start=loaded.log_start_offset, clean_shutdown=True),
             fs,
             now_ms=task.now_ms,
@@ -217,7 +219,7 @@ def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
     """Return the log after a change of its files."""
     checkpoints = PartitionCheckpoints(log_start=before.log_start_offset, clean_shutdown=True)
-    config = _keeping_producers(task.config)
+    config = keeping_producers(task.config)
     again = load_log(task.partition.target, directory, config, checkpoints, fs, now_ms=task.now_ms)
     return replace(again, repairs=(*before.repairs, *again.repairs), damage=before.damage)
 
@@ -298,7 +300,7 @@ def _ignore_corruption(_error: SedimentError) -> None:
     return
 
 
-def _keeping_producers(config: LogConfig) -> LogConfig:
+def keeping_producers(config: LogConfig) -> LogConfig:
     """Return a config with which a load forgets no producer: the broker of the clone decides that."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
@@ -326,6 +328,18 @@ def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None
             fs.unlink(directory / entry.name)
     note_producers(task.partition.target, directory, loaded.log_start_offset, loaded.log_end_offset, fs)
     write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, task.topic_id)
+
+
+def describe_log(
+    replica: Replica, loaded: LoadedLog, *, repairs: Iterable[Repair], damage: Iterable[LoadCorruption]
+) -> PartitionClone:
+    """Return a log that stays in its place as `PartitionClone`: without files, and with its cleaner checkpoint."""
+    found = _result(replica, loaded, "", (), 0, replica.checkpoints.first_dirty)
+    return replace(
+        found,
+        repairs=tuple(str(repair) for repair in repairs if not repair.is_routine),
+        damage="; ".join(map(str, damage)) or None,
+    )
 
 
 def _result(

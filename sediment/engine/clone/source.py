@@ -112,7 +112,7 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
     numbers = set(by_number)
     configs = None
     if metadata is not None and known is not None:
-        numbers |= metadata.partitions.get(name, frozenset())
+        numbers |= set(metadata.replicas.get(name, {}))
         configs = metadata.topic_configs.get(name, {})
     ranked = {number: _by_rank(found, fs) for number, found in sorted(by_number.items())}
     return SourceTopic(name, topic_id, max(numbers) + 1, ranked, configs)

@@ -35,7 +35,7 @@ _RENAMED = {
     "rename": "renames",
     "until_offset": "until_offsets",
     "from": "originals",
-    "with": "parts",  # a keyword of Python
+    "with": "parts",  # as `from`, a word of Python
 }
 
 _Report = TypeVar("_Report", bound=RunReport[Any])

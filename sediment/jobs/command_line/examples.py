@@ -18,6 +18,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment compact /backup/data --set orders:cleanup.policy=compact --report run.html",
             ),
         ),
+        "adopt": (
+            ("show what would be adopted", "sediment adopt /var/lib/kafka/data --dry-run"),
+            ("let a broker start on folders that lost their cluster", "sediment adopt /var/lib/kafka/data --yes"),
+        ),
         "clone": (
             ("let a broker start on a backup", "sediment clone /backup/kafka-logs --to /var/lib/restored"),
             (

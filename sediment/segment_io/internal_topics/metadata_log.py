@@ -390,10 +390,10 @@ class _State:
                 self._configs.get((kind, resource), {}).pop(key, None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value
-            case m.PartitionRecord(topic_id=uuid, partition_id=number, replicas=nodes):
-                self._replicas.setdefault(format_uuid(uuid.bytes), {})[number] = tuple(nodes)
-            case m.PartitionChangeRecord(topic_id=uuid, partition_id=number, replicas=tuple(nodes)):
-                self._replicas.setdefault(format_uuid(uuid.bytes), {})[number] = tuple(nodes)
+            case m.PartitionRecord(topic_id=raw_id, partition_id=number, replicas=nodes):
+                self._replicas.setdefault(format_uuid(raw_id.bytes), {})[number] = tuple(nodes)
+            case m.PartitionChangeRecord(topic_id=raw_id, partition_id=number, replicas=tuple(nodes)):
+                self._replicas.setdefault(format_uuid(raw_id.bytes), {})[number] = tuple(nodes)
             case m.FeatureLevelRecord(name=name, feature_level=level):
                 self._features[name] = level
                 if not level:

@@ -44,7 +44,7 @@ def test_the_records_are_the_metadata_of_a_directory_without_a_metadata_log(tmp_
     found = read(tmp_path)
     assert found is not None
     assert found.topic_configs == {"orders": {"retention.ms": "5"}}
-    assert found.partitions == {"orders": frozenset({0})}
+    assert found.replicas == {"orders": {0: (1,)}}
     assert found.features == {"metadata.version": 25}
     assert found.next_producer_id == 3000
     assert [acl.principal for acl in found.acls.values()] == ["User:ann"]
