@@ -7,7 +7,7 @@ AIRFLOW := .venv-airflow
 S3 := .venv-s3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve lint bench bench-quick bench-page bench-memory bench-scale bench-load conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -117,6 +117,12 @@ bench-scale: setup ## measure time and memory by size, keys and partitions, for 
 
 bench-load: setup ## measure 5,000 partitions, 20 GB and 10^8 keys, for docs/internals/scale.md: 10 minutes, 25 GB of disk
 	@$(BIN)/python -m benchmarks.load --docs $(ARGS)
+
+bench-buckets: setup $(S3)/.ready ## compact one partition of 20 GB from bucket to bucket, for docs/internals/scale.md: 44 GB of disk
+	@$(BIN)/python -m benchmarks.buckets --docs $(ARGS)
+
+bench-partitions: setup ## list, plan and clone up to 100,000 partitions, for docs/internals/scale.md: an hour, 2 GB and 1.2 million inodes
+	@$(BIN)/python -m benchmarks.partitions --docs $(ARGS)
 
 clean: ## remove the output of tests and builds, but not the environment
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse

@@ -150,7 +150,7 @@ def compact(
         max_seconds: after this time start no partition, and abandon unfinished ones.
         hand_off: leave the cleaned segments here for the running engine that owns the log directory.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
-        scratch: with `output`, fetch partitions of a URI into this directory.
+        scratch: with `output`, fetch partitions of a URI whose files must change first into this directory.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -448,6 +448,7 @@ def clone(
     abort_open_transactions: bool = False,
     link: Literal["copy", "reflink", "hard"] = "copy",
     local_only: bool = False,
+    since: str | None = None,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
     listen: str = "127.0.0.1:9092",
     server_properties: Path | None = None,
@@ -483,6 +484,7 @@ def clone(
         abort_open_transactions: write markers for open transactions.
         link: share blocks with the source if the filesystem can, or hard-link closed segments; default: copy.
         local_only: clone the local segments of topics with tiered storage.
+        since: manifest of an earlier clone; closed segments that did not change since then are linked from there.
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties; the controller has the next port.
         server_properties: write the broker's file here too.

@@ -19,7 +19,6 @@ thread and one more thread.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -63,7 +62,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, read_into
 from sediment.segment_io.units import NS_PER_MS
@@ -321,7 +320,7 @@ class ChunkReader:
         buffer = self._buffers[number % 2]
         if buffer.size < end - start + decode.PADDING_BYTES:
             buffer = self._buffers[number % 2] = padded_buffer(end - start)
-        if read_into(self._files.descriptor(segment), buffer, 0, end - start, start) < end - start:
+        if read_into(self._files.file(segment), buffer, 0, end - start, start) < end - start:
             raise SourceChangedError(
                 "the segment is shorter than when it was listed",
                 path=str(self._files.path(segment)),
@@ -376,7 +375,7 @@ class ChunkReader:
     def _begins_plain(self, segment: SegmentRef) -> bool:
         """Return True if the first batch is not compressed; most likely no batch is then."""
         header = padded_buffer(BATCH_HEADER_BYTES)
-        read_into(self._files.descriptor(segment), header, 0, BATCH_HEADER_BYTES, 0)
+        read_into(self._files.file(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
@@ -440,15 +439,15 @@ class SourceFiles:
         self._directory = directory
         self._fs = fs
         self._stack = stack
-        self._open: tuple[SegmentRef, int] | None = None
+        self._open: tuple[SegmentRef, ReadableFile] | None = None
         stack.callback(self._close)
 
     def path(self, segment: SegmentRef) -> Path:
         """Return the path of the segment's log."""
         return self._directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
 
-    def descriptor(self, segment: SegmentRef) -> int:
-        """Return an open descriptor of the segment's log, valid until another segment is requested.
+    def file(self, segment: SegmentRef) -> ReadableFile:
+        """Return the segment's log, open until another segment is requested.
 
         Raises:
             SourceChangedError: the file differs from the listed one.
@@ -456,21 +455,20 @@ class SourceFiles:
         if self._open is not None and self._open[0] == segment:
             return self._open[1]
         self._close()
-        descriptor = self._fs.open_to_read(self.path(segment))
-        self._open = segment, descriptor
-        status = os.fstat(descriptor)
-        if (status.st_size, status.st_mtime_ns) != (segment.log_bytes, segment.mtime_ns):
+        file = self._fs.open_readable(self.path(segment))
+        self._open = segment, file
+        if file.change_stamp()[:2] != (segment.log_bytes, segment.mtime_ns):
             raise SourceChangedError(
                 "the segment is not the one that was listed",
                 path=str(self.path(segment)),
                 offset=segment.base_offset,
                 advice="another process writes to this directory; stop it and run again",
             )
-        return descriptor
+        return file
 
     def _close(self) -> None:
         if self._open is not None:
-            os.close(self._open[1])
+            self._open[1].close()
             self._open = None
 
 

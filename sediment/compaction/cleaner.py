@@ -195,7 +195,7 @@ class _Attempts:
         Return chunk boundaries, and the offset below which the result is the same as without corruption.
         """
         if self.corrupt.by_segment:
-            scan = scan_corrupt_log(self._plan, self.corrupt, self._progress)
+            scan = scan_corrupt_log(self._plan, self.corrupt, self._fs, self._progress)
             return scan.boundaries, scan.certain_end_offset
         if self._is_scanned:
             return scan_segments(self._plan, self._fs, self._progress), INT64_MAX

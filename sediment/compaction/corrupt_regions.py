@@ -17,7 +17,6 @@ Invariants: this module reads files and writes none; it trusts nothing in an unr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -54,7 +53,7 @@ from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.padding import padded_buffer, padded_copy
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import HeaderScan, read_into
 
@@ -104,14 +103,14 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
     found, untouchable = {}, set()
     for segment in plan.segments:
         directory = plan.view.listing.path
-        descriptor = fs.open_to_read(directory / _log_name(segment))
+        file = fs.open_readable(directory / _log_name(segment))
         try:
             end_offset = ends.get(segment.base_offset, INT64_MAX)
             limit_bytes = plan.config.max_decompressed_batch_bytes
-            reading = _SegmentReading(segment, end_offset, descriptor, _index_of(directory, segment, fs), limit_bytes)
+            reading = _SegmentReading(segment, end_offset, file, _index_of(directory, segment, fs), limit_bytes)
             unreadable = tuple(reading.unreadable())
         finally:
-            os.close(descriptor)
+            file.close()
         progress(segment.log_bytes)
         if unreadable:
             found[segment.base_offset] = unreadable
@@ -161,7 +160,7 @@ class _SegmentReading:
 
     segment: SegmentRef
     end_offset: int
-    descriptor: int
+    file: ReadableFile
     index: OffsetIndex | None
     limit_bytes: int
     is_scannable: bool = True
@@ -222,7 +221,7 @@ class _SegmentReading:
             if self.buffer.size < count + decode.PADDING_BYTES:
                 self.buffer = padded_buffer(count)
             wanted = min(self.buffer.size - decode.PADDING_BYTES, self.segment.log_bytes - position)
-            self.start, self.filled = position, read_into(self.descriptor, self.buffer, 0, wanted, position)
+            self.start, self.filled = position, read_into(self.file, self.buffer, 0, wanted, position)
         return position - self.start
 
     def _check_batch(self, position: int) -> _BatchCheck:
@@ -294,7 +293,7 @@ class _Event:
     last_offset: int
 
 
-def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, progress: Progress) -> CorruptLogScan:
+def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progress: Progress) -> CorruptLogScan:
     """Scan a partition in which only the `corrupt` regions are unreadable; return chunk boundaries and flags.
 
     Raises:
@@ -304,7 +303,7 @@ def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, progress: Prog
     events: list[_Event] = []
     is_after_corruption = False
     for segment in plan.segments:
-        scan = _SegmentScan(plan.view.listing.path, segment, corrupt.of([segment]))
+        scan = _SegmentScan(plan.view.listing.path, segment, corrupt.of([segment]), fs)
         is_after_corruption = is_after_corruption or bool(scan.unreadable)
         events.extend(scan.run(is_after_corruption, progress))
         scans[segment.base_offset] = scan
@@ -330,9 +329,10 @@ class _SegmentScan:
     `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch.
     """
 
-    def __init__(self, directory: Path, segment: SegmentRef, unreadable: Sequence[UnreadableBatch]) -> None:
+    def __init__(self, directory: Path, segment: SegmentRef, unreadable: Sequence[UnreadableBatch], fs: Fs) -> None:
         self.segment = segment
         self.unreadable = unreadable
+        self._fs = fs
         self._path = directory / _log_name(segment)
         self._positions = [0]
         self._ordinals = [0]
@@ -359,7 +359,7 @@ class _SegmentScan:
             self.batch_flags[-1] |= LEAVES_HEADER
 
     def _readable(self, start: int, end: int, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
-        headers = HeaderScan(self._path, start, size_bytes=end)
+        headers = HeaderScan(self._path, start, size_bytes=end, fs=self._fs)
         for rows in headers:
             progress(int(rows["size_bytes"].sum()))
             self._note(rows["position"])

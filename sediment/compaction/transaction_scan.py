@@ -41,7 +41,7 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
         mapped_from = dirty_from if segment.base_offset == plan.dirty_base_offset else 0
         in_map = mapping if segment.base_offset >= plan.dirty_base_offset else None
         boundaries[segment.base_offset] = _scan_segment(
-            directory, segment, filtering, in_map, mapped_from, log_start_offset, progress
+            directory, segment, filtering, in_map, mapped_from, log_start_offset, fs, progress
         )
     return boundaries
 
@@ -66,10 +66,11 @@ def _scan_segment(
     mapping: TransactionScan | None,
     mapped_from: int,
     log_start_offset: int,
+    fs: Fs,
     progress: Progress,
 ) -> ChunkBoundaries:
     path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
-    headers = HeaderScan(path, size_bytes=segment.log_bytes)
+    headers = HeaderScan(path, size_bytes=segment.log_bytes, fs=fs)
     batch_flags: list[ByteArray] = []
     kept_aborts: list[AbortedTransaction] = []
     positions, ordinals = [0], [0]

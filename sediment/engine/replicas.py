@@ -16,10 +16,10 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sediment.engine.directory.lock import lock_holder
 from sediment.segment_io.errors import (
@@ -84,13 +84,20 @@ class ClusterDirectory:
     checkpoints: LogDirCheckpoints
     partitions: Sequence[TopicPartition]
 
+    def only(self, partition: TopicPartition) -> ClusterDirectory:
+        """Return the directory with one partition; with all of them, each task would get all entries of the driver."""
+        return replace(self, checkpoints=self.checkpoints.only(partition), partitions=(partition,))
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition of one directory."""
+    """A partition of one directory; after it was sent to a task, `directory` has only this partition."""
 
     directory: ClusterDirectory
     partition: TopicPartition
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Replica, (self.directory.only(self.partition), self.partition)
 
     @property
     def path(self) -> Path:

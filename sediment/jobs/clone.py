@@ -46,6 +46,7 @@ def perform(
     link: str = LinkMode.COPY.value,
     abort_open_transactions: bool = False,
     local_only: bool = False,
+    since: str | None = None,
     target_version: str = NEWEST_RELEASE,
     listen: str = _LISTEN,
     properties_file: Path | None = None,
@@ -74,6 +75,7 @@ def perform(
         abort_open_transactions=abort_open_transactions,
         link=LinkMode(link),
         local_only=local_only,
+        since=since,
     )
     request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
     return clone_directories(options, own, request, stop=stop)
@@ -133,6 +135,11 @@ def perform(
     help="Share blocks with the source if the filesystem can, else copy.  hard: give closed segments a second name; "
     "start neither side while the other exists.",
 )
+@click.option(
+    "--since",
+    metavar="MANIFEST",
+    help="Link closed segments that did not change since the clone with this manifest, which stays as it is.",
+)
 @click.option("--local-only", is_flag=True, help="Clone the local segments of topics with tiered storage.")
 @click.option(
     "--target-version",
@@ -168,6 +175,7 @@ def command(
     until_ms: int | None,
     abort_open_transactions: bool,
     link: str,
+    since: str | None,
     local_only: bool,
     target_version: str,
     listen: str,
@@ -193,6 +201,7 @@ def command(
             abort_open_transactions=abort_open_transactions,
             link=link,
             local_only=local_only,
+            since=since,
             target_version=target_version,
             listen=listen,
             properties_file=properties_file,

@@ -322,14 +322,14 @@ class _CompactionRun(CleaningRun):
         self, sc: Any, task: CleaningTask, asked: CleaningResult
     ) -> TaskResult[CleaningTask, CleaningResult]:
         # Imported late, because it compiles kernels that the driver needs only for splits.
-        from sediment.jobs.cleaning.splits import clean_partition_in_splits
+        from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
         if self._stop.is_set():
             return TaskResult(task, failure(STOPPED, "the run was stopped before this partition"), None)
         timer = StageTimer()
         timer.add([asked.seconds_by_stage])
         try:
-            result = clean_partition_in_splits(sc, task, asked)
+            result = clean_partition_in_splits(sc, InPlace(task, asked))
         except Exception as error:
             return TaskResult(task, None, error)
         timer.lap(CLEAN)
@@ -544,7 +544,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output and a URI source: fetch partitions into DIR (default: $TMPDIR).",
+    help="With --output and a URI source: fetch partitions whose files must change first into DIR (default: $TMPDIR).",
 )
 @click.option(
     "--allow-network-fs",

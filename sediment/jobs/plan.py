@@ -461,10 +461,10 @@ def _prepare(
 
 def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
     # Imported late, because it compiles kernels that the driver needs only for splits.
-    from sediment.jobs.cleaning.splits import clean_partition_in_splits
+    from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
     try:
-        result = clean_partition_in_splits(sc, task.cleaning, in_splits.asked)
+        result = clean_partition_in_splits(sc, InPlace(task.cleaning, in_splits.asked))
     except Exception as error:
         return _lost(task, error)
     return _exactly(task.cleaning, in_splits.found, result)

@@ -290,7 +290,7 @@ class Fs:
 
     def open_readable(self, path: Path) -> ReadableFile:
         """Open a file only for reading."""
-        return ReadableFile(path, open_to_read(path))
+        return ReadableFile(path, self.open_to_read(path))
 
     def open_file(self, path: Path) -> OpenFile:
         """Open a file of a live log for reading and writing."""

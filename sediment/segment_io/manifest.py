@@ -1,7 +1,7 @@
 """The manifest of a copied log directory: all files with their digests, and the partitions with their offsets.
 
     run_id, now_ms, sources    the run that made the copy, its clock, and what it copied from
-    partitions                 partition, topic_id, log_start_offset, log_end_offset, leader_epoch
+    partitions                 partition, topic_id, log_start_offset, log_end_offset, leader_epoch, damage
     files                      name, size_bytes, sha256; for an incremental copy also held_in and source
 
 The manifest is written last, so a directory without one is not a complete copy.  An incremental copy may leave a file
@@ -58,13 +58,17 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPartition:
-    """A partition of a copy, named as in it; a value that the source does not state is None."""
+    """A partition of a copy, named as in it; a value that the source does not state is None.
+
+    `damage` describes corruption of the log that was found when it was copied.
+    """
 
     partition: str
     topic_id: str | None = None
     log_start_offset: int | None = None
     log_end_offset: int | None = None
     leader_epoch: int | None = None
+    damage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,7 @@ def _partition(row: Mapping[str, Any]) -> ManifestPartition:
         log_start_offset=_optional(row.get("log_start_offset"), _number),
         log_end_offset=_optional(row.get("log_end_offset"), _number),
         leader_epoch=_optional(row.get("leader_epoch"), _number),
+        damage=_optional(row.get("damage"), _text),
     )
 
 

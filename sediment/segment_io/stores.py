@@ -27,6 +27,7 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import FileEntry, FileStamp, Fs
 
 if TYPE_CHECKING:
+    from pyarrow import NativeFile
     from pyarrow.fs import FileInfo, FileSystem
 
 CHUNK_BYTES = 8 << 20
@@ -164,6 +165,16 @@ class Store:
             while piece := source.read(CHUNK_BYTES):
                 yield piece
 
+    def open_ranges(self, name: str) -> RangeReader:
+        """Open a file to read ranges of it.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+        """
+        filesystem, _ = self._opened
+        with self._named_errors(name):
+            return RangeReader(filesystem.open_input_file(self._path(name)), f"{self}/{name}")
+
     # ------------------------------------------------------------------------------------------------------ writing
     @property
     def shows_incomplete_files(self) -> bool:
@@ -225,12 +236,19 @@ class Store:
     def delete_folder(self, folder: str) -> None:
         """Remove a folder with its content, even while another process removes files in it."""
         filesystem, _ = self._opened
-        while folder in self.folders():
+        while self._is_folder(folder):
             try:
                 with self._named_errors(folder):
                     filesystem.delete_dir(self._path(folder))
             except FileNotFoundError:
                 continue
+
+    def _is_folder(self, folder: str) -> bool:
+        from pyarrow.fs import FileType
+
+        filesystem, _ = self._opened
+        with self._named_errors(folder):
+            return bool(filesystem.get_file_info(self._path(folder)).type == FileType.Directory)
 
     def sync(self, folder: str = "") -> None:
         """Make the names in a folder of a local store durable; other stores do this themselves."""
@@ -252,6 +270,25 @@ class Store:
             yield
         except OSError as error:
             raise _named(error, f"{self}/{name}" if name else str(self)) from error
+
+
+class RangeReader:
+    """An open file of a store; each read is one request for a range of its bytes."""
+
+    def __init__(self, file: NativeFile, name: str) -> None:
+        self._file = file
+        self._name = name
+
+    def read(self, position: int, count: int) -> bytes:
+        """Return `count` bytes from `position`, fewer at the end of the file."""
+        try:
+            return bytes(self._file.read_at(count, position))
+        except OSError as error:
+            raise _named(error, self._name) from error
+
+    def close(self) -> None:
+        """Close the file; later calls have no effect."""
+        self._file.close()
 
 
 def _has_text_path(info: FileInfo) -> bool:
@@ -286,14 +323,17 @@ def _with_single_puts(where: str) -> str:
 def _with_retries(filesystem: FileSystem) -> FileSystem:
     """Return the filesystem; for S3, with retries after growing waits if a server is busy or drops connections.
 
-    Without this, pyarrow gives up after about six seconds.
+    Without this, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write` returns, because
+    pyarrow would otherwise queue any number of them in memory.
     """
     if filesystem.type_name != "s3":
         return filesystem
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
     _, (options,) = filesystem.__reduce__()
-    return S3FileSystem._reconstruct({**options, "retry_strategy": AwsStandardS3RetryStrategy(_ATTEMPTS)})
+    return S3FileSystem._reconstruct(
+        {**options, "background_writes": False, "retry_strategy": AwsStandardS3RetryStrategy(_ATTEMPTS)}
+    )
 
 
 def _named(error: OSError, name: str) -> OSError:

@@ -23,9 +23,8 @@ _FILES = st.builds(
     st.none() | _STAMPS,
 )
 _OFFSETS = st.none() | _SIZES
-_PARTITIONS = st.builds(
-    ManifestPartition, st.just("t-0"), st.none() | st.text(max_size=5), _OFFSETS, _OFFSETS, _OFFSETS
-)
+_TEXTS = st.none() | st.text(max_size=5)
+_PARTITIONS = st.builds(ManifestPartition, st.just("t-0"), _TEXTS, _OFFSETS, _OFFSETS, _OFFSETS, _TEXTS)
 _MANIFESTS = st.builds(
     Manifest,
     st.text(max_size=5),

@@ -60,7 +60,7 @@ class SourceSegment:
             SourceChangedError: the segment is not the listed one.
         """
         scan = HeaderScan(self.path, size_bytes=self._segment.log_bytes)
-        for span in scan.spans(self._files.descriptor(self._segment)):
+        for span in scan.spans(self._files.file(self._segment)):
             if self._progress is not None:
                 self._progress(span.end - span.start)
             yield span

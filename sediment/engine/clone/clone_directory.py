@@ -116,6 +116,7 @@ class CloneDirectory:
                 clone.log_start_offset,
                 clone.log_end_offset,
                 clone.leader_epoch,
+                clone.damage,
             )
             for partition, clone in self._partitions.items()
         ]

@@ -42,7 +42,8 @@ class CloneOptions:
 
     `topics` and `partitions` are globs, empty for all; `renames` are new names by old ones.  `cluster_id` is None for
     a random one.  A held clone neither expires nor cleans anything.  `until_offsets` and `until_ms` cut logs; a
-    partition with its own offset is cut there.
+    partition with its own offset is cut there.  `since` is the manifest of an earlier clone, or its directory;
+    unchanged closed segments are linked from there.
     """
 
     topics: tuple[str, ...] = ()
@@ -57,3 +58,4 @@ class CloneOptions:
     link: LinkMode = LinkMode.COPY
     abort_open_transactions: bool = False
     local_only: bool = False
+    since: str | None = None

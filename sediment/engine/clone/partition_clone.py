@@ -24,6 +24,7 @@ from sediment.engine.clone.log_end import change_end
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
+from sediment.engine.copying.earlier_copy import EarlierFiles, name_in_folder
 from sediment.engine.copying.partition_copy import (
     CopiedFile,
     CopyMethod,
@@ -86,11 +87,22 @@ class CloneTask:
     committing: frozenset[int] = frozenset()
     """Producers whose open transactions are to be committed."""
 
+    earlier: EarlierFiles | None = None
+    """Files of the partition in the clone that this one continues."""
+
     @property
     def changes_end(self) -> bool:
         """True if the log is cut or gets markers."""
         cut = (self.partition.until_offset, self.partition.until_ms)
         return self.ends_transactions or any(each is not None for each in cut)
+
+    @property
+    def rules(self) -> CopyRules:
+        """Ways that files may come into the clone; a log that changes here shares no file with another directory."""
+        if self.changes_end or self.names is not None:
+            return CopyRules()
+        links = () if self.earlier is None else (LinkKind.REFLINK, LinkKind.HARD)
+        return replace(_RULES[self.link], earlier_links=links)
 
     def weight(self) -> int:
         """Return the bytes of the log; tasks are packed by this number."""
@@ -113,7 +125,7 @@ class PartitionClone:
 
     `log_dir` is the source that was copied.  `first_dirty` is its cleaner checkpoint, None without one.  `producer_ids`
     are all that the log knows.  `linked_bytes` were not copied.  `damage` describes corruption that a broker would not
-    notice.
+    notice.  `is_unchanged`: the clone that this one continues has the same files.
     """
 
     folder: str
@@ -132,6 +144,7 @@ class PartitionClone:
     damage: str | None = None
     rewrite: RewriteCounts | None = None
     ended_transactions: int = 0
+    is_unchanged: bool = False
 
 
 def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
@@ -158,7 +171,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             _as_stopped(replica.checkpoints),
             fs,
             now_ms=task.now_ms,
-            verify_trusted=task.link is LinkMode.COPY,
+            verify_trusted=task.link is LinkMode.COPY and not _is_known(task, copied),
         )
         if not loaded.damage or number == len(replicas) - 1:
             break
@@ -190,7 +203,17 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
     files = _made_durable(directory, known, stamps, fs)
     linked_bytes = sum(each.file.size_bytes for each in copied if each.method is not CopyMethod.COPIED)
     result = _result(replica, loaded, folder, files, linked_bytes, first_dirty)
-    return replace(result, rewrite=counts, ended_transactions=ended)
+    is_unchanged = task.earlier is not None and task.earlier.are(files)
+    if task.earlier is not None and _is_known(task, copied):
+        result = replace(result, damage=result.damage or task.earlier.damage)
+    return replace(result, rewrite=counts, ended_transactions=ended, is_unchanged=is_unchanged)
+
+
+def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
+    """Return True if the earlier clone has all copied files, so that it has verified the log too."""
+    earlier = {} if task.earlier is None else task.earlier.files
+    known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
+    return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
 
 
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
@@ -209,8 +232,8 @@ def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) 
         files=files,
         target=folder,
         closed=closed_files(files, below_offset=_linkable_end(replica.checkpoints)),
-        # A cut changes the end of a segment in place, which a second name of the source must not see.
-        rules=_RULES[LinkMode.COPY if task.changes_end else task.link],
+        earlier=task.earlier,
+        rules=task.rules,
     )
     copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
     if _files_of(replica, fs).keys() != files.keys():

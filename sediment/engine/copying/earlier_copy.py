@@ -7,7 +7,7 @@ one.  Copies of a chain are directories beside one another, so they can be moved
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,19 @@ from sediment.segment_io.stores import Store
 class EarlierFiles:
     """The files of one partition in the earlier copy `store`, by their names in its folder.
 
-    `beside` is the name of that copy, as `../NAME`, if the new copy may leave files there, else None.
+    `beside` is the name of that copy, as `../NAME`, if the new copy may leave files there, else None.  `damage` is what
+    the earlier copy found in the log.
     """
 
     store: Store
     files: Mapping[str, ManifestFile]
     beside: str | None
+    damage: str | None = None
+
+    def are(self, files: Iterable[ManifestFile]) -> bool:
+        """Return True if `files`, all of a partition, have the names and digests of these."""
+        digests = {name: file.sha256 for name, file in self.files.items()}
+        return None not in digests.values() and {name_in_folder(file): file.sha256 for file in files} == digests
 
     def holder(self, file: ManifestFile) -> str | None:
         """Return the copy that has the content of `file`, as `../NAME`; None if the new copy cannot refer to it."""
@@ -47,18 +54,22 @@ class EarlierCopy:
         self.manifest = manifest
         self._store = store
         self._beside = name_beside(store, target)
-        self._topic_ids = {partition.partition: partition.topic_id for partition in manifest.partitions}
+        self._partitions = {partition.partition: partition for partition in manifest.partitions}
         self._files: dict[str, dict[str, ManifestFile]] = {}
         for file in manifest.files:
-            folder, _, name = file.name.rpartition("/")
-            self._files.setdefault(folder, {})[name] = file
+            self._files.setdefault(file.folder, {})[name_in_folder(file)] = file
 
     def files_of(self, partition: str, topic_id: str | None) -> EarlierFiles | None:
         """Return the files of a partition; None if it is new, or if its topic was deleted and created again."""
-        files = self._files.get(partition)
-        if files is None or self._topic_ids.get(partition) != topic_id:
+        files, known = self._files.get(partition), self._partitions.get(partition)
+        if files is None or (None if known is None else known.topic_id) != topic_id:
             return None
-        return EarlierFiles(self._store, files, self._beside)
+        return EarlierFiles(self._store, files, self._beside, None if known is None else known.damage)
+
+
+def name_in_folder(file: ManifestFile) -> str:
+    """Return the name of a file without that of its directory."""
+    return file.name.rpartition("/")[2]
 
 
 def open_earlier_copy(where: str, target: Store) -> EarlierCopy:

@@ -9,7 +9,7 @@ itself be interrupted at any step and repeated.  A new segment that is not whole
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,11 @@ class Repair:
 
     def __str__(self) -> str:
         return f"{self.name} {self.action}: {self.why}"
+
+
+def is_interrupted(names: Collection[str]) -> bool:
+    """Return True if `finish_interrupted` would change a directory with files of these names."""
+    return any(_is_leftover(name) or _is_orphan(name, names) for name in names)
 
 
 def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
@@ -287,7 +292,7 @@ def _finishing_order(name: str) -> tuple[int, int, str]:
     return _leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name
 
 
-def _is_orphan(name: str, live: set[str]) -> bool:
+def _is_orphan(name: str, live: Collection[str]) -> bool:
     """Return True for an index without a log; its name may have any number of digits."""
     offset = _leading_offset(name)
     is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS

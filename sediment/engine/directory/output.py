@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -41,7 +41,8 @@ from sediment.segment_io.manifest import (
     format_manifest,
 )
 from sediment.segment_io.partition.log_dir_checkpoints import LOG_DIRECTORY_FILES
-from sediment.segment_io.stores import CHUNK_BYTES, Store
+from sediment.segment_io.store_fs import StoreFs
+from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile
 
 CLAIM_FILE = ".sediment-output"
 
@@ -393,6 +394,24 @@ class PublishingFs(Fs):
         """Remove the parts that were not taken."""
         for name in list(self._parts):
             self.unlink(Path(name))
+
+
+class SourcePublishingFs(PublishingFs, StoreFs):
+    """The file operations of a task that reads its source in place: only parts are written, to the output.
+
+    `files` are those of `folder` in `source`, as they were listed.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher | None,
+        source: Store,
+        folder: str,
+        files: Mapping[str, StoredFile],
+        used: Callable[[int], None],
+    ) -> None:
+        StoreFs.__init__(self, source, folder, files)
+        PublishingFs.__init__(self, publisher, folder, used)
 
 
 def _is_part(path: Path) -> bool:

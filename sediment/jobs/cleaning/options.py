@@ -56,7 +56,7 @@ class CompactOptions:
     """Path or URI of a complete compacted log directory; the source stays unchanged."""
 
     scratch: Path | None = None
-    """Directory for partitions fetched from a URI, and for the work of a run with an output."""
+    """Directory for small files of a URI source, and for partitions whose files must change before they are cleaned."""
 
     @property
     def is_limited(self) -> bool:
@@ -98,7 +98,6 @@ class CompactOptions:
             ("--keep-originals", self.keep_originals is not None, "the source keeps them"),
             ("--keep-before", self.keep_before is not None, "the source keeps it"),
             ("--max-bytes", self.max_bytes is not None, "an incomplete output is of no use"),
-            ("--strategy split", self.strategy is Strategy.SPLIT, "one task writes a partition"),
             ("--max-seconds", self.max_seconds is not None, "an incomplete output is of no use"),
         ):
             if given:

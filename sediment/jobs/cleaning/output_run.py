@@ -1,11 +1,9 @@
 """`sediment compact LOG_DIR … --output DIR_OR_URI`: write a compacted copy of the log directory.
 
-    driver    check the output · list · claim                               checkpoints · compare the source · manifest
-    tasks                                  working directory · view · plan · clean -> output · copy -> output
+    driver    check the output · list · claim                            checkpoints · compare the source · manifest
+    tasks                                       view · plan · clean -> output · copy -> output
 
-Each task has a working directory with links to the files of its partition, or with copies if the source is a URI.  An
-interrupted replacement is finished there, and the active segment rolled there; the source is read-only.  Cleaned
-segments are written directly to the output.
+`output_task` has the work of a task.  Partitions to clean in splits come last, one at a time, and each uses all slots.
 
 Invariants: nothing in a source changes and no lock is taken there.  Instead the source is listed again at the end, and
 the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
@@ -14,65 +12,65 @@ copy if it was skipped or failed.  If a partition can neither be cleaned nor cop
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.compaction.write_behind import WriteBehind
-from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.output import Publisher, PublishingFs, check_output_path, file_chunks
-from sediment.engine.directory.swap import replaced_files
+from sediment.engine.directory.output import Publisher, check_output_path
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.cleaning_run import CleaningRun
-from sediment.jobs.cleaning.environment import OnBytes, throttled
-from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, RateLimit
+from sediment.jobs.cleaning.estimates import find_resources
+from sediment.jobs.cleaning.options import CompactOptions
+from sediment.jobs.cleaning.output_task import (
+    CopyTask,
+    OutputPlace,
+    PublishResult,
+    PublishTask,
+    copy_files,
+    copy_tasks,
+    errors_naming,
+    files_by_folder,
+    is_left_out,
+    publish_partition,
+)
 from sediment.jobs.cleaning.report import quarantined, settled, untouched
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
-from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport
-from sediment.jobs.reporting.stage_timer import COMMIT, LIST, SPARK
+from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, StageTimer
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
+from sediment.jobs.spark.task_pool import NotStartedError, TaskResult, run_on_executors
 from sediment.segment_io.errors import (
-    NoSpaceError,
     NotALogDirectoryError,
     SedimentError,
-    SourceChangedError,
     UsageError,
 )
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
-    DELETED_SUFFIX,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     METADATA_PARTITION,
-    PART_SUFFIX,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     UNCLEANABLE_FILE,
     TopicPartition,
-    parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
-from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.partition_directories import find_partitions
 from sediment.segment_io.stores import ListedFs, Store, StoredFile
 
@@ -83,72 +81,22 @@ _LOCAL = Fs()
 _GIVEN_UP = "output-incomplete"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishTask:
-    """One partition to write: `files` are the files that the driver listed in its folder of `source`, by name.
+@dataclass(slots=True)
+class _Source:
+    """A source: its store, the files listed there, and its directory or a local stand-in with its small files."""
 
-    Without `cleaning` the partition is copied byte for byte.
-    """
-
-    partition: TopicPartition
-    source: Store
-    files: Mapping[str, StoredFile]
-    output: Store
-    run_id: str
-    cleaning: CleaningTask | None = None
-    dry_run: bool = False
-    scratch: Path | None = None
-    rate_limit: RateLimit = field(default_factory=RateLimit)
+    store: Store
+    files: dict[str, StoredFile]
+    by_folder: dict[str, dict[str, StoredFile]]
+    path: Path
+    marks: Mapping[TopicPartition, Uncleanable] = field(default_factory=dict)
+    directory: SelectedDirectory | None = None
 
     @property
-    def folder(self) -> str:
-        """Name of the partition's directory in source and output."""
-        return str(self.partition)
-
-    def weight(self) -> int:
-        """Return the bytes of all files; tasks are packed by this number."""
-        return sum(file.size_bytes for file in self.files.values())
-
-
-@dataclass(frozen=True, slots=True)
-class PublishResult:
-    """Outcome of a partition: its `files` in the output, or None and the `error` (reason code, text).
-
-    `cleaning` is the result of the cleaning, `listing` the log that was cleaned; both are None if nothing was cleaned.
-    """
-
-    files: tuple[ManifestFile, ...] | None
-    cleaning: CleaningResult | None = None
-    listing: LogListing | None = None
-    error: tuple[str, str] | None = None
-
-
-# ---------------------------------------------------------------------------------------------------------- in a task
-def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
-    """Clean one partition into the output and copy its other files; errors of the partition are part of the result."""
-    try:
-        with throttled(task.rate_limit) as on_bytes:
-            _check_listed(task)
-            if task.cleaning is None:
-                return PublishResult(_copied(task, attempt, on_bytes))
-            with _working_directory(task, on_bytes) as work:
-                return _cleaned(task, task.cleaning, work, attempt, on_bytes)
-    except (SedimentError, OSError) as error:
-        return PublishResult(None, error=describe(error))
-
-
-def _check_listed(task: PublishTask) -> None:
-    if _files_of(task.source, task.folder) != task.files:
-        raise SourceChangedError(
-            "the files differ from those that the driver listed",
-            partition=task.folder,
-            path=f"{task.source}/{task.folder}",
-            advice="stop the broker or work on a copy, and check whether another disk is mounted at this path",
-        )
-
-
-def _files_of(source: Store, folder: str) -> dict[str, StoredFile]:
-    return _in_folder(source.files(folder), folder)
+    def opened(self) -> SelectedDirectory:
+        """The directory with its settings and checkpoints."""
+        assert self.directory is not None
+        return self.directory
 
 
 def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str]:
@@ -167,135 +115,6 @@ def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str
         if (is_beside or is_inside) and file not in ("", ".", ".."):
             found.append(name)
     return found
-
-
-def _in_folder(files: Mapping[str, StoredFile], folder: str) -> dict[str, StoredFile]:
-    """Return the files directly in a folder, by name, except files that the next start would remove without reading."""
-    start = f"{folder}/"
-    names = {name.removeprefix(start): file for name, file in files.items() if name.startswith(start)}
-    return {name: file for name, file in names.items() if "/" not in name and not _is_left_out(name)}
-
-
-def _is_left_out(name: str) -> bool:
-    parsed = parse_segment_file(name)
-    return parsed is not None and parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
-
-
-@contextmanager
-def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
-    """Yield a directory with the partition's files; their names may change, their contents may not."""
-    top = Path(tempfile.mkdtemp(prefix=f"sediment-{task.run_id}-", dir=task.scratch))
-    try:
-        work = top / task.folder
-        work.mkdir()
-        if task.source.is_path:
-            for name in task.files:
-                (work / name).symlink_to(Path(task.source.where) / task.folder / name)
-        else:
-            _fetch(task, work, on_bytes)
-        yield work
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
-
-
-def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
-    needed, free = task.weight(), _LOCAL.free_bytes(work)
-    if free < needed:
-        raise NoSpaceError(
-            f"the partition has {needed} bytes, and the disk to fetch it to has {free} bytes free",
-            partition=task.folder,
-            path=str(work),
-            advice="name a directory on a larger disk with --scratch",
-        )
-    for name, file in task.files.items():
-        _LOCAL.write_new(work / name, _counted(task.source.chunks(f"{task.folder}/{name}"), on_bytes))
-        _LOCAL.set_mtime_ns(work / name, file.mtime_ns)
-
-
-def _counted(chunks: Iterator[bytes], on_bytes: OnBytes) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        on_bytes(len(chunk))
-
-
-def _copied(task: PublishTask, attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
-    """Copy the partition directly from the source."""
-    if task.dry_run:
-        return ()
-    work = PartitionCopy(task.source, task.folder, task.files, task.folder)
-    made = copy_partition(work, Publisher(task.output, task.run_id), attempt=attempt, on_bytes=on_bytes)
-    return tuple(copied.file for copied in made)
-
-
-def _cleaned(task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes) -> PublishResult:
-    """Clean the partition in the directory `work`, and copy the files that are not rewritten from it."""
-    publisher = None if task.dry_run else Publisher(task.output, task.run_id)
-    fs = PublishingFs(publisher, task.folder, on_bytes)
-    if publisher is not None:
-        task.output.make_folder(task.folder)
-    shown = f"{task.source}/{task.folder}"
-
-    try:
-        with _errors_naming(shown, work):
-            if finish_interrupted(work, fs):
-                ready = replace(cleaning, listing=list_log(task.partition, work, fs))
-            else:
-                ready = replace(cleaning, listing=replace(cleaning.listing, path=work))
-            if cleaning.options.roll_active:
-                ready = roll_active(ready, fs)
-            with WriteBehind() as writer:
-                result = start_cleaning(ready, fs, on_bytes, attempt, writer).finish()
-            listing = replace(ready.listing, path=cleaning.listing.path)
-    except TASK_ERRORS as error:
-        listing, result = cleaning.listing, failed_task(cleaning, error)
-        fs.discard()
-    if publisher is None:
-        return PublishResult((), result, listing)
-    files: list[ManifestFile] = []
-    gone: set[str] = set()
-    if result.swap is not None:
-        gone = {name for group in result.swap.groups for name in replaced_files(work, group, _LOCAL)}
-        files += [fs.take(part) for part in result.swap.parts()]
-    for entry in _LOCAL.scan(work):
-        if entry.name not in gone and not _is_left_out(entry.name):
-            chunks = _counted(file_chunks(work / entry.name, entry.size_bytes), on_bytes)
-            name = f"{task.folder}/{entry.name}"
-            files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns))
-    task.output.sync(task.folder)
-    return PublishResult(tuple(files), result, listing)
-
-
-@contextmanager
-def _errors_naming(shown: str, work: Path) -> Iterator[None]:
-    """Replace the working directory with the source, `shown`, in errors."""
-    try:
-        yield
-    except SedimentError as error:
-        if error.path is not None:
-            error.path = error.path.replace(str(work), shown)
-        raise
-    except OSError as error:
-        if isinstance(error.filename, str):
-            error.filename = error.filename.replace(str(work), shown)
-        raise
-
-
-# -------------------------------------------------------------------------------------------------------- on the driver
-@dataclass(slots=True)
-class _Source:
-    """A source: its store, the files listed there, and its directory or a local stand-in with its small files."""
-
-    store: Store
-    files: dict[str, StoredFile]
-    path: Path
-    marks: Mapping[TopicPartition, Uncleanable] = field(default_factory=dict)
-    directory: SelectedDirectory | None = None
-
-    @property
-    def opened(self) -> SelectedDirectory:
-        """The directory with its settings and checkpoints."""
-        assert self.directory is not None
-        return self.directory
 
 
 class OutputRun(CleaningRun):
@@ -343,11 +162,11 @@ class OutputRun(CleaningRun):
                     "no such directory", path=str(store), advice="name an entry of the broker's log.dirs"
                 )
             path = Path(store.where) if store.is_path else self._stand_in(store, files)
-            self._sources.append(_Source(store, files, path))
+            self._sources.append(_Source(store, files, files_by_folder(files), path))
         shown = {source.path: str(source.store) for source in self._sources}
         with ExitStack() as naming:
             for path, name in shown.items():
-                naming.enter_context(_errors_naming(name, path))
+                naming.enter_context(errors_naming(name, path))
             options = self._options
             opened = options.open_directories(_LOCAL, paths=list(shown))
         warn_of_unstated_lag(opened)
@@ -378,7 +197,7 @@ class OutputRun(CleaningRun):
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
         """Return the task of a partition, and its report if the partition is only copied."""
-        files = _in_folder(source.files, str(partition))
+        files = source.by_folder.get(str(partition), {})
         task = PublishTask(
             partition,
             source.store,
@@ -391,7 +210,7 @@ class OutputRun(CleaningRun):
         path = Path(str(source.store)) / str(partition)
         listing = list_log(partition, path, ListedFs(files))
         try:
-            with _errors_naming(str(source.store), source.path):
+            with errors_naming(str(source.store), source.path):
                 settings = source.opened.settings_of(partition, _LOCAL)
                 config = settings.for_topic(partition.topic)
         except (SedimentError, OSError) as error:
@@ -427,16 +246,61 @@ class OutputRun(CleaningRun):
                 return [self._lost(task, None, None) for task in tasks]
             self.timer.lap(SPARK)
             limit = self._rate_limit(sc, [source.opened for source in self._sources])
-            tasks = [replace(task, rate_limit=limit) for task in tasks]
+            resources = find_resources(sc, total_bytes, asked=self._own.strategy)
+            tasks = [
+                replace(
+                    task,
+                    rate_limit=limit,
+                    cleaning=None if task.cleaning is None else replace(task.cleaning, resources=resources),
+                )
+                for task in tasks
+            ]
             self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
             self._stack.enter_context(cancel_when(self._give_up, sc, self.run_id))
-            for results in run_on_executors(
-                sc, tasks, publish_partition, PublishTask.weight, group=self.run_id, is_stopped=self._is_over
-            ):
-                for each in results:
-                    reports.append(self._settle(each, copied.get(each.item.partition)))
-                    progress.advance(each.item.weight())
+            for each in self._published(sc, tasks):
+                reports.append(self._settle(each, copied.get(each.item.partition)))
+                progress.advance(each.item.weight())
         return reports
+
+    def _published(self, sc: Any, tasks: Sequence[PublishTask]) -> Iterator[TaskResult[PublishTask, PublishResult]]:
+        """Yield the results of all partitions."""
+        to_split: list[OutputPlace] = []
+        for results in run_on_executors(
+            sc, tasks, publish_partition, PublishTask.weight, group=self.run_id, is_stopped=self._is_over
+        ):
+            for each in results:
+                asked = None if each.result is None else each.result.cleaning
+                if asked is not None and asked.to_split is not None:
+                    assert each.item.cleaning is not None
+                    to_split.append(OutputPlace(each.item, each.item.cleaning, asked))
+                else:
+                    yield each
+        for place in to_split:
+            yield self._published_in_splits(sc, place)
+
+    def _published_in_splits(self, sc: Any, place: OutputPlace) -> TaskResult[PublishTask, PublishResult]:
+        # Imported late: it compiles kernels that the driver needs only for splits.
+        from sediment.jobs.cleaning.splits import clean_partition_in_splits
+
+        task = place.publishing
+        if self._is_over():
+            return TaskResult(task, None, NotStartedError("the run was stopped"))
+        timer = StageTimer()
+        try:
+            result = clean_partition_in_splits(sc, place)
+        except Exception as error:
+            return TaskResult(task, None, error)
+        timer.lap(CLEAN)
+        self.timer.add([timer.seconds()])
+        files = [*(result.files or ())]
+        for results in run_on_executors(
+            sc, copy_tasks(task, result.left), copy_files, CopyTask.weight, group=self.run_id, is_stopped=self._is_over
+        ):
+            for each in results:
+                if each.result is None or each.result.files is None:
+                    return TaskResult(task, each.result, each.error)
+                files += each.result.files
+        return TaskResult(task, result if result.files is None else replace(result, files=tuple(files)), None)
 
     def _is_over(self) -> bool:
         return self._stop.is_set() or self._give_up.is_set()
@@ -514,7 +378,7 @@ class OutputRun(CleaningRun):
                 folder, _, rest = name.rpartition("/")
                 if not folder:
                     beside = beside or rest in _DIRECTORY_FILES
-                elif folder in selected and not _is_left_out(rest):
+                elif folder in selected and not is_left_out(rest):
                     changed.add(folder)
         return changed if changed or beside else None
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from sediment.compaction.cleaner import SplitWork, clean_split, collect_split_keys, scan_log
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
@@ -41,6 +41,10 @@ from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.manifest import ManifestFile
+
+Outcome = TypeVar("Outcome")
+Outcome_co = TypeVar("Outcome_co", covariant=True)
 
 Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
 """Function that opens the file operations of a task, and the callback for the bytes that it reads."""
@@ -51,37 +55,103 @@ _DEFAULT_BUDGET_BYTES = 1 << 30
 _LEAST_RECORD_BYTES = 64  # with its share of a batch's header; if records are smaller, a fold only needs more passes
 
 
-def clean_partition_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult) -> CleaningResult:
-    """Clean the partition for which a task returned `asked`; clean it as a whole if its log cannot be split."""
-    assert asked.to_split is not None
-    split = asked.to_split
+class SplitPlace(Protocol[Outcome_co]):
+    """The place that the parts of one partition go to: its directory, or an output.
+
+    It is sent to tasks, which call `environment`, `publish` and `clean_whole`.  The driver calls the other methods.
+    """
+
+    @property
+    def task(self) -> CleaningTask:
+        """The partition."""
+
+    @property
+    def asked(self) -> CleaningResult:
+        """Result of the task that asked for splits."""
+
+    def environment(self) -> AbstractContextManager[tuple[Fs, OnBytes]]:
+        """Open the file operations of a task, and the callback for the bytes that it reads."""
+
+    def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
+        """Publish the parts of a split if they do not wait for a commit; return the files."""
+
+    def clean_whole(self, attempt: str) -> Outcome_co:
+        """Clean the partition by one task."""
+
+    def discard(self) -> None:
+        """Remove the parts of splits that will not be used."""
+
+    def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> Outcome_co:
+        """Return the outcome of a partition that was cleaned in splits."""
+
+    def failed(self, result: CleaningResult) -> Outcome_co:
+        """Return the outcome of a partition that cannot be cleaned."""
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """The partition's own directory: parts wait there for the commit."""
+
+    task: CleaningTask
+    asked: CleaningResult
+
+    def environment(self) -> AbstractContextManager[tuple[Fs, OnBytes]]:
+        """Open the file operations of a task; every write checks the run's token."""
+        return task_environment(self.task)
+
+    def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
+        """Return nothing: the driver commits the parts."""
+        return ()
+
+    def clean_whole(self, attempt: str) -> CleaningResult:
+        """Clean the partition by one task."""
+        whole = replace(self.task, resources=replace(self.task.resources, asked=Strategy.WHOLE))
+        return clean_partition(whole, attempt)
+
+    def discard(self) -> None:
+        """Remove the parts of splits that will not be committed."""
+        if not self.task.dry_run:
+            discard_parts(self.task.listing.path, self.task.run_id, Fs())
+
+    def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> CleaningResult:
+        """Return the swap to commit."""
+        check_undisturbed(self.task, Fs())
+        return replace(self.asked, swap=swap, to_split=None)
+
+    def failed(self, result: CleaningResult) -> CleaningResult:
+        """Return the result of the error."""
+        return result
+
+
+def clean_partition_in_splits(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
+    """Clean the partition for which a task asked for splits; clean it as a whole if its log cannot be split."""
+    assert place.asked.to_split is not None
+    split = place.asked.to_split
     while True:
         try:
-            swap = _in_splits(sc, task, split)
+            return _in_splits(sc, place, split)
         except SplitNotApplicableError as error:
-            _discard(task)
+            place.discard()
             if not error.needs_scan or split.boundaries:
-                return _whole(sc, task)
+                return _whole(sc, place)
             try:
-                split = _scanned(sc, task, split)
+                split = _scanned(sc, place, split)
             except TASK_ERRORS as scan_error:
-                return _failed(sc, task, scan_error)
+                return _failed(sc, place, scan_error)
         except TASK_ERRORS as error:
-            _discard(task)
-            return _failed(sc, task, error)
-        else:
-            return replace(asked, swap=swap, to_split=None)
+            place.discard()
+            return _failed(sc, place, error)
 
 
-def _failed(sc: Any, task: CleaningTask, error: SedimentError | OSError) -> CleaningResult:
+def _failed(sc: Any, place: SplitPlace[Outcome], error: SedimentError | OSError) -> Outcome:
     """Return the failed result, or clean a corrupt partition as a whole if --on-corruption is keep."""
-    result = failed_task(task, error)
-    keeps = result.uncleanable is not None and task.options.on_corruption == KEEP
-    return _whole(sc, task) if keeps else result
+    result = failed_task(place.task, error)
+    keeps = result.uncleanable is not None and place.task.options.on_corruption == KEEP
+    return _whole(sc, place) if keeps else place.failed(result)
 
 
-def _in_splits(sc: Any, task: CleaningTask, split: SplitPlan) -> PreparedSwap:
-    plan = split.plan
+def _in_splits(sc: Any, place: SplitPlace[Outcome], split: SplitPlan) -> Outcome:
+    plan, task = split.plan, place.task
     budget_bytes = min(task.config.task_memory_bytes, _DEFAULT_BUDGET_BYTES)
     job = SplitJob(
         work=SplitWork(
@@ -94,49 +164,43 @@ def _in_splits(sc: Any, task: CleaningTask, split: SplitPlan) -> PreparedSwap:
         splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
         budget_bytes=budget_bytes,
         run_id=task.run_id,
-        open_environment=partial(task_environment, task),
+        open_environment=place.environment,
+        publish=place.publish,
     )
-    groups = clean_in_splits(sc, job, group=task.run_id)
-    check_undisturbed(task, Fs())
-    return PreparedSwap(plan.view.listing.partition, str(plan.view.listing.path), groups, plan.end_offset)
+    cleaned = clean_in_splits(sc, job, group=task.run_id)
+    listing = plan.view.listing
+    swap = PreparedSwap(listing.partition, str(listing.path), cleaned.groups, plan.end_offset)
+    return place.done(swap, cleaned.files)
 
 
-def _scanned(sc: Any, task: CleaningTask, split: SplitPlan) -> SplitPlan:
-    (boundaries,) = _in_one_task(sc, task, partial(_scan, task, split))
+def _scanned(sc: Any, place: SplitPlace[Outcome], split: SplitPlan) -> SplitPlan:
+    (boundaries,) = _in_one_task(sc, place.task, partial(_scan, place, split))
     if isinstance(boundaries, SplitFailure):
         raise boundaries.error
     return SplitPlan(split.plan, boundaries)
 
 
-def _scan(task: CleaningTask, split: SplitPlan, _rows: Iterable[int]) -> Iterator[Any]:
+def _scan(place: SplitPlace[Outcome], split: SplitPlan, _rows: Iterable[int]) -> Iterator[Any]:
     try:
-        with task_environment(task) as (fs, on_bytes):
+        with place.environment() as (fs, on_bytes):
             yield scan_log(split.plan, fs, only_if_needed=False, progress=on_bytes)
     except (SedimentError, OSError) as error:
         yield SplitFailure(error)
 
 
-def _whole(sc: Any, task: CleaningTask) -> CleaningResult:
-    whole = replace(task, resources=replace(task.resources, asked=Strategy.WHOLE))
-    (result,) = _in_one_task(sc, task, partial(_clean, whole))
-    assert isinstance(result, CleaningResult)
-    return result
+def _whole(sc: Any, place: SplitPlace[Outcome]) -> Outcome:
+    (result,) = _in_one_task(sc, place.task, partial(_clean_whole, place))
+    return cast("Outcome", result)
 
 
-def _clean(task: CleaningTask, _rows: Iterable[int]) -> Iterator[CleaningResult]:
-    yield clean_partition(task, attempt_name())
+def _clean_whole(place: SplitPlace[Outcome], _rows: Iterable[int]) -> Iterator[Outcome]:
+    yield place.clean_whole(attempt_name())
 
 
 def _in_one_task(sc: Any, task: CleaningTask, work: Callable[[Iterable[int]], Iterator[Any]]) -> list[Any]:
     sc.setJobGroup(task.run_id, str(task.listing.partition))
     found: list[Any] = sc.parallelize([0], 1).mapPartitions(work).collect()
     return found
-
-
-def _discard(task: CleaningTask) -> None:
-    """Remove the parts of splits that will not be committed."""
-    if not task.dry_run:
-        discard_parts(task.listing.path, task.run_id, Fs())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +219,16 @@ class SplitJob:
     budget_bytes: int
     run_id: str
     open_environment: Environment
+    publish: Callable[[Fs, Sequence[CleanedGroup]], tuple[ManifestFile, ...]]
+    """Publishes the parts of a split in its task, and returns the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedSplits:
+    """The groups of one split or of all, and the files that were published in their tasks."""
+
+    groups: tuple[CleanedGroup, ...] = ()
+    files: tuple[ManifestFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +244,7 @@ _FoldRow = bytes | CollectedSplit | SplitFailure
 _RANGE_OF_OTHER_ROWS = 0
 
 
-def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup, ...]:
+def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
     """Clean a partition with the SparkContext `sc`; `group` names the Spark job group.
 
     Raises:
@@ -189,11 +263,13 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> tuple[CleanedGroup
         .collect()
     )
     groups: list[CleanedGroup] = []
+    files: list[ManifestFile] = []
     for outcome in outcomes:
         if isinstance(outcome, SplitFailure):
             raise outcome.error
-        groups.extend(outcome)
-    return tuple(groups)
+        groups += outcome.groups
+        files += outcome.files
+    return CleanedSplits(tuple(groups), tuple(files))
 
 
 def _itself(number: int) -> int:
@@ -255,9 +331,7 @@ class _Clean:
     def __init__(self, job: SplitJob) -> None:
         self._job = job
 
-    def __call__(
-        self, index: int, rows: Iterable[tuple[int, _FoldRow]]
-    ) -> Iterator[Sequence[CleanedGroup] | SplitFailure]:
+    def __call__(self, index: int, rows: Iterable[tuple[int, _FoldRow]]) -> Iterator[CleanedSplits | SplitFailure]:
         job = self._job
         bitmaps: list[bytes] = []
         contents = SplitContents(0, 0)
@@ -271,7 +345,7 @@ class _Clean:
                 bitmaps.append(row)
         try:
             with job.open_environment() as (fs, on_bytes):
-                yield clean_split(
+                groups = clean_split(
                     job.work,
                     job.splits[index],
                     collect_survivors(bitmaps, contents),
@@ -280,5 +354,6 @@ class _Clean:
                     attempt=attempt_name(),
                     progress=on_bytes,
                 )
+                yield CleanedSplits(groups, job.publish(fs, groups))
         except (SplitNotApplicableError, SedimentError, OSError) as error:
             yield SplitFailure(error)

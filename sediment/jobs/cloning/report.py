@@ -19,7 +19,7 @@ from sediment.jobs.reporting.run_report import (
     report_table,
 )
 
-CLONED = "cloned"
+CLONED, UNCHANGED = "cloned", "unchanged"
 
 _SHOWN = 20
 

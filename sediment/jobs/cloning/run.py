@@ -28,10 +28,12 @@ from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.clone.source import Source, open_source
 from sediment.engine.config_keys import BROKER_KEYS
+from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning.result import TASK_ERRORS
 from sediment.jobs.cloning.report import (
     CLONED,
+    UNCHANGED,
     ChangedConfig,
     CloneRunReport,
     PartitionCloneReport,
@@ -52,6 +54,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
 from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.stores import Store
 
 _STOPPED = "stopped"
 _CORRUPT = "corrupt-batch"
@@ -117,6 +120,7 @@ class _CloneRun:
         self._run_id = new_run_id()
         self._fs = Fs()
         self._target = CloneDirectory(request.to, self._run_id)
+        self._earlier: EarlierCopy | None = None
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> CloneRunReport:
@@ -124,6 +128,8 @@ class _CloneRun:
         with interruptible():  # nothing is written yet
             source = open_source(self._options.log_dirs, self._fs, metadata_dir=self._options.settings.metadata_dir)
             plan = plan_clone(source, self._own, new_kafka_id)
+            if self._own.since is not None:
+                self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
             features = clone_features(
                 None if source.metadata is None else source.metadata.features, self._request.target_version
             )
@@ -203,6 +209,9 @@ class _CloneRun:
                     config=config,
                     now_ms=self._options.now_ms,
                     link=self._own.link,
+                    earlier=None
+                    if self._earlier is None
+                    else self._earlier.files_of(str(partition.target), topic.topic_id),
                     ends_transactions=self._own.abort_open_transactions,
                     committing=committing,
                     log_bytes=list_log(partition.source, partition.replicas[0].path, self._fs).log_bytes(),
@@ -382,7 +391,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
     return PartitionCloneReport(
         partition=name,
         log_dir=clone.log_dir,
-        status=CLONED if clone.damage is None else QUARANTINED,
+        status=QUARANTINED if clone.damage is not None else UNCHANGED if clone.is_unchanged else CLONED,
         reason_code=None if clone.damage is None else _CORRUPT,
         reason=clone.damage and f"{clone.damage}. A broker does not notice it; it was cloned byte for byte",
         source=str(Path(clone.log_dir) / str(finished.partition.source)),

@@ -7,11 +7,10 @@ of the entries; each step reads one entry.
 from __future__ import annotations
 
 import errno
-import os
 from bisect import bisect_left
 from pathlib import Path
 
-from sediment.segment_io.fs import open_to_read
+from sediment.segment_io.fs import Fs, ReadableFile
 
 _NO_REGULAR_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EINVAL})
 
@@ -19,18 +18,18 @@ _NO_REGULAR_FILE = frozenset({errno.ENOENT, errno.EISDIR, errno.ELOOP, errno.EIN
 def read_entries(path: Path, entry_bytes: int) -> bytes:
     """Return the entries of an index file without its zero tail; empty if no regular file has this name."""
     try:
-        descriptor = open_to_read(path)
+        file = Fs().open_readable(path)
     except OSError as error:
         if error.errno in _NO_REGULAR_FILE:
             return b""
         raise
     try:
-        return os.pread(descriptor, _written_entries(descriptor, entry_bytes) * entry_bytes, 0)
+        return file.read(0, _written_entries(file, entry_bytes) * entry_bytes)
     finally:
-        os.close(descriptor)
+        file.close()
 
 
-def read_last_entry(path: Path, entry_bytes: int) -> bytes | None:
+def read_last_entry(path: Path, entry_bytes: int, fs: Fs) -> bytes | None:
     """Return the last entry before the zero tail of an index file; None if there is none.
 
     A single entry counts even if it is all zeros.
@@ -38,24 +37,23 @@ def read_last_entry(path: Path, entry_bytes: int) -> bytes | None:
     Raises:
         FileNotFoundError: the file does not exist.
     """
-    descriptor = open_to_read(path)
+    file = fs.open_readable(path)
     try:
-        size_bytes = os.fstat(descriptor).st_size
-        count = 1 if size_bytes // entry_bytes == 1 else _written_entries(descriptor, entry_bytes)
+        count = 1 if file.size_bytes() // entry_bytes == 1 else _written_entries(file, entry_bytes)
         if count == 0:
             return None
-        return os.pread(descriptor, entry_bytes, (count - 1) * entry_bytes).ljust(entry_bytes, b"\0")
+        return file.read((count - 1) * entry_bytes, entry_bytes).ljust(entry_bytes, b"\0")
     finally:
-        os.close(descriptor)
+        file.close()
 
 
-def _written_entries(descriptor: int, entry_bytes: int) -> int:
+def _written_entries(file: ReadableFile, entry_bytes: int) -> int:
     """Return the number of entries before the zero tail."""
 
     def is_zero(slot: int) -> bool:
-        return not any(os.pread(descriptor, entry_bytes, slot * entry_bytes))
+        return not any(file.read(slot * entry_bytes, entry_bytes))
 
-    count = os.fstat(descriptor).st_size // entry_bytes
+    count = file.size_bytes() // entry_bytes
     if count and is_zero(count - 1):
         return bisect_left(range(count), True, key=is_zero)
     return count

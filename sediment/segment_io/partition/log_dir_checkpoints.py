@@ -6,7 +6,7 @@ This is separate from `log_view`, so the driver can read checkpoints without loa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.segment_io.errors import CorruptCheckpointError
@@ -55,6 +55,20 @@ class LogDirCheckpoints:
     high_watermark: Mapping[TopicPartition, int] | None
     recovery_point: Mapping[TopicPartition, int] | None
     clean_shutdown: bool
+
+    def only(self, partition: TopicPartition) -> LogDirCheckpoints:
+        """Return the same files with the entries of one partition."""
+
+        def entry(file: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int] | None:
+            return None if file is None else {key: file[key] for key in (partition,) if key in file}
+
+        return replace(
+            self,
+            first_dirty=entry(self.first_dirty),
+            log_start=entry(self.log_start),
+            high_watermark=entry(self.high_watermark),
+            recovery_point=entry(self.recovery_point),
+        )
 
     def of(self, partition: TopicPartition) -> PartitionCheckpoints:
         """Return the entries of `partition`."""

@@ -47,7 +47,7 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.names import SegmentFileKind
-from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
@@ -211,7 +211,7 @@ class _Opening:
             return
         try:
             log = self._path(segment, SegmentFileKind.LOG)
-            yield from HeaderScan(log, position, size_bytes=segment.log_bytes)
+            yield from HeaderScan(log, position, size_bytes=segment.log_bytes, fs=self.fs)
         except CorruptBatchError as error:
             if segment is not self.listing.segments[-1]:
                 self._met(error)
@@ -231,7 +231,7 @@ class _Opening:
         """Scan from the last index entries, or from the segment's start if the log contradicts them."""
         indexed_ms = self._indexed_timestamp_ms(active, active.base_offset + INT32_MAX)
         if active.offset_index_bytes and indexed_ms is not None and indexed_ms >= 0:
-            entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT)
+            entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT, self.fs)
             if entry is not None and entry[1] > 0:
                 tail = self._scanned_tail(active, entry[1], active.base_offset + entry[0])
                 if tail is not None:
@@ -275,7 +275,7 @@ class _Opening:
                 largest_ms = max((int(r["max_timestamp"].max()) for r in self._batches(segment)), default=NO_TIMESTAMP)
             first_ms = NO_TIMESTAMP
             if first_batch_timestamps:
-                first_ms = _first_batch_timestamp_ms(self._path(segment, SegmentFileKind.LOG))
+                first_ms = _first_batch_timestamp_ms(self._path(segment, SegmentFileKind.LOG), self.fs)
             times.append(SegmentTimes(_or_mtime(largest_ms, segment), first_ms))
         if segments:
             times.append(SegmentTimes(_or_mtime(tail.largest_timestamp_ms, segments[-1]), NO_TIMESTAMP))
@@ -287,7 +287,7 @@ class _Opening:
             return NO_TIMESTAMP
         if segment.time_index_bytes is None:
             return None
-        entry = _last_entry(self._path(segment, SegmentFileKind.TIME_INDEX), TIME_ENTRY_STRUCT)
+        entry = _last_entry(self._path(segment, SegmentFileKind.TIME_INDEX), TIME_ENTRY_STRUCT, self.fs)
         if entry is None or entry[0] < 0 or not 0 <= entry[1] <= last_offset - segment.base_offset:
             return None
         return entry[0]
@@ -347,15 +347,14 @@ def _or_mtime(timestamp_ms: int, segment: SegmentRef) -> int:
     return timestamp_ms if timestamp_ms >= 0 else segment.mtime_ns // NS_PER_MS
 
 
-def _last_entry(path: Path, entry: struct.Struct) -> tuple[int, int] | None:
-    found = read_last_entry(path, entry.size)
+def _last_entry(path: Path, entry: struct.Struct, fs: Fs) -> tuple[int, int] | None:
+    found = read_last_entry(path, entry.size, fs)
     return None if found is None else entry.unpack(found)
 
 
-def _first_batch_timestamp_ms(log: Path) -> int:
+def _first_batch_timestamp_ms(log: Path, fs: Fs) -> int:
     """Return the largest timestamp of the first batch of a segment file; -1 if it has no batch or no timestamp."""
-    with open(open_to_read(log), "rb", buffering=0) as file:
-        header = file.read(BATCH_HEADER_BYTES)
+    header = fs.read_range(log, 0, BATCH_HEADER_BYTES)
     position = {1: LEGACY_TIMESTAMP, 2: MAX_TIMESTAMP}.get(header[MAGIC] if len(header) > MAGIC else 0)
     if position is None or len(header) < position + 8:
         return NO_TIMESTAMP

@@ -35,7 +35,7 @@ def sampled_batches(
     if total_bytes <= budget_bytes:
         for segment in segments:
             if segment.log_bytes:
-                yield from _spans(directory, segment)
+                yield from _spans(directory, segment, fs)
         return
     chunks = max(budget_bytes // SAMPLE_CHUNK_BYTES, 1)
     middles = [(2 * number + 1) * total_bytes // (2 * chunks) for number in range(chunks)]
@@ -45,7 +45,7 @@ def sampled_batches(
         below += segment.log_bytes
         for position in _indexed_positions(directory, segment, inside, fs):
             try:
-                yield from _chunk(directory, segment, position)
+                yield from _chunk(directory, segment, position, fs)
             except CorruptDataError:
                 continue
 
@@ -62,15 +62,15 @@ def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence
     return sorted({max(entry for entry in entries if entry <= position) for position in positions})
 
 
-def _chunk(directory: Path, segment: SegmentRef, position: int) -> Iterator[BatchSpan]:
+def _chunk(directory: Path, segment: SegmentRef, position: int, fs: Fs) -> Iterator[BatchSpan]:
     taken_bytes = 0
-    for span in _spans(directory, segment, position):
+    for span in _spans(directory, segment, fs, position):
         yield span
         taken_bytes += span.end - span.start
         if 2 * taken_bytes >= SAMPLE_CHUNK_BYTES:
             return
 
 
-def _spans(directory: Path, segment: SegmentRef, position: int = 0) -> Iterator[BatchSpan]:
+def _spans(directory: Path, segment: SegmentRef, fs: Fs, position: int = 0) -> Iterator[BatchSpan]:
     path = directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
-    return HeaderScan(path, position, size_bytes=segment.log_bytes).spans()
+    return HeaderScan(path, position, size_bytes=segment.log_bytes, fs=fs).spans()

@@ -20,7 +20,7 @@ from sediment.segment_io.format import decode
 from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES
 from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
 from sediment.segment_io.format.padding import padded_buffer
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, ReadableFile
 
 CHUNK_BYTES = 1 << 20
 ROWS_PER_TABLE = 1 << 14
@@ -29,16 +29,25 @@ Rows = npt.NDArray[np.void]
 ByteArray = npt.NDArray[np.uint8]
 
 
-def read_into(descriptor: int, buffer: ByteArray, start: int, count: int, position: int) -> int:
-    """Fill buffer[start : start + count] from `position` of the file; return the bytes read, fewer at its end."""
+def read_into(source: int | ReadableFile, buffer: ByteArray, start: int, count: int, position: int) -> int:
+    """Fill buffer[start : start + count] from `position` of a file; return the bytes read, fewer at its end.
+
+    `source` is the file, or a descriptor of one on this machine.
+    """
     view = buffer.data[start : start + count]
+    if not isinstance(source, int):
+        return source.read_into(view, position)
     read = 0
     while read < count:
-        got = os.preadv(descriptor, [view[read:]], position + read)
+        got = os.preadv(source, [view[read:]], position + read)
         if got == 0:
             break
         read += got
     return read
+
+
+def _size_of(source: int | ReadableFile) -> int:
+    return os.fstat(source).st_size if isinstance(source, int) else source.size_bytes()
 
 
 def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: int) -> CorruptBatchError:
@@ -96,26 +105,29 @@ class HeaderScan:
         for span in self.spans():
             yield span.rows
 
-    def spans(self, descriptor: int | None = None) -> Iterator[BatchSpan]:
+    def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
         """Yield the chunks; a span's buffer is valid until the next span is requested.
 
-        If `descriptor` is given, it is read and left open; otherwise the file is opened and closed here.
+        If `source`, the file or a descriptor of it, is given, it is read and left open; otherwise the file is opened
+        and closed here.
         """
-        opened = self._fs.open_to_read(self._path) if descriptor is None else descriptor
+        if source is not None:
+            size_bytes = _size_of(source) if self._size_bytes is None else self._size_bytes
+            yield from self._walk(source, size_bytes)
+            return
+        opened = self._fs.open_readable(self._path)
         try:
-            size_bytes = os.fstat(opened).st_size if self._size_bytes is None else self._size_bytes
-            yield from self._walk(opened, size_bytes)
+            yield from self.spans(opened)
         finally:
-            if descriptor is None:
-                os.close(opened)
+            opened.close()
 
-    def _walk(self, descriptor: int, size_bytes: int) -> Iterator[BatchSpan]:
+    def _walk(self, source: int | ReadableFile, size_bytes: int) -> Iterator[BatchSpan]:
         buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes, LOG_OVERHEAD_BYTES)))
         rows = np.zeros(ROWS_PER_TABLE, dtype=BATCH_ROW)
         while self.end_position < size_bytes:
             start = self.end_position
             wanted = min(buffer.size - PADDING_BYTES, size_bytes - start)
-            filled = read_into(descriptor, buffer, 0, wanted, start)
+            filled = read_into(source, buffer, 0, wanted, start)
             at = 0
             while True:
                 status, count, behind, needed = decode.read_headers(buffer.ctypes.data, at, filled, start, rows)

@@ -83,15 +83,19 @@ def uri(path):
     return f"file://{path}"
 
 
-@pytest.mark.parametrize("source_as", [str, uri])
-@pytest.mark.parametrize("output_as", [str, uri])
-def test_an_output_is_what_cleaning_in_place_leaves_and_the_source_stays(corpus, source_as, output_as, tmp_path):
+@pytest.mark.parametrize(
+    ("source_as", "output_as", "strategy"),
+    [(str, str, "whole"), (uri, uri, "whole"), (uri, str, "split"), (str, uri, "split")],
+)
+def test_an_output_is_what_cleaning_in_place_leaves_and_the_source_stays(
+    corpus, source_as, output_as, strategy, tmp_path
+):
     source, sets = corpus
     in_place = shutil.copytree(source, tmp_path / "in-place")
     before = image(source)
     output = tmp_path / "output"
     arguments = ("--force", "--json", "--now-ms", NOW_MS, *sets)
-    ours = sediment("compact", source_as(source), "--output", output_as(output), *arguments)
+    ours = sediment("compact", source_as(source), "--output", output_as(output), "--strategy", strategy, *arguments)
     theirs = sediment("compact", in_place, *arguments)
     assert (ours.status, theirs.status) == (0, 0), ours.stderr
     assert image(source) == before
@@ -102,14 +106,14 @@ def test_an_output_is_what_cleaning_in_place_leaves_and_the_source_stays(corpus,
     for name in found:
         if "/" in name:
             assert (output / name).stat().st_mtime_ns == (in_place / name).stat().st_mtime_ns
-    volatile = {"log_dir", "seconds_by_stage"}
+    volatile = {"log_dir", "seconds_by_stage", "strategy"}
     for partition, report in theirs.partitions().items():
         assert report["status"] == "compacted"
         shown = ours.partitions()[partition]
         assert {k: v for k, v in shown.items() if k not in volatile} == {
             k: v for k, v in report.items() if k not in volatile
         }
-        assert shown["log_dir"] == source_as(source)
+        assert (shown["log_dir"], shown["strategy"]) == (source_as(source), strategy)
 
 
 def test_what_is_not_compacted_and_the_checkpoints_are_there_too(log_dir, tmp_path):
@@ -291,7 +295,6 @@ def test_a_directory_with_anything_else_in_it_is_refused(log_dir, tmp_path):
         ("--keep-before", "there"),
         ("--max-bytes", "5"),
         ("--max-seconds", "5"),
-        ("--strategy", "split"),
     ],
 )
 def test_options_that_make_no_sense_with_an_output_are_refused(log_dir, options, tmp_path):
@@ -448,7 +451,8 @@ def test_a_full_disk_leaves_the_output_incomplete_and_the_next_run_starts_over(
 
 def test_a_scratch_disk_that_is_too_small_is_reported_before_any_download(log_dir, one_process, tmp_path, monkeypatch):
     monkeypatch.setattr(Fs, "free_bytes", lambda self, path: 10)
-    outcome = sediment("compact", uri(log_dir), "--output", tmp_path / "o", "--force", COMPACT, "--json")
+    arguments = ("--force", "--roll-active", COMPACT, "--json")
+    outcome = sediment("compact", uri(log_dir), "--output", tmp_path / "o", *arguments)
     assert outcome.status == 1
     (reason,) = {p["reason"] for p in outcome.report["partitions"] if p["partition"] == "t-0"}
     assert "--scratch" in reason

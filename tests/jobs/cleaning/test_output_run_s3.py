@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from urllib.parse import urlencode
@@ -22,6 +24,7 @@ from tests.segments import NOW_MS, batch_bytes, write_segment
 pytestmark = pytest.mark.s3
 
 _ACCESS = "some-key:some-secret"
+KEYS = "abcdefghijkl"
 
 
 @pytest.fixture(scope="session")
@@ -109,22 +112,22 @@ def log_dir(tmp_path):
     return make_log_dir(tmp_path / "logs", partitions, dirty={"t-0": 0})
 
 
-@pytest.mark.parametrize("way", ["to", "from", "between"])
-def test_a_bucket_holds_what_cleaning_in_place_leaves(way, bucket, tmp_path):
+@pytest.mark.parametrize(("way", "strategy"), [("to", "whole"), ("from", "split"), ("between", "split")])
+def test_a_bucket_holds_what_cleaning_in_place_leaves(way, strategy, bucket, tmp_path):
     cases = [load_case(name, tmp_path / "cases") for name in ("plain", "transactions", "everything")]
     local, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0]) for case in cases])
     in_place = shutil.copytree(local, tmp_path / "in-place")
     source = str(local) if way == "to" else upload(local, bucket("logs"))
     output = str(tmp_path / "output") if way == "from" else bucket("output")
     arguments = ("--force", "--json", "--now-ms", NOW_MS, *sets)
-    ours = sediment("compact", source, "--output", output, *arguments)
+    ours = sediment("compact", source, "--output", output, "--strategy", strategy, *arguments)
     assert ours.status == 0, ours.stderr
     assert sediment("compact", in_place, *arguments).status == 0
     found, expected = published(output), tree(in_place)
     assert sorted(found.pop(CLEANER).splitlines()) == sorted(expected.pop(CLEANER).splitlines())
     assert found == expected
     for report in ours.report["partitions"]:
-        assert report["status"] == "compacted"
+        assert (report["status"], report["strategy"]) == ("compacted", strategy)
         assert "some-secret" not in json.dumps(report)
 
 
@@ -142,6 +145,35 @@ def test_a_segment_goes_up_in_several_parts_and_comes_back_whole(bucket, tmp_pat
     assert sediment("compact", log_dir, *arguments).status == 0
     name = f"{0:020d}.log"
     assert (tmp_path / "down" / "t-0" / name).read_bytes() == (log_dir / "t-0" / name).read_bytes()
+
+
+def test_segments_go_from_bucket_to_bucket_without_a_file_of_their_size(bucket, tmp_path):
+    """No process of the run may write a file of more than a megabyte; each segment has twelve."""
+    values = [bytes([n]) * (3 << 20) for n in range(12)]
+    for base in (0, 4, 8):
+        batches = [batch_bytes(n, KEYS[n], value=values[n], timestamp=NOW_MS) for n in range(base, base + 4)]
+        write_segment(tmp_path / "t", base, batches)
+    write_segment(tmp_path / "t", 12, [batch_bytes(12, KEYS[0], value=b"new", timestamp=NOW_MS)])
+    write_segment(tmp_path / "t", 13, [])
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "t"}, dirty={"t-0": 0})
+    source, scratch = upload(log_dir, bucket("logs")), tmp_path / "scratch"
+    scratch.mkdir()
+    arguments = ("--force", "--now-ms", str(NOW_MS), COMPACT, "--set=t:segment.bytes=14000000")
+    command = [sys.executable, "-m", "sediment.jobs.cli", "compact", source, "--output", bucket("output"), "--json"]
+    ran = subprocess.run(
+        ["bash", "-c", 'ulimit -f 1024; exec "$@"', "bash", *command, "--strategy=split", *arguments],
+        env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (report,) = json.loads(ran.stdout)["partitions"]
+    assert (report["strategy"], report["messages_read"], report["messages_written"]) == ("split", 13, 12)
+    assert sediment("compact", log_dir, *arguments).status == 0
+    assert (
+        published(bucket("output")).items()
+        >= {f"t-0/{name}": content for name, content in tree(log_dir / "t-0").items()}.items()
+    )
 
 
 def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over(log_dir, bucket):

@@ -1,0 +1,351 @@
+"""Tasks that write one partition to an output: cleaned, or byte for byte.
+
+    in place             the source is read in ranges; parts go straight to the output; no scratch file is made
+    working directory    links to the files of the partition, or copies from a URI: only if files must change first,
+                         because a replacement was interrupted or the active segment is to be rolled
+    in splits            as in place, by many tasks, each of which publishes the segments of its split; other tasks copy
+                         the files that stay
+
+Invariants: nothing in a source changes.  Everything that a task of this run writes is new in the output, and only a
+manifest that names it makes it part of the result.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.compaction.strategy import Strategy
+from sediment.compaction.write_behind import WriteBehind
+from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
+from sediment.engine.directory.interrupted_swaps import finish_interrupted, is_interrupted
+from sediment.engine.directory.output import Publisher, PublishingFs, SourcePublishingFs, file_chunks
+from sediment.engine.directory.swap import replaced_files
+from sediment.jobs.cleaning.environment import OnBytes, throttled
+from sediment.jobs.cleaning.options import CleaningTask, RateLimit
+from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.jobs.cleaning.task import roll_active, start_cleaning
+from sediment.jobs.reporting.error_text import describe
+from sediment.segment_io.buffers import counted
+from sediment.segment_io.errors import NoSpaceError, SedimentError, SourceChangedError
+from sediment.segment_io.format.names import DELETED_SUFFIX, PART_SUFFIX, TopicPartition, parse_segment_file
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile
+
+_LOCAL = Fs()
+_COPY_BYTES = 256 << 20
+"""Bytes of the files that stay which one task copies after a cleaning in splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTask:
+    """One partition to write: `files` are those in its folder of `source`, by name, as the driver listed them.
+
+    Without `cleaning` the partition is copied byte for byte.
+    """
+
+    partition: TopicPartition
+    source: Store
+    files: Mapping[str, StoredFile]
+    output: Store
+    run_id: str
+    cleaning: CleaningTask | None = None
+    dry_run: bool = False
+    scratch: Path | None = None
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+
+    @property
+    def folder(self) -> str:
+        """Name of the partition's directory in source and output."""
+        return str(self.partition)
+
+    @property
+    def shown(self) -> str:
+        """Path or URI of the partition's directory in the source, for messages."""
+        return f"{self.source}/{self.folder}"
+
+    def weight(self) -> int:
+        """Return the bytes of all files; tasks are packed by this number."""
+        return sum(file.size_bytes for file in self.files.values())
+
+    def publisher(self) -> Publisher | None:
+        """Return the writer of the output; None in a dry run."""
+        return None if self.dry_run else Publisher(self.output, self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """Outcome of a partition: its `files` in the output, or None and the `error` (reason code, text).
+
+    `cleaning` is the result of the cleaning, `listing` the log that was cleaned; both are None if nothing was cleaned.
+    `left` names files of the source that still have to be copied.
+    """
+
+    files: tuple[ManifestFile, ...] | None
+    cleaning: CleaningResult | None = None
+    listing: LogListing | None = None
+    error: tuple[str, str] | None = None
+    left: tuple[str, ...] = ()
+
+
+def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
+    """Clean one partition into the output and copy its other files; errors of the partition are part of the result."""
+    try:
+        with throttled(task.rate_limit) as on_bytes:
+            _check_listed(task)
+            cleaning = task.cleaning
+            if cleaning is None:
+                return PublishResult(_copied(task, task.files, attempt, on_bytes))
+            if cleaning.options.roll_active or is_interrupted(task.files):
+                with _working_directory(task, on_bytes) as work:
+                    return _cleaned_copy(task, cleaning, work, attempt, on_bytes)
+            return _cleaned_in_place(task, cleaning, attempt, on_bytes)
+    except (SedimentError, OSError) as error:
+        return PublishResult(None, error=describe(error))
+
+
+def _check_listed(task: PublishTask) -> None:
+    if files_by_folder(task.source.files(task.folder)).get(task.folder, {}) != task.files:
+        raise SourceChangedError(
+            "the files differ from those that the driver listed",
+            partition=task.folder,
+            path=task.shown,
+            advice="stop the broker, work on a copy, and check if another disk is mounted at this path",
+        )
+
+
+def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
+    """Return the files directly in each folder, by name, except those that the next start would remove unread."""
+    folders: dict[str, dict[str, StoredFile]] = {}
+    for name, file in files.items():
+        folder, _, rest = name.rpartition("/")
+        if not is_left_out(rest):
+            folders.setdefault(folder, {})[rest] = file
+    return folders
+
+
+def is_left_out(name: str) -> bool:
+    """Return True for a file that the next start would remove unread."""
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
+
+
+def _copied(task: PublishTask, names: Iterable[str], attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
+    """Copy files directly from the source."""
+    publisher = task.publisher()
+    if publisher is None:
+        return ()
+    work = PartitionCopy(task.source, task.folder, {name: task.files[name] for name in names}, task.folder)
+    return tuple(made.file for made in copy_partition(work, publisher, attempt=attempt, on_bytes=on_bytes))
+
+
+# ------------------------------------------------------------------------------------------------------------ in place
+def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, on_bytes: OnBytes) -> PublishResult:
+    """Clean the partition from its source, and copy the files that are not rewritten; or ask for a cleaning in splits.
+
+    Only file names and sizes come from the driver's listing; whatever is read is checked to be the listed file.
+    """
+    fs = _source_fs(task, on_bytes)
+    try:
+        with errors_naming(task.shown, cleaning.listing.path), WriteBehind() as writer:
+            result = start_cleaning(cleaning, fs, on_bytes, attempt, writer).finish()
+    except TASK_ERRORS as error:
+        result = failed_task(cleaning, error)
+        fs.discard()
+    if task.dry_run or result.to_split is not None:
+        return PublishResult((), result, cleaning.listing)
+    taken = [fs.take(part) for part in result.swap.parts()] if result.swap is not None else []
+    kept = _copied(task, _staying(task, cleaning, result.swap, fs), attempt, on_bytes)
+    return PublishResult((*taken, *kept), result, cleaning.listing)
+
+
+def _source_fs(task: PublishTask, on_bytes: OnBytes) -> SourcePublishingFs:
+    if not task.dry_run:
+        task.output.make_folder(task.folder)
+    return SourcePublishingFs(task.publisher(), task.source, task.folder, task.files, on_bytes)
+
+
+def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | None, fs: Fs) -> tuple[str, ...]:
+    """Return the files of the source that `swap` does not remove."""
+    groups = () if swap is None else swap.groups
+    gone = {name for group in groups for name in replaced_files(cleaning.listing.path, group, fs)}
+    return tuple(name for name in task.files if name not in gone)
+
+
+# ---------------------------------------------------------------------------------------------- in a working directory
+@contextmanager
+def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
+    """Yield a directory with the partition's files; their names may change, their contents may not."""
+    top = Path(tempfile.mkdtemp(prefix=f"sediment-{task.run_id}-", dir=task.scratch))
+    try:
+        work = top / task.folder
+        work.mkdir()
+        if task.source.is_path:
+            for name in task.files:
+                (work / name).symlink_to(Path(task.source.where) / task.folder / name)
+        else:
+            _fetch(task, work, on_bytes)
+        yield work
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
+    needed, free = task.weight(), _LOCAL.free_bytes(work)
+    if free < needed:
+        raise NoSpaceError(
+            f"the partition has {needed} bytes, and the disk to fetch it to has {free} bytes free",
+            partition=task.folder,
+            path=str(work),
+            advice="name a directory on a larger disk with --scratch",
+        )
+    for name, file in task.files.items():
+        _LOCAL.write_new(
+            work / name, counted(task.source.chunks(f"{task.folder}/{name}"), on_bytes, most_bytes=CHUNK_BYTES)
+        )
+        _LOCAL.set_mtime_ns(work / name, file.mtime_ns)
+
+
+def _cleaned_copy(
+    task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes
+) -> PublishResult:
+    """Clean the partition in the directory `work`; copy the files that are not rewritten from there."""
+    publisher = task.publisher()
+    fs = PublishingFs(publisher, task.folder, on_bytes)
+    if publisher is not None:
+        task.output.make_folder(task.folder)
+    whole = replace(cleaning, resources=replace(cleaning.resources, asked=Strategy.WHOLE))
+    try:
+        with errors_naming(task.shown, work):
+            if finish_interrupted(work, fs):
+                ready = replace(whole, listing=list_log(task.partition, work, fs))
+            else:
+                ready = replace(whole, listing=replace(cleaning.listing, path=work))
+            if cleaning.options.roll_active:
+                ready = roll_active(ready, fs)
+            with WriteBehind() as writer:
+                result = start_cleaning(ready, fs, on_bytes, attempt, writer).finish()
+            listing = replace(ready.listing, path=cleaning.listing.path)
+    except TASK_ERRORS as error:
+        listing, result = cleaning.listing, failed_task(cleaning, error)
+        fs.discard()
+    if publisher is None:
+        return PublishResult((), result, listing)
+    files: list[ManifestFile] = []
+    gone: set[str] = set()
+    if result.swap is not None:
+        gone = {name for group in result.swap.groups for name in replaced_files(work, group, _LOCAL)}
+        files += [fs.take(part) for part in result.swap.parts()]
+    for entry in _LOCAL.scan(work):
+        if entry.name not in gone and not is_left_out(entry.name):
+            chunks = counted(file_chunks(work / entry.name, entry.size_bytes), on_bytes, most_bytes=CHUNK_BYTES)
+            name = f"{task.folder}/{entry.name}"
+            files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns))
+    task.output.sync(task.folder)
+    return PublishResult(tuple(files), result, listing)
+
+
+@contextmanager
+def errors_naming(shown: str, work: Path) -> Iterator[None]:
+    """Replace the path `work` by the source, `shown`, in errors."""
+    try:
+        yield
+    except SedimentError as error:
+        if error.path is not None:
+            error.path = error.path.replace(str(work), shown)
+        raise
+    except OSError as error:
+        if isinstance(error.filename, str):
+            error.filename = error.filename.replace(str(work), shown)
+        raise
+
+
+# ------------------------------------------------------------------------------------------------------------ in splits
+@dataclass(frozen=True, slots=True)
+class OutputPlace:
+    """The place of a cleaning in splits whose parts go to an output; `publishing.cleaning` is `task`."""
+
+    publishing: PublishTask
+    task: CleaningTask
+    asked: CleaningResult
+
+    @contextmanager
+    def environment(self) -> Iterator[tuple[Fs, OnBytes]]:
+        """Yield the file operations of a task, and the callback for the bytes that it reads."""
+        with (
+            throttled(self.publishing.rate_limit) as on_bytes,
+            errors_naming(self.publishing.shown, self.task.listing.path),
+        ):
+            yield _source_fs(self.publishing, on_bytes), on_bytes
+
+    def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
+        """Give the parts of a split their final names in the output."""
+        assert isinstance(fs, SourcePublishingFs)
+        if self.publishing.dry_run:
+            return ()
+        taken = tuple(fs.take(part) for group in groups for segment in group.parts for part in segment.files)
+        self.publishing.output.sync(self.publishing.folder)
+        return taken
+
+    def clean_whole(self, attempt: str) -> PublishResult:
+        """Clean and publish the partition by one task, because it cannot be split."""
+        whole = replace(self.task, resources=replace(self.task.resources, asked=Strategy.WHOLE))
+        return publish_partition(replace(self.publishing, cleaning=whole), attempt)
+
+    def discard(self) -> None:
+        """Leave the files of splits where they are: no manifest will name them, so they go when the output is done."""
+
+    def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
+        """Return the result of a partition whose splits are published."""
+        task = self.publishing
+        fs = SourcePublishingFs(None, task.source, task.folder, task.files, lambda count: None)
+        left = () if task.dry_run else _staying(task, self.task, swap, fs)
+        result = replace(self.asked, swap=swap, to_split=None)
+        return PublishResult(tuple(files), result, self.task.listing, left=left)
+
+    def failed(self, result: CleaningResult) -> PublishResult:
+        """Return the result of a partition that could not be cleaned, and is copied as it is."""
+        left = () if self.publishing.dry_run else tuple(self.publishing.files)
+        return PublishResult((), result, self.task.listing, left=left)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Files of one partition that stay as they are."""
+
+    publishing: PublishTask
+    names: tuple[str, ...]
+
+    def weight(self) -> int:
+        """Return the bytes of the files."""
+        return sum(self.publishing.files[name].size_bytes for name in self.names)
+
+
+def copy_tasks(task: PublishTask, names: Sequence[str]) -> list[CopyTask]:
+    """Return tasks that copy the files `names`, each of about `_COPY_BYTES` or one file."""
+    tasks: list[CopyTask] = []
+    taken: list[str] = []
+    taken_bytes = 0
+    for name in names:
+        if taken and taken_bytes + task.files[name].size_bytes > _COPY_BYTES:
+            tasks.append(CopyTask(task, tuple(taken)))
+            taken, taken_bytes = [], 0
+        taken.append(name)
+        taken_bytes += task.files[name].size_bytes
+    return [*tasks, CopyTask(task, tuple(taken))] if taken else tasks
+
+
+def copy_files(task: CopyTask, attempt: str) -> PublishResult:
+    """Copy the files of a task; errors are part of the result."""
+    try:
+        with throttled(task.publishing.rate_limit) as on_bytes:
+            return PublishResult(_copied(task.publishing, task.names, attempt, on_bytes))
+    except (SedimentError, OSError) as error:
+        return PublishResult(None, error=describe(error))

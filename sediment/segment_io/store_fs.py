@@ -1,0 +1,181 @@
+"""The files of one folder of a store as file operations that only read; large files are read in ranges.
+
+    on this machine    files are opened in place
+    elsewhere          a file of at most WINDOW_BYTES is read whole, a few bytes of a larger one by themselves; other
+                       reads fetch a window of WINDOW_BYTES, which ends at the wanted bytes if positions go down, as in
+                       a sweep
+
+Invariants: no byte is written, here or in the store.  An open file holds one window, or the largest range that was
+asked for.  Operations go by the name of a file; the directory in their path is not looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.fs import FileEntry, FileMapping, ReadableFile
+from sediment.segment_io.stores import ListedFs, RangeReader, Store, StoredFile
+
+WINDOW_BYTES = 8 << 20
+_FEW_BYTES = 64 << 10
+
+
+class RangeFile(ReadableFile):
+    """A stored file that is read in ranges; `listed` is its size and time when it was opened."""
+
+    __slots__ = ("_listed", "_ranges", "_start", "_window")
+
+    def __init__(self, path: Path, ranges: RangeReader, listed: StoredFile) -> None:
+        ReadableFile.__init__(self, path, -1)
+        self._ranges = ranges
+        self._listed = listed
+        self._start = 0
+        self._window: memoryview = memoryview(b"")
+
+    def size_bytes(self) -> int:
+        """Return the length of the file."""
+        return self._listed.size_bytes
+
+    def change_stamp(self) -> tuple[int, int, int]:
+        """Return size in bytes and mtime in ns; the mtime also stands for the ctime, which a store does not have."""
+        return self._listed.size_bytes, self._listed.mtime_ns, self._listed.mtime_ns
+
+    def read(self, position: int, count: int) -> bytes:
+        """Return `count` bytes from `position`, fewer at the end of the file."""
+        return bytes(self._range(position, count))
+
+    def read_into(self, target: memoryview, position: int) -> int:
+        """Fill `target` with the bytes at `position`; return the number of bytes read, fewer at the end of the file."""
+        found = self._range(position, len(target))
+        target[: len(found)] = found
+        return len(found)
+
+    def map(self, size_bytes: int) -> FileMapping:
+        """Raise an error: a stored file has no memory of its own.
+
+        Raises:
+            OSError: always.
+        """
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(self.path))
+
+    def close(self) -> None:
+        """Close the file and free its window; later calls have no effect."""
+        self._ranges.close()
+        self._window = memoryview(b"")
+
+    def _range(self, position: int, count: int) -> memoryview:
+        end = min(position + count, self._listed.size_bytes)
+        if end <= position:
+            return memoryview(b"")
+        if not self._start <= position <= end <= self._start + len(self._window):
+            if end - position <= _FEW_BYTES and self._listed.size_bytes > WINDOW_BYTES:
+                return memoryview(self._ranges.read(position, end - position))
+            self._fetch(position, end)
+        return self._window[position - self._start : end - self._start]
+
+    def _fetch(self, position: int, end: int) -> None:
+        size_bytes = max(WINDOW_BYTES, end - position)
+        if self._listed.size_bytes <= WINDOW_BYTES:
+            first = 0
+        elif position < self._start:
+            first = max(end - size_bytes, 0)
+        else:
+            first = position
+        last = min(first + size_bytes, self._listed.size_bytes)
+        self._window = memoryview(b"")  # two windows are never held at once
+        self._window, self._start = memoryview(self._ranges.read(first, last - first)), first
+
+
+class StoreFs(ListedFs):
+    """The `files` of a folder of `store`, as they were listed; other files do not exist."""
+
+    def __init__(self, store: Store, folder: str, files: Mapping[str, StoredFile]) -> None:
+        super().__init__(files)
+        self._source = store
+        self._source_folder = folder
+
+    def exists(self, path: Path) -> bool:
+        """Return True if the listing has the name."""
+        return path.name in self._files
+
+    def entry(self, path: Path) -> FileEntry | None:
+        """Return the entry of a name as it was listed; None if it was not."""
+        file = self._files.get(path.name)
+        return None if file is None else FileEntry(path.name, file.size_bytes, file.mtime_ns, False)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Return the whole content of a file."""
+        file = self.open_readable(path)
+        try:
+            return file.read(0, file.size_bytes())
+        finally:
+            file.close()
+
+    def read_range(self, path: Path, position: int, count: int) -> bytes:
+        """Return `count` bytes from `position`, fewer at the end of the file."""
+        file = self.open_readable(path)
+        try:
+            return file.read(position, count)
+        finally:
+            file.close()
+
+    def open_readable(self, path: Path) -> ReadableFile:
+        """Open a file for reading; one that was replaced since it was listed has another change stamp."""
+        name = f"{self._source_folder}/{path.name}"
+        root = self._source.local_path
+        if root is not None:
+            return super().open_readable(root / name)
+        stamp = self._source.stamp(name) if path.name in self._files else None
+        if stamp is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self._source}/{name}")
+        return RangeFile(path, self._source.open_ranges(name), StoredFile(stamp.size_bytes, stamp.mtime_ns))
+
+    def free_bytes(self, path: Path) -> int:
+        """Return 2^63 - 1: nothing is written here."""
+        return INT64_MAX
+
+    # ---------------------------------------------------------------------------------------- nothing is ever written
+    def open_to_read(self, path: Path) -> int:
+        if self._source.local_path is None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
+        return super().open_to_read(path)
+
+    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        _refuse(path)
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        _refuse(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        _refuse(source)
+
+    def make_directory(self, path: Path) -> None:
+        _refuse(path)
+
+    def link(self, source: Path, target: Path) -> None:
+        _refuse(target)
+
+    def reflink(self, source: Path, target: Path) -> bool:
+        _refuse(target)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        _refuse(path)
+
+    def remove_directory(self, path: Path) -> None:
+        _refuse(path)
+
+    def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
+        _refuse(path)
+
+    def adopt_owner(self, path: Path, like: Path) -> None:
+        _refuse(path)
+
+
+def _refuse(path: Path) -> NoReturn:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
