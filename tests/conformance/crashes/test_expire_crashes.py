@@ -7,7 +7,7 @@ import pytest
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 from tests.conformance.oracle import KafkaOracle
-from tests.faults.test_expire_faults import PARTITION, Log, kills, log, records_of
+from tests.faults.test_expire_faults import PARTITION, Log, crashes, log, records_of
 from tests.segments import NOW_MS
 
 __all__ = ["log"]
@@ -19,7 +19,8 @@ def test_kafka_opens_what_any_crash_left_and_nothing_that_retention_keeps_is_gon
     clean: bool, oracle: KafkaOracle, log: Log
 ):
     starts = set()
-    for _ in kills(log):
+    for crash in crashes(log):
+        log.lay_out(crash.killed)
         checkpoint = read_checkpoints(log.log_dir, Fs()).of(PARTITION).log_start or 0
         state = oracle.load(
             log.directory,
