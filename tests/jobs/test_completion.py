@@ -56,7 +56,7 @@ def log_dir(tmp_path):
 
 @pytest.mark.skipif(BASH is None, reason="bash is missing")
 def test_bash_completes_commands_options_and_partitions(bash, log_dir):
-    assert bash("re") == ["recover"]
+    assert bash("re") == ["recover", "reencode", "restore"]
     assert set(bash("")) == set(COMMANDS)
     assert set(bash("compact", "--re")) == {"--report", "--retry-quarantined"}
     assert bash("compact", str(log_dir), "--partition", "ord") == ["orders-0", "orders-11"]
