@@ -201,7 +201,7 @@ def inner_of(*offsets: int, magic: int = 1) -> bytes:
     [
         (wrapper_of(wrapper_of(inner_of(0), offset=0), offset=4), "holds compressed messages"),
         (wrapper_of(b"", offset=4), "holds no messages"),
-        (wrapper_of(inner_of(0, 9), offset=4), "below those"),
+        (wrapper_of(inner_of(0, 9), offset=4), "below the offsets"),
         (wrapper_of(inner_of(3, 2, magic=0), offset=4, magic=0), "do not increase"),
         (wrapper_of(inner_of(3, 2**40, magic=0), offset=4, magic=0), "too far apart"),
         (wrapper_of(b"\0" * 8 + (3).to_bytes(4, "big") + b"\0" * 30, offset=4), "smaller"),

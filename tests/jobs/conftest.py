@@ -17,7 +17,7 @@ _SETTINGS = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def archive():
+def class_archive():
     """Make the archive of Spark's classes in the cache folder once, with which every JVM starts sooner."""
     archive_path().parent.mkdir(parents=True, exist_ok=True)
     with archive_path().with_name("tests.lock").open("a") as lock:
@@ -27,6 +27,6 @@ def archive():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sc(archive):
+def sc(class_archive):
     with spark_context("local[2]", "sediment tests", lambda _given: _SETTINGS) as active:
         yield active

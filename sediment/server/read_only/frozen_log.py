@@ -54,7 +54,7 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
-from sediment.segment_io.fs import Fs, ReadableFile
+from sediment.segment_io.fs import Fs, ReadableFile, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
@@ -244,7 +244,7 @@ class FrozenLog:
         try:
             return read()
         except OSError as error:
-            raise self._disk_failed(error) from error
+            raise self._read_failed(error) from error
         except (OpenFilesLimitError, StorageError):
             raise
         except SedimentError as error:
@@ -320,14 +320,14 @@ class FrozenLog:
                 aborted = self._aborted_in(segment, opened, offset, good) if is_committed else None
                 return Fetched(FileSlice(opened.file, position, good - position), aborted)
         except OSError as error:
-            raise self._disk_failed(error) from error
+            raise self._read_failed(error) from error
         return _NOTHING_COMMITTED if is_committed else _NOTHING
 
     def _locate(self, segment: FrozenSegment, opened: OpenSegment, offset: int) -> FoundBatch | None:
         try:
             return segment.locate(opened, offset)
         except OSError as error:
-            raise self._disk_failed(error) from error
+            raise self._read_failed(error) from error
 
     def _aborted_in(
         self, segment: FrozenSegment, opened: OpenSegment, start_offset: int, end_position: int
@@ -389,7 +389,14 @@ class FrozenLog:
         found = self._locate(segment, self._open_segments.get(segment.files), offset)
         return _Limit(offset, number, segment.end_position if found is None else found.position)
 
-    def _disk_failed(self, error: OSError) -> StorageError:
+    def _read_failed(self, error: OSError) -> OpenFilesLimitError | StorageError:
+        if is_out_of_descriptors(error):
+            return OpenFilesLimitError(
+                "this process may open no more files",
+                partition=str(self.partition),
+                path=str(error.filename or self.directory),
+                advice="raise ulimit -n",
+            )
         return StorageError(
             f"the segment cannot be read: {error.strerror}",
             partition=str(self.partition),
@@ -423,7 +430,7 @@ class FrozenLog:
         try:
             return _found(segment.first_record_since(opened, indexed, target_ms, self.log_start_offset))
         except OSError as error:
-            raise self._disk_failed(error) from error
+            raise self._read_failed(error) from error
 
     def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
         """Return the first record with the largest timestamp; None if no record has it any more.
@@ -448,7 +455,7 @@ class FrozenLog:
                 if batch is not None:
                     return _found(_first_record_at(opened.file, batch, largest_ms))
             except OSError as error:
-                raise self._disk_failed(error) from error
+                raise self._read_failed(error) from error
         return None
 
     def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:

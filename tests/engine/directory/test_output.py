@@ -155,5 +155,5 @@ def test_a_claim_that_a_crash_cut_off_is_no_obstacle_and_goes(store):
 def test_what_only_looks_like_a_claim_is_an_obstacle(store):
     store.make_folder("")
     store.write("x.part", [b""])
-    with pytest.raises(UsageError, match="it is not from a run of compact"):
+    with pytest.raises(UsageError, match="it is not from an unfinished run"):
         check_output_path(store, [])
