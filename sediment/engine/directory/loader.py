@@ -1,7 +1,8 @@
 """Loading a partition as a broker does at its start, and repairing the effects of a crash (kafka-log 05 §2 to §6).
 
-    1  finish_interrupted    complete or undo interrupted replacements and deletions           passes 1 to 3
-    2  load segment files    remove orphans, recover segments without an offset index          pass 4
+    1  finish_interrupted    complete or undo interrupted replacements and deletions, remove   passes 1 to 4
+                             indexes without a log
+    2  load segment files    recover segments without an offset index                          pass 4
     3  recover               verify batches from the recovery point on, cut after the last     §3, §4
                              good one (`segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
