@@ -31,6 +31,7 @@ COMMANDS = {
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy includes compact."),
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
+    "doctor": ("sediment.jobs.doctor", "Check this machine, and log directories, for what hinders a run."),
     "dump": ("sediment.jobs.dump", "Show the contents of segments and of their indexes and checkpoints."),
     "erase": ("sediment.jobs.erase", "Erase records from any log, with evidence."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),

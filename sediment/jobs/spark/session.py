@@ -35,6 +35,7 @@ from sediment.jobs.spark.cancellation import (
     stop_on_signals,
 )
 from sediment.jobs.spark.cds_options import archive_options
+from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ _LOGGER = logging.getLogger(__name__)
 
 MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
-_INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
-_MIN_JAVA = 17
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
-_LEAST_FILES, _ENOUGH_FILES = 512, 65536
+LEAST_FILES, ENOUGH_FILES = 512, 65536
+"""Open files without which Spark does not start, and with which it has enough."""
+
 _WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; this loads pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
 _JAVA_GONE = re.compile("JAVA_GATEWAY_EXITED")
@@ -214,9 +215,9 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
             conf = SparkConf(_jvm=gateway.jvm)
             _complete(conf, master, app_name, dict(conf.getAll()), more)
         else:
-            _check_java()
+            check_java()
             _check_open_files()
-            defaults = _spark_defaults()
+            defaults = spark_defaults()
             conf = SparkConf(loadDefaults=False)
             _complete(conf, master, app_name, defaults, more)
             _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
@@ -315,7 +316,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
 
 
-def _spark_defaults() -> dict[str, str]:
+def spark_defaults() -> dict[str, str]:
     """Return the settings in the user's `spark-defaults.conf`, which a command line would silently override."""
     import javaproperties
     from pyspark.find_spark_home import _find_spark_home
@@ -398,18 +399,7 @@ class _Chatter:
                     self._lines.append(line)
 
 
-# ----------------------------------------------------------------------------------------------------------------- Java
-def _java_command() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
-
-
-def _check_java() -> None:
-    if shutil.which(_java_command()) is None:
-        where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none is on the PATH"
-        raise UsageError(f"Spark needs Java {_MIN_JAVA} or newer and {where}", advice=_INSTALL_JAVA)
-
-
+# ---------------------------------------------------------------------------------------------------------- the machine
 def _check_open_files() -> None:
     """Raise the limit of open files to the hard limit.
 
@@ -417,13 +407,13 @@ def _check_open_files() -> None:
         UsageError: the hard limit is too low for a JVM with Spark's JARs.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < _LEAST_FILES:
+    if wanted < LEAST_FILES:
         raise UsageError(
-            f"Spark needs some {_LEAST_FILES} open files and this process may have {wanted}",
-            advice=f"raise the limit, as with: ulimit -n {_ENOUGH_FILES}",
+            f"Spark needs some {LEAST_FILES} open files and this process may have {wanted}",
+            advice=f"raise the limit, as with: ulimit -n {ENOUGH_FILES}",
         )
 
 
@@ -456,20 +446,10 @@ def _is_beside(file: str, other: str) -> bool:
     return Path(file).parent.resolve() == Path(other).parent.resolve()
 
 
-def _java_version() -> int | None:
-    """Return the major version of the Java that Spark would run; None: unknown."""
-    try:
-        said = subprocess.run([_java_command(), "-version"], capture_output=True, text=True, check=False).stderr
-    except OSError:
-        return None
-    match = re.search(r'version "(?:1\.)?([0-9]+)', said)
-    return int(match[1]) if match else None
-
-
 def _not_started(error: Exception, heard: str) -> UsageError:
-    version = _java_version()
-    if version is not None and version < _MIN_JAVA:
-        return UsageError(f"Spark needs Java {_MIN_JAVA} or newer and this is Java {version}", advice=_INSTALL_JAVA)
+    version = java_version()
+    if version is not None and version < MIN_JAVA:
+        return UsageError(f"Spark needs Java {MIN_JAVA} or newer and this is Java {version}", advice=INSTALL_JAVA)
     for said, what, advice in _KNOWN_CAUSES:
         if said.search(heard):
             return UsageError(f"Spark does not start: {what}", advice=advice)
