@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -48,7 +50,7 @@ def _partitions(directory: Path) -> Iterator[str]:
                         yield entry.name
 
 
-@click.command("completion")
+@click.command("completion", cls=ConfiguredCommand)
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:

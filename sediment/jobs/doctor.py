@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.diagnostics.check import FAILED, OK, WARNING, Check, failed
@@ -143,7 +144,7 @@ def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("doctor")
+@click.command("doctor", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="[LOG_DIR]...", nargs=-1, type=click.Path())
 @click.option("--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key.")
 @click.option(

@@ -26,6 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.delta_lake import ledger
@@ -216,7 +217,7 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("history")
+@click.command("history", cls=ConfiguredCommand)
 @click.argument("path", metavar="LEDGER")
 @click.option("--run", "run_id", metavar="ID", help="Show the partitions of one run.")
 @click.option(

@@ -31,6 +31,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.delta_lake.latest_per_key import (
@@ -659,7 +660,7 @@ def perform(
         return snapshot(options, own, spark)
 
 
-@click.command("snapshot")
+@click.command("snapshot", cls=ConfiguredCommand)
 @common_options
 @click.option("--to", required=True, metavar="PATH", help="The Delta table; it is created if it does not exist.")
 @click.option(

@@ -31,6 +31,7 @@ import click
 
 from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE
 from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, read_mark
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe
@@ -642,7 +643,7 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
 
 
 # -------------------------------------------------------------------------------------------------------- command line
-@click.command("verify")
+@click.command("verify", cls=ConfiguredCommand)
 @options_of_two_directories
 @click.option(
     "--since-ms",

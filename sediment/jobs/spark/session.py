@@ -21,12 +21,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.jobs.command_line.stderr_log import as_line
+from sediment.jobs.command_line.stderr_log import as_line, is_verbose
 from sediment.jobs.spark.cancellation import (
     end_on_signals,
     ended_if_killed,
@@ -187,6 +188,8 @@ def under_spark_submit() -> bool:
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return the Spark settings to add to those `given` for a run on `master`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
+    if is_verbose():
+        wanted["spark.log.level"] = "WARN"
     if "spark.driver.extraJavaOptions" in wanted:
         wanted["spark.driver.extraJavaOptions"] = f"{QUICK_JVM} {archive_options()}".strip()
     return {key: value for key, value in wanted.items() if key not in given}
@@ -209,6 +212,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         logging.getLogger(name).addFilter(_unless_stopping)
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
+    started = time.monotonic()
     try:
         if SparkContext._gateway is not None or under_spark_submit():
             gateway = SparkContext._gateway or _launch_gateway()
@@ -231,6 +235,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         chatter.close_pipe()
         raise _not_started(error, chatter.heard()) from error
     chatter.pass_on()
+    _LOGGER.debug("Spark %s started on %s in %.1f s", sc.version, sc.master, time.monotonic() - started)
     if threading.current_thread() is threading.main_thread():
         # SparkContext installs its own handler, with which a run could not finish the work in progress.
         signal.signal(signal.SIGINT, interrupt)
