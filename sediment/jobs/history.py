@@ -35,6 +35,7 @@ from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.run_report import SCHEMA, result_console
 from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.dataset as ds
 
     rows = _rows(path, ledger.PARTITIONS, ds.field("run_id").isin(list(run_ids)))
-    return sorted(rows, key=lambda row: (row["log_dir"] or "", row["partition"] or ""))
+    return sorted(rows, key=lambda row: (row["log_dir"] or "", by_number(row["partition"] or "")))
 
 
 def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ from sediment.jobs.delta_lake.refresh_plan import (
 from sediment.jobs.delta_lake.session import delta_session
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failures
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -511,7 +511,7 @@ class _Run:
             rows_inserted=rows("numTargetRowsInserted", "numOutputRows"),
             rows_updated=rows("numTargetRowsUpdated"),
             rows_deleted=rows("numTargetRowsDeleted"),
-            partitions=tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition))),
+            partitions=in_order(reports),
         )
 
 

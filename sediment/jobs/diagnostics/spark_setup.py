@@ -15,6 +15,7 @@ from pathlib import Path
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.diagnostics.machine import space_check
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, java_command, java_version
+from sediment.jobs.spark.session import INSTALL_SPARK, spark_defaults
 from sediment.segment_io.errors import UsageError
 
 _CORE_JAR = re.compile(r"spark-core_[\d.]+-(.+)\.jar")
@@ -32,12 +33,12 @@ def spark_checks() -> Iterator[Check]:
     has_spark = importlib.util.find_spec("pyspark") is not None
     yield _java(is_needed=has_spark)
     if not has_spark:
-        text = "PySpark is not installed, so plan, compact, verify, snapshot and the data source do not run"
-        yield warned("spark", text, "install it with: pip install 'pyspark>=4.2,<4.3'")
+        text = "PySpark is not installed, so compact, erase, plan, reencode, snapshot and verify do not run"
+        yield warned("spark", text, INSTALL_SPARK)
         return
     yield _spark()
     try:
-        defaults = _defaults()
+        defaults = spark_defaults()
     except (OSError, ValueError) as error:
         text = f"spark-defaults.conf cannot be read: {error}"
         yield failed("spark-defaults", text, "correct the file, or SPARK_CONF_DIR")
@@ -64,12 +65,6 @@ def _java(*, is_needed: bool) -> Check:
     if found < MIN_JAVA:
         return failed("java", f"Spark needs Java {MIN_JAVA} or newer and this is Java {found} ({place})", INSTALL_JAVA)
     return passed("java", f"Java {found} ({place})")
-
-
-def _defaults() -> dict[str, str]:
-    from sediment.jobs.spark.session import spark_defaults
-
-    return spark_defaults()
 
 
 def _spark() -> Check:

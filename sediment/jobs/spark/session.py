@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import os
 import re
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 
 _LOGGER = logging.getLogger(__name__)
+
+INSTALL_SPARK = "pip install 'kafka-sediment[spark]'"
 
 MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -113,6 +116,7 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
         UsageError: Spark does not start: Java is missing or too old, or an error of Spark.
         RunStopped: a signal arrived before Spark had started.
     """
+    require_spark()
     from pyspark import SparkContext
 
     finish_stopping()
@@ -136,6 +140,7 @@ def create_session(master: str | None, app_name: str, given: SparkSession | None
     `spark.read.format("kafka-log")` is registered.  The settings of `given`, and of a session that was active, stay
     unchanged, because the new session is another one of the same context.
     """
+    require_spark()
     from sediment.jobs.datasource import register
 
     with plain_session(master, app_name, _for_rows, given) as session:
@@ -155,6 +160,16 @@ def plain_session(
     is_shared = SparkContext._active_spark_context is not None
     with spark_context(master, app_name, more):
         yield own_session(given) if is_shared else SparkSession.builder.getOrCreate()
+
+
+def require_spark() -> None:
+    """Check that PySpark is installed, which only some commands need.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise UsageError("this needs Spark, and the Python package pyspark is missing", advice=INSTALL_SPARK)
 
 
 def own_session(given: SparkSession | None) -> SparkSession:
