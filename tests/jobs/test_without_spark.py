@@ -46,14 +46,14 @@ def test_dump_and_recover_run(log_dir: Path) -> None:
     assert json.loads(recovered.stdout)["partitions"][0]["log_end_offset"] == 3
 
 
-@pytest.mark.parametrize("arguments", [("compact", "--force"), ("dump", "--what=records", "--to")])
+@pytest.mark.parametrize("arguments", [("compact", "--force"), ("dump", "--master=local[1]", "--to")])
 def test_a_command_that_needs_spark_says_what_to_install_and_changes_nothing(
     log_dir: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     if arguments[0] == "compact":
         done = run("compact", log_dir, "--set=t:cleanup.policy=compact", *arguments[1:])
     else:
-        done = run("dump", log_dir, *arguments[1:], tmp_path / "to")
+        done = run("dump", log_dir, "--what=records", *arguments[1:], tmp_path / "to")
     assert done.returncode == 2 and done.stdout == ""
     assert "the Python package pyspark is missing; pip install 'kafka-sediment[spark]'" in done.stderr
     assert not (tmp_path / "to").exists()
