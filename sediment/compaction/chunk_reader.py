@@ -46,7 +46,6 @@ from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceC
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED, decompress_batches, find_tools
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
@@ -61,6 +60,7 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.listing import SegmentRef

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.policy import CleanableRange
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.units import NS_PER_MS

@@ -41,7 +41,6 @@ from sediment.segment_io.errors import (
     CorruptIndexError,
     IndexOffsetOverflowError,
 )
-from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import (
     INT64_MAX,
     OFFSET_ENTRY_BYTES,
@@ -56,6 +55,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     parse_segment_file,
 )
+from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import check_segment_files, list_log

@@ -25,9 +25,9 @@ from sediment.engine.directory.leader_epochs import assign, latest_epoch
 from sediment.engine.directory.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.engine.directory.segment_end import end_by_headers
 from sediment.segment_io.errors import CorruptDataError, IndexOffsetOverflowError, UnsupportedDataError
-from sediment.segment_io.format.indexes import encode_transaction_index
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name
+from sediment.segment_io.format.transaction_index import encode_transaction_index
 from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
 
