@@ -16,7 +16,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.loader import load_log
+from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.checkpoints import parse_leader_epochs, parse_meta_properties, parse_offset_checkpoint
 from sediment.segment_io.format.names import parse_partition_directory, parse_segment_file
