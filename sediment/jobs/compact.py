@@ -28,7 +28,7 @@ import click
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.compaction.strategy import KeyEquality, Strategy
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.directory.originals.backup_links import (
     BackupLinks,

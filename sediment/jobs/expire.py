@@ -43,7 +43,7 @@ from sediment.engine.directory.delete_segments import (
     segments_after,
     settle_epochs,
 )
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before

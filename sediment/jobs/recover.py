@@ -32,8 +32,8 @@ from rich.console import Console
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
-from sediment.engine.directory.interrupted_swaps import Repair, finish_interrupted
-from sediment.engine.directory.loader import LoadedLog, load_log
+from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names

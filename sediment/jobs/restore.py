@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import click
 from rich.console import Console
 
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.originals.catalogue import (

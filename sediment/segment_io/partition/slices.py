@@ -30,7 +30,7 @@ import google_crc32c
 import numpy as np
 
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
-from sediment.segment_io.format.indexes import Int64s, OffsetIndex, TimeIndex, parse_offset_index, parse_time_index
+from sediment.segment_io.format.index_parsing import Int64s
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
@@ -51,6 +51,8 @@ from sediment.segment_io.format.names import (
     DELETED_SUFFIX,
     SegmentFileKind,
 )
+from sediment.segment_io.format.offset_index import OffsetIndex, parse_offset_index
+from sediment.segment_io.format.time_index import TimeIndex, parse_time_index
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.index_files import read_entries
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments

@@ -14,15 +14,12 @@ from sediment.segment_io.errors import (
     IndexOrderError,
     SettingsError,
 )
-from sediment.segment_io.format.indexes import (
-    OffsetIndex,
-    OffsetPosition,
-    TimeIndex,
-    TimestampOffset,
-)
 from sediment.segment_io.format.layout import OFFSET_ENTRY_STRUCT
+from sediment.segment_io.format.offset_index import OffsetIndex, OffsetPosition
+from sediment.segment_io.format.time_index import TimeIndex, TimestampOffset
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex
+from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
+from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
 
 
 def offsets(directory: Path, base: int = 45, max_bytes: int = 240) -> MappedOffsetIndex:

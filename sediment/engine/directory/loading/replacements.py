@@ -24,7 +24,7 @@ from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowErr
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_STRUCT, TIME_ENTRY_STRUCT
 from sediment.segment_io.format.names import SWAP_SUFFIX, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.next_offset import batch_ends
+from sediment.segment_io.segment.batch_boundaries import batch_ends
 
 if TYPE_CHECKING:
     from sediment.segment_io.segment.recovery_scan import SegmentScan

@@ -8,12 +8,12 @@ itself be interrupted at any step and repeated.  A new segment that is not whole
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sediment.engine.directory.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
+from sediment.engine.directory.loading.orphan_indexes import is_orphan, leading_offset
+from sediment.engine.directory.loading.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
 from sediment.engine.directory.swap import is_part_file
 from sediment.segment_io.errors import (
     CorruptBatchError,
@@ -29,10 +29,9 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.next_offset import batch_ends
+from sediment.segment_io.segment.batch_boundaries import next_offset_of
 
 _KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
-_LEADING_OFFSET = re.compile(r"([0-9]+)\.")
 _KINDS = tuple(SegmentFileKind)
 _LOG = SegmentFileKind.LOG
 _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
@@ -56,7 +55,7 @@ class Repair:
 
 def is_interrupted(names: Collection[str]) -> bool:
     """Return True if `finish_interrupted` would change a directory with files of these names."""
-    return any(_is_leftover(name) or _is_orphan(name, names) for name in names)
+    return any(_is_leftover(name) or is_orphan(name, names) for name in names)
 
 
 def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
@@ -123,7 +122,7 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     replaced = _replaced_names(directory, rest, completed, new, fs)
     final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
     live = (set(rest) - set(replaced)) | final
-    orphans = [name for name in sorted(live) if _is_orphan(name, live)]
+    orphans = [name for name in sorted(live) if is_orphan(name, live)]
 
     def delete(removed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
         for name in removed:
@@ -232,9 +231,9 @@ def _replaced_names(
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
     covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
-    in_range = [name for name in names if lowest <= _leading_offset(name) < end]
-    kept = {_leading_offset(name) for name in in_range if _lies_between(directory, name, new, fs)}
-    return [name for name in names if name in covered or (name in in_range and _leading_offset(name) not in kept)]
+    in_range = [name for name in names if lowest <= leading_offset(name) < end]
+    kept = {leading_offset(name) for name in in_range if _lies_between(directory, name, new, fs)}
+    return [name for name in names if name in covered or (name in in_range and leading_offset(name) not in kept)]
 
 
 def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs) -> bool:
@@ -252,15 +251,8 @@ def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs)
         return True
 
 
-def _leading_offset(name: str) -> int:
-    """Return the number before the first dot of a name, as Kafka reads it; -1 if there is none."""
-    match = _LEADING_OFFSET.match(name)
-    offset = int(match[1]) if match else -1
-    return offset if offset <= INT64_MAX else -1
-
-
 def _offset_of(directory: Path, name: str) -> int:
-    offset = _leading_offset(name)
+    offset = leading_offset(name)
     if offset < 0:
         raise _nameless(directory, name)
     return offset
@@ -289,27 +281,4 @@ def _finishing_order(name: str) -> tuple[int, int, str]:
     Once a log has its final name, no range of a replacement covers its indexes.
     """
     parsed = parse_segment_file(name)
-    return _leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name
-
-
-def _is_orphan(name: str, live: Collection[str]) -> bool:
-    """Return True for an index without a log; its name may have any number of digits."""
-    offset = _leading_offset(name)
-    is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
-    return is_index and segment_file_name(offset, _LOG) not in live
-
-
-def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
-    """Return the next offset after the last whole batch of a segment file; `base_offset` if there is none.
-
-    Only `lastOffsetDelta` and the header fields that all magics share are read; no checksum is computed.
-
-    Raises:
-        CorruptBatchError: the length field of a batch is below the smallest batch.
-
-    Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
-    """
-    next_offset = base_offset
-    for last_offset, _ in batch_ends(path, fs):
-        next_offset = last_offset + 1
-    return next_offset
+    return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name

@@ -6,16 +6,15 @@ loaded so far, ascending.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.interrupted_swaps import Repair
 from sediment.engine.directory.leader_epochs import Epochs
-from sediment.engine.directory.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
 from sediment.engine.directory.swap import mark_deleted
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import format_leader_epochs
@@ -213,15 +212,6 @@ class LoadState:
     def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
         """Return the segment in the form that a replay of producers needs."""
         return ReplayedSegment(segment.base_offset, self.path(segment), segment.ref.log_bytes, self.fs)
-
-    def unverified_from(self, base_offsets: list[int]) -> int:
-        """Return the index of the first segment that a broker would verify; the number of segments if there is none.
-
-        After an unclean stop it is the segment of the recovery point.
-        """
-        if self.is_clean:
-            return len(base_offsets)
-        return max(bisect_right(base_offsets, self.recovery_point_checkpoint) - 1, 0)
 
     @contextmanager
     def naming_partition(self) -> Iterator[None]:

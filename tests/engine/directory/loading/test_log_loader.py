@@ -11,8 +11,8 @@ import pytest
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.directory import segment_recovery
-from sediment.engine.directory.loader import load_log
+from sediment.engine.directory.loading import log_recovery
+from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import EpochEntry, format_leader_epochs
 from sediment.segment_io.format.names import DirectoryState, TopicPartition
@@ -1036,7 +1036,7 @@ def test_random_logs_survive_loading_byte_for_byte(tmp_path, seed):
 @pytest.mark.parametrize("most_batches_ahead", [1 << 18, 7])
 @pytest.mark.parametrize("seed", range(8))
 def test_several_threads_recover_a_log_as_one_does(tmp_path, seed, most_batches_ahead, monkeypatch):
-    monkeypatch.setattr(segment_recovery, "_MOST_BATCHES_AHEAD", most_batches_ahead)
+    monkeypatch.setattr(log_recovery, "_MOST_BATCHES_AHEAD", most_batches_ahead)
     chance = random.Random(seed)
     directory = tmp_path / "t-0"
     shape = LogShape(batches=120, transactional=chance.choice([0.0, 0.7]), idempotent=0.3)

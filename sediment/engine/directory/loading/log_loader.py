@@ -4,7 +4,7 @@
                              indexes without a log
     2  load segment files    recover segments without an offset index                          pass 4
     3  recover               verify batches from the recovery point on, cut after the last     §3, §4
-                             good one (`segment_recovery`)
+                             good one (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 
@@ -27,43 +27,50 @@ from pathlib import Path
 from typing import TypeVar
 
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
-from sediment.engine.directory.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.producer_state_manager import ProducerStateManager, Snapshots
-from sediment.engine.directory.segment_end import end_of
-from sediment.engine.directory.segment_recovery import check_trusted, recover_segment, recover_unverified
+from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.engine.directory.loading.log_recovery import (
+    check_trusted,
+    recover_unverified,
+    settle_ends,
+    unverified_from,
+)
+from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
+from sediment.engine.directory.loading.read_next_offset import end_of
+from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.split_segment import split_segment
 from sediment.segment_io.errors import (
     CorruptBatchError,
-    CorruptCheckpointError,
     CorruptDataError,
     CorruptIndexError,
     IndexOffsetOverflowError,
 )
-from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import (
     INT64_MAX,
+    MAX_SEGMENT_BYTES,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
-    LOG_START_FILE,
     DirectoryState,
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
+    segment_file_name,
 )
+from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.listing import check_segment_files, list_log
+from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
+_INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
 
 _Result = TypeVar("_Result")
 
@@ -162,7 +169,7 @@ def load_log(
 
 # -------------------------------------------------------------------------------------------------------------- loading
 def _load(state: LoadState) -> LoadedLog:
-    check_segment_files(state.partition, state.directory, state.fs)
+    _check_segment_files(state.partition, state.directory, state.fs)
     state.epochs = read_leader_epochs(state.fs, state.directory / LEADER_EPOCH_FILE) or ()
     state.repairs += finish_interrupted(state.directory, state.fs)
     _remove_temporary_files(state)
@@ -205,13 +212,13 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
     state.corruption.clear()
     _load_segment_files(state)
     bases = [segment.base_offset for segment in state.segments]
-    first = 0 if state.is_clean and state.verify_trusted else state.unverified_from(bases)
+    first = 0 if state.is_clean and state.verify_trusted else unverified_from(state, bases)
     state.verified_from_offset = bases[first] if first < len(bases) else None
     if state.is_clean:
         check_trusted(state)
     else:
         recover_unverified(state)
-    return _settle_ends(state)
+    return settle_ends(state)
 
 
 def _remove_temporary_files(state: LoadState) -> None:
@@ -221,6 +228,59 @@ def _remove_temporary_files(state: LoadState) -> None:
         if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):
             state.fs.unlink(state.directory / entry.name)
             state.repairs.append(Repair("deleted", entry.name, "a crash left it half written"))
+
+
+def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
+    """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
+
+    If an offset has more or fewer than 20 digits, a broker uses the file with 20 digits instead, and creates an empty
+    segment if that file is missing.  Here the partition is refused, so the log is not ignored.
+
+    Raises:
+        CorruptDataError: such a file exists.
+
+    Source: kafka-log 05 §2 pass 4.
+    """
+    found = fs.scan(path)
+    special = [entry.name for entry in found if not entry.is_file and not entry.is_directory]
+    for name in (*special, *fs.broken_links(path)):
+        parsed = parse_segment_file(name)
+        if parsed is not None and parsed.kind is SegmentFileKind.LOG and not parsed.state:
+            raise CorruptDataError(
+                "a segment is not a regular file, or its link is dangling",
+                partition=str(partition),
+                path=str(path / name),
+                advice="mount the target of the link, or move the entry away; a broker would leave a hole here",
+            )
+    entries = [entry for entry in found if entry.is_file]
+    names = {entry.name for entry in entries}
+    for entry in entries:
+        kind = next((kind for kind in (SegmentFileKind.LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
+        if kind is None:
+            continue
+        parsed = parse_segment_file(entry.name)
+        if parsed is None and not _stands_for_another(entry.name, kind, names):
+            raise CorruptDataError(
+                "the name of a segment file is not an offset of 20 digits",
+                partition=str(partition),
+                path=str(path / entry.name),
+                advice="a broker refuses to load this partition; move the file out of the directory",
+            )
+        if parsed is not None and kind is SegmentFileKind.LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
+            raise CorruptDataError(
+                f"a segment of {entry.size_bytes} bytes is larger than any segment that a broker opens",
+                partition=str(partition),
+                path=str(path / entry.name),
+                advice="restore the segment from a replica or a backup",
+            )
+
+
+def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
+    """Return True if `name` is an index, or if `names` has the file of the same offset with 20 digits."""
+    digits = name.removesuffix(kind)
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
+        return False
+    return kind is not SegmentFileKind.LOG or segment_file_name(int(digits), kind) in names
 
 
 def _load_segment_files(state: LoadState) -> None:
@@ -236,7 +296,7 @@ def _load_segment_files(state: LoadState) -> None:
     state.snapshots_found = listing.snapshots
     state.snapshots = Snapshots(state.directory, listing.snapshots, state.fs, like=state.like, repairs=state.repairs)
     bases = [ref.base_offset for ref in listing.segments]
-    unverified = state.unverified_from(bases)
+    unverified = unverified_from(state, bases)
     for index, ref in enumerate(listing.segments):
         segment = LoadingSegment(ref, bases[index + 1] if index + 1 < len(bases) else None)
         reason = _why_recover(state, segment)
@@ -277,41 +337,6 @@ def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
             content = state.fs.read_bytes(state.path(segment, kind))
             whole_bytes = size_bytes - size_bytes % entry_bytes
             state.put(segment, kind, content[:whole_bytes], "its last entry was not whole")
-
-
-def _settle_ends(state: LoadState) -> tuple[int, int]:
-    """Return (recovery point, log end offset), with at least one segment.
-
-    Source: kafka-log 05 §3 steps 3 to 5.
-    """
-    if state.segments:
-        log_end_offset, _ = end_of(state, state.segments[-1])
-        if not state.segments[-1].base_offset <= log_end_offset <= INT64_MAX:
-            raise CorruptDataError(
-                "the last batch has the largest possible offset, and no offset follows it",
-                partition=str(state.partition),
-                path=str(state.path(state.segments[-1])),
-                advice="a broker would delete the whole log; move this segment out of the directory",
-            )
-        if log_end_offset >= state.log_start_checkpoint:
-            if state.is_clean:
-                return log_end_offset, log_end_offset
-            return min(state.recovery_point_checkpoint, log_end_offset), log_end_offset
-        if state.is_clean and state.verify_trusted and any(segment.ref.log_bytes for segment in state.segments):
-            raise CorruptCheckpointError(
-                f"the log start offset {state.log_start_checkpoint} is above the log end {log_end_offset}, and a "
-                "broker would delete every segment at its start",
-                partition=str(state.partition),
-                path=str(state.directory.parent / LOG_START_FILE),
-                advice="restore the checkpoint that belongs to these segments, or remove the partition from it",
-            )
-        why = f"the log ends at {log_end_offset}, below its start at {state.log_start_checkpoint}"
-        state.remove_segments(list(state.segments), why)
-        state.put_epochs(())
-        for offset in state.snapshots.offsets():
-            state.snapshots.drop(offset, why)
-    state.create_segment(state.log_start_checkpoint)
-    return min(state.recovery_point_checkpoint, state.log_start_checkpoint), state.log_start_checkpoint
 
 
 def _loaded(state: LoadState, segment: LoadingSegment) -> LoadedSegment:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sediment.engine.directory.interrupted_swaps import finish_interrupted, is_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted, is_interrupted
 from sediment.segment_io.fs import Fs
 
 LOG, INDEX = f"{0:020d}.log", f"{0:020d}.index"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sediment.engine.directory.load_state import LoadingSegment, LoadState
+from sediment.engine.directory.loading.load_state import LoadingSegment, LoadState
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, OFFSET_ENTRY_STRUCT
 from sediment.segment_io.format.names import SegmentFileKind
-from sediment.segment_io.segment.next_offset import batch_ends
+from sediment.segment_io.segment.batch_boundaries import batch_ends
 
 _OFFSET_INDEX = SegmentFileKind.OFFSET_INDEX
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sediment.engine.directory.interrupted_swaps import Repair
+from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.segment_io.errors import CorruptSnapshotError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name

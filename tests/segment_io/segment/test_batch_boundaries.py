@@ -4,7 +4,7 @@ import pytest
 
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.next_offset import batch_ends
+from sediment.segment_io.segment.batch_boundaries import batch_ends
 from tests.segments import batch_bytes
 
 BATCHES = batch_bytes(10, "abc"), batch_bytes(20), batch_bytes(30, "ab")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.transaction_index import OpenTransactionIndex
+from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 
 
 def test_ix_15_and_ix_18_a_transaction_index_goes_on_and_is_cut(tmp_path: Path) -> None:

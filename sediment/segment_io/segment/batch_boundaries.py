@@ -59,3 +59,19 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
         delta = header[LAST_OFFSET_DELTA : LAST_OFFSET_DELTA + 4] if magic >= 2 else b""
         position += LOG_OVERHEAD_BYTES + length
         yield first + int.from_bytes(delta, "big", signed=True), position
+
+
+def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
+    """Return the next offset after the last whole batch of a segment file; `base_offset` if there is none.
+
+    Only `lastOffsetDelta` and the header fields that all magics share are read; no checksum is computed.
+
+    Raises:
+        CorruptBatchError: the length field of a batch is below the smallest batch.
+
+    Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
+    """
+    next_offset = base_offset
+    for last_offset, _ in batch_ends(path, fs):
+        next_offset = last_offset + 1
+    return next_offset

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sediment.segment_io.format.indexes import (
+from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES
+from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.format.transaction_index import (
     AbortedTransaction,
     TransactionIndex,
     encode_transaction_index,
     parse_transaction_index,
 )
-from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES
-from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import Fs, OpenFile
 
 
