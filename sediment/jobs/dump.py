@@ -278,8 +278,10 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
 
 def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions, to: Path) -> None:
     from sediment.jobs.command_line.progress import stages_of
+    from sediment.jobs.spark.session import create_session, require_spark
+
+    require_spark()
     from sediment.jobs.datasource import FORMAT
-    from sediment.jobs.spark.session import create_session
 
     messages = error_console(quiet=options.quiet)
     try:

@@ -46,6 +46,14 @@ def test_dump_and_recover_run(log_dir: Path) -> None:
     assert json.loads(recovered.stdout)["partitions"][0]["log_end_offset"] == 3
 
 
+def test_every_command_can_be_loaded_and_so_shows_its_help() -> None:
+    names = ["expire", "verify", "erase", "plan", "snapshot", "serve", "clone", "adopt", "reencode", "restore"]
+    loads = f"import importlib\nfor name in {names}: importlib.import_module('sediment.jobs.' + name).command"
+    source = _WITHOUT.replace("main(sys.argv[1:])", loads)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("arguments", [("compact", "--force"), ("dump", "--master=local[1]", "--to")])
 def test_a_command_that_needs_spark_says_what_to_install_and_changes_nothing(
     log_dir: Path, tmp_path: Path, arguments: tuple[str, ...]

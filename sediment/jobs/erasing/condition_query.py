@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sediment.jobs.datasource import FORMAT
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
         ConditionFailedError: a task failed.
     """
     from pyspark.errors import AnalysisException, ParseException
+
+    from sediment.jobs.datasource import FORMAT
 
     session.conf.set(_ANSI, "false")
     paths = json.dumps(list(map(str, directories)))

@@ -140,7 +140,7 @@ def create_session(master: str | None, app_name: str, given: SparkSession | None
     `spark.read.format("kafka-log")` is registered.  The settings of `given`, and of a session that was active, stay
     unchanged, because the new session is another one of the same context.
     """
-    require_spark()
+    require_spark()  # the import of the data source needs it
     from sediment.jobs.datasource import register
 
     with plain_session(master, app_name, _for_rows, given) as session:
@@ -153,6 +153,7 @@ def plain_session(
     master: str | None, app_name: str, more: MoreSettings, given: SparkSession | None
 ) -> Iterator[SparkSession]:
     """Yield the session of `create_session` with the settings `more`, and without the registered format."""
+    require_spark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

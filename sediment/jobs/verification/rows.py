@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sediment.jobs.datasource import spark_schema
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_in_order
@@ -203,6 +202,8 @@ def _load(
 
 def _rows_of(request: TableRequest, tasks: Sequence[Sequence[_Part]], spark: SparkSession) -> DataFrame:
     from pyspark.sql.types import IntegerType, StructField, StructType
+
+    from sediment.jobs.datasource import spark_schema
 
     numbers = [StructField(name, IntegerType()) for name in ("pair", "side")]
     schema = StructType([*numbers, *spark_schema(request.selected()).fields])
