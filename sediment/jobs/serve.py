@@ -25,6 +25,7 @@ from typing import Any
 import click
 
 from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.options import message_console
 from sediment.jobs.command_line.standard_output import write_result
@@ -191,7 +192,7 @@ def _row(
 
 
 # --------------------------------------------------------------------------------------------------------- command line
-@click.command("serve")
+@click.command("serve", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--read-only", is_flag=True, help="Serve the directories as they are, and write nothing into them.")
 @click.option(
