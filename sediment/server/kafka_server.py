@@ -155,7 +155,8 @@ class KafkaServer:
         state = None
         if options.state is not None:  # 3
             directories = [directory.path for directory in self.catalog.directories]
-            state = StateDirectory(options.state, directories, self._fs)
+            with _naming("--state", options.state):
+                state = StateDirectory(options.state, directories, self._fs)
             undo.callback(state.close)
 
         security = options.security
@@ -181,7 +182,8 @@ class KafkaServer:
         undo.callback(timer.close)
         request_log = None
         if options.request_log is not None:  # 7
-            request_log = RequestLog(options.request_log)
+            with _naming("--request-log", options.request_log):
+                request_log = RequestLog(options.request_log)
             undo.callback(request_log.close)
 
         coordinator = GroupCoordinator(config, timer, time.monotonic_ns, state)  # 8
@@ -275,6 +277,23 @@ class KafkaServer:
             else:
                 logs.append(CoordinatorLog(Source(log.partition, log.directory), bounds))
         return found
+
+
+@contextmanager
+def _naming(option: str, path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into one that names the option which gave the path.
+
+    Raises:
+        UsageError: the block raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{option} cannot be used: {(error.strerror or str(error)).lower()}",
+            path=str(path),
+            advice="name a place that this user may write to",
+        ) from error
 
 
 @contextmanager

@@ -141,6 +141,19 @@ def test_the_json_names_the_partitions_that_are_not_served(tmp_path):
     assert "the log cannot be read" in quarantined["reason"]
 
 
+def test_a_server_whose_stderr_is_full_serves(directory):
+    command = [sys.executable, "-m", "sediment.jobs.cli", "serve", directory, "--read-only", "--listen", "127.0.0.1:0"]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(command, stderr=full)
+    try:
+        wait_until(lambda: process.poll() is not None or _listens(process.pid))
+        with connect(f"127.0.0.1:{_listening_port(process.pid)}") as client:
+            assert client.ask(api_versions(), 3).error_code == 0
+    finally:
+        process.terminate()
+        assert process.wait(LIMIT_SECONDS) == 0
+
+
 def test_a_second_signal_ends_the_process_at_once(directory):
     process = start(directory, "--read-only")
     os.kill(process.pid, signal.SIGSTOP)
@@ -163,6 +176,10 @@ def test_a_stop_does_not_wait_for_a_fetch_that_waits_for_records(directory):
     assert json.loads(stdout)["seconds"] < 900
     for each in stderr.splitlines():
         assert {"time", "level", "logger", "message"} <= json.loads(each).keys()
+
+
+def _listens(pid: int) -> bool:
+    return any(each.status == psutil.CONN_LISTEN for each in psutil.Process(pid).net_connections("tcp"))
 
 
 def _listening_port(pid: int) -> int:
@@ -233,6 +250,13 @@ WRONG_USE = {
     "unknown key": (["--set", "num.io.thread=3"], "the nearest known key is num.io.threads"),
     "value": (["--set", "num.io.threads=0"], "num.io.threads"),
     "contradiction": (["--set", "queued.max.request.bytes=5"], "queued.max.request.bytes is 5, less than"),
+    "unknown host": (["--listen", "no.such.host.invalid:0"], "has no address: "),
+    "state below a file": (["--state", "/dev/null/state"], "--state cannot be used: not a directory"),
+    "request log in no directory": (["--listen", "127.0.0.1:0", "--request-log", "/proc/none"], "--request-log cannot"),
+    "garbage for a certificate": (
+        ["--tls-cert", __file__, "--tls-key", __file__],
+        "certificate and key cannot be used: not in PEM",
+    ),
     "metrics in a missing directory": (["--metrics", "/no/such/file"], "--metrics cannot be written"),
 }
 
@@ -243,6 +267,7 @@ def test_wrong_use_is_refused_before_anything_listens(options, said, directory):
     outcome = sediment("serve", directory, *mode, *options)
     assert (outcome.status, outcome.stdout) == (2, "")
     assert said in outcome.stderr
+    assert "Errno" not in outcome.stderr and "Traceback" not in outcome.stderr
 
 
 def test_directories_that_cannot_be_served_are_refused(directory, tmp_path):

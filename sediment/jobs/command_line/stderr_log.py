@@ -81,7 +81,8 @@ def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Ite
 def log_ready(sentence: str) -> None:
     """Log that a server is ready, as text or as a JSON line, even if the log is quiet."""
     known = {"time": _now(), "level": "INFO", "logger": _LOGGER.name, "message": sentence}
-    click.echo(json.dumps(known) if _json_is_on else sentence, err=True)
+    with contextlib.suppress(OSError):
+        click.echo(json.dumps(known) if _json_is_on else sentence, err=True)
 
 
 def log_error(sentence: str, **known: Any) -> None:

@@ -1,4 +1,4 @@
-"""Requests that would change something, which a read-only server refuses.
+"""Requests that would change something, or ask for ACLs, which a read-only server refuses.
 
 Every answer has an error that clients do not try again after, and a message where the version has one.  A producer
 without acknowledgements gets no answer, so that its connection is closed, as Kafka does.
@@ -18,6 +18,7 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.requests import Handler, Request
 
 READ_ONLY = "this server is read-only"
+NO_AUTHORIZER = "no authorizer is configured on this server"
 
 _TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -48,6 +49,9 @@ class RefusedHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
             ApiKey.DELETE_GROUPS: delete_groups,
             ApiKey.OFFSET_DELETE: offset_delete,
+            ApiKey.DESCRIBE_ACLS: describe_acls,
+            ApiKey.CREATE_ACLS: create_acls,
+            ApiKey.DELETE_ACLS: delete_acls,
         }
 
 
@@ -229,3 +233,30 @@ def delete_groups(request: Request) -> Any:
 def offset_delete(request: Request) -> Any:
     """Refuse."""
     return m.OffsetDeleteResponse(error_code=_GROUP)
+
+
+def describe_acls(_request: Request) -> Any:
+    """Refuse the request: the server checks no ACL, as a broker without `authorizer.class.name`."""
+    return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+
+
+def create_acls(request: Request) -> Any:
+    """Refuse each ACL."""
+    response = m.CreateAclsResponse
+    return response(
+        results=[
+            response.AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+            for _ in request.message.creations
+        ]
+    )
+
+
+def delete_acls(request: Request) -> Any:
+    """Refuse each filter."""
+    response = m.DeleteAclsResponse
+    return response(
+        filter_results=[
+            response.DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+            for _ in request.message.filters
+        ]
+    )

@@ -34,7 +34,10 @@ class Endpoint:
         try:
             found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, UnicodeError) as error:
-            raise UsageError(f"{self.host} has no address: {error}", advice="give a number, as 127.0.0.1") from error
+            reason = (isinstance(error, OSError) and error.strerror) or "it is not a name"
+            raise UsageError(
+                f"{self.host} has no address: {reason.lower()}", advice="give a number, as 127.0.0.1"
+            ) from error
         return Endpoint(str(found[0][4][0]), self.port)
 
     @property

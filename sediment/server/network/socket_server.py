@@ -97,10 +97,20 @@ class SocketServer:
         )
 
     def start(self) -> None:
-        """Start the handlers and the processors."""
-        self._handlers.start()
-        for processor in self._processors:
-            processor.start()
+        """Start the handlers and the processors.
+
+        Raises:
+            UsageError: this process may start no more threads.
+        """
+        try:
+            self._handlers.start()
+            for processor in self._processors:
+                processor.start()
+        except RuntimeError as error:
+            raise UsageError(
+                "this process may start no more threads",
+                advice="lower num.io.threads and num.network.threads, or raise the limit: ulimit -u",
+            ) from error
 
     def open(self) -> None:
         """Start to accept connections."""

@@ -23,13 +23,19 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key, password=_refuse_password)
     except OSError as error:  # ssl.SSLError is one
-        what = error.reason if isinstance(error, ssl.SSLError) and error.reason else error.strerror
+        # OpenSSL states no reason for a file without any PEM block.
+        what = error.reason or "not in PEM" if isinstance(error, ssl.SSLError) else error.strerror
         raise UsageError(
-            f"certificate and key cannot be used: {str(what or error).replace('_', ' ').lower()}",
+            f"certificate and key cannot be used: {_words(what or str(error))}",
             path=str(certificate),
             advice="give a certificate chain with --tls-cert and its key with --tls-key, both in PEM",
         ) from error
     return context
+
+
+def _words(reason: str) -> str:
+    """Return a reason of OpenSSL, such as KEY_VALUES_MISMATCH, in words."""
+    return reason.replace("_", " ").lower() if reason.isupper() else reason
 
 
 def _refuse_password() -> str:

@@ -84,6 +84,18 @@ def requests(key: ApiKey, version: int) -> Any:
             return request(resources=kinds)
         case ApiKey.DELETE_GROUPS:
             return m.DeleteGroupsRequest(groups_names=["g"])
+        case ApiKey.DESCRIBE_ACLS:
+            return m.DescribeAclsRequest(resource_type_filter=1, pattern_type_filter=3, operation=1, permission_type=1)
+        case ApiKey.CREATE_ACLS:
+            acl = m.CreateAclsRequest.AclCreation(
+                resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
+            )
+            return m.CreateAclsRequest(creations=[acl])
+        case ApiKey.DELETE_ACLS:
+            structure = m.DeleteAclsRequest.DeleteAclsFilter
+            return m.DeleteAclsRequest(
+                filters=[structure(resource_type_filter=2, pattern_type_filter=3, operation=1, permission_type=1)]
+            )
         case _:
             assert key is ApiKey.OFFSET_DELETE
             return m.OffsetDeleteRequest(group_id="g")
@@ -116,6 +128,9 @@ REFUSED = (
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.DELETE_GROUPS,
     ApiKey.OFFSET_DELETE,
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.CREATE_ACLS,
+    ApiKey.DELETE_ACLS,
 )
 
 
@@ -125,6 +140,11 @@ def test_every_version_gets_an_error_that_clients_do_not_try_again_after(key: Ap
         found = list(codes(client.ask(requests(key, version), version)))
         assert found, f"version {version} has no error"
         assert not any(ErrorCode(code).is_retriable for code in found)
+
+
+def test_requests_for_acls_are_answered_as_by_a_broker_without_an_authorizer(client: Client) -> None:
+    for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS):
+        assert list(codes(client.ask(requests(key, 3), 3))) == [ErrorCode.SECURITY_DISABLED]
 
 
 def test_a_producer_is_told_why(client: Client) -> None:
