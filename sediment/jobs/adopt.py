@@ -37,7 +37,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.adopting.nodes import NewNode, OwningNode, StoppedNode
 from sediment.jobs.adopting.options import AdoptOptions
 from sediment.jobs.cloning.options import check_cluster_id, parse_listen, properties_file_options
-from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
+from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
@@ -191,6 +191,13 @@ class _Adoption:
 
     def _owner(self, *, is_locked_here: bool = False) -> OwningNode:
         source = open_source([self._log_dir], self._fs, is_locked_here=is_locked_here)
+        (directory,) = source.directories
+        if directory.path != self._log_dir:
+            raise UsageError(
+                "this is the directory of one partition",
+                path=str(self._log_dir),
+                advice=f"adopt the log directory {directory.path}",
+            )
         kind = StoppedNode if has_metadata_log(self._log_dir, self._fs) else NewNode
         owner = kind(self._log_dir, source, self._own, self._options.settings, self._fs)
         strays = sorted(self._options.settings.topic_sets.keys() - owner.plan.topics.keys())
@@ -379,11 +386,10 @@ def command(
     new ones.  SIGINT or SIGTERM ends the run after the partition in progress; the next run goes on.
     """
     with stop_on_signals() as stop:
-        if not (dry_run or yes or may_ask()):
-            raise UsageError("adopt changes the directory in place", advice="give --yes, or --dry-run to look first")
+        asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")
 
         def confirm(count: int) -> bool:
-            return yes or ask_on_terminal(f"adopt {counted(count, 'partition')} in place?", stop)
+            return not asks or ask_on_terminal(f"adopt {counted(count, 'partition')} in place?", stop)
 
         report = perform(
             options,

@@ -156,6 +156,22 @@ def test_old_entries_of_the_cleaner_are_removed(log_dir: Path) -> None:
     assert read_checkpoint(log_dir / "cleaner-offset-checkpoint") == {"orders-0": 3}
 
 
+def test_damage_in_a_foreign_folder_is_reported_and_nothing_is_cut_also_after_a_crash_of_the_node(
+    log_dir: Path,
+) -> None:
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    log = write_segment(log_dir / "damaged-0", 0, [batch_bytes(offset) for offset in range(10)])
+    content = bytearray(log.read_bytes())
+    content[340] ^= 1
+    log.write_bytes(bytes(content) + b"torn")
+    outcome = adopt(log_dir)
+    assert outcome.status == 0
+    row = outcome.partitions()["damaged-0"]
+    assert (row["status"], row["reason_code"], row["log_end_offset"]) == ("adopted", "corrupt-batch", 10)
+    assert log.read_bytes() == bytes(content)
+    assert not (log_dir / ".kafka_cleanshutdown").exists()
+
+
 def test_an_open_transaction_without_a_coordinator_needs_a_decision(log_dir: Path) -> None:
     batches = [batch_bytes(0), batch_bytes(1, producer_id=9, transactional=True)]
     write_segment(log_dir / "pending-0", 0, batches)
@@ -215,6 +231,11 @@ def test_a_folder_that_clashes_with_a_topic_is_named(
 ) -> None:
     change(log_dir)
     assert words in refusal(log_dir)
+
+
+@pytest.mark.parametrize("name", ["foreign-0", METADATA])
+def test_the_directory_of_one_partition_is_not_a_log_directory(log_dir: Path, name: str) -> None:
+    assert "the directory of one partition" in refusal(log_dir / name)
 
 
 def test_two_foreign_topics_with_one_id_are_refused(log_dir: Path) -> None:

@@ -17,13 +17,13 @@ of a clean stop.  Brokers ignore the kept copies.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, StartFiles, checkpoint_files, start_files
 from sediment.engine.clone.log_end import change_end
 from sediment.engine.clone.partition_clone import (
     PartitionClone,
-    as_stopped,
     describe_log,
     keeping_producers,
     note_producers,
@@ -124,11 +124,21 @@ def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
     """Load and repair a log, and note its producers; return it as after a clean stop, and as it was loaded first."""
-    checkpoints = as_stopped(replica.checkpoints)
+    checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)
     note_producers(name, directory, first.log_start_offset, first.log_end_offset, fs)
     return load_log(name, directory, config, _clean(first), fs, now_ms=now_ms), first
+
+
+def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
+    """Return the checkpoints with which a log is loaded.
+
+    A log that the recovery points do not list is a bare copy.  Without a clean stop of this directory's own broker, a
+    start would verify such a copy from its first batch, and cut good batches after a corrupt one.
+    """
+    found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
+    return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
 
 
 def _clean(loaded: LoadedLog) -> PartitionCheckpoints:

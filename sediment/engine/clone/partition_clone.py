@@ -165,7 +165,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             shutil.rmtree(directory)
         copied = _copy(task, replica, folder, attempt, fs)
         stamps = {entry.name: fs.file_stamp(directory / entry.name) for entry in fs.scan(directory)}
-        checkpoints = as_stopped(replica.checkpoints)
+        checkpoints = _as_stopped(replica.checkpoints)
         note_producers_of_bare_copy(task.partition.target, directory, checkpoints, fs)
         loaded = load_log(
             task.partition.target,
@@ -343,8 +343,7 @@ def _is_trusted(checkpoints: PartitionCheckpoints) -> bool:
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 
-def as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
-    """Return the checkpoints with which a log is loaded: that of a bare copy counts as one after a clean stop."""
+def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
     return replace(checkpoints, clean_shutdown=_is_trusted(checkpoints))
 
 
