@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.loader import load_log
+from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
