@@ -380,7 +380,7 @@ def adopt(
     *,
     node_id: int | None = None,
     cluster_id: str | None = None,
-    listen: str = "127.0.0.1:9092",
+    listen: str | None = None,
     server_properties: Path | None = None,
     abort_open_transactions: bool = False,
     dry_run: bool = False,
@@ -398,22 +398,22 @@ def adopt(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> AdoptionRunReport:
-    """Make a log directory that lost its cluster the directory of a node, in place.
+    """Make the folders of a log directory that lost their cluster topics of a node, in place.
 
     Ctrl-C ends the run after the partition in progress; the next run goes on.
 
     Args:
-        log_dirs: one log directory without a metadata log.
+        log_dirs: one log directory; if it has a metadata log, its node must be stopped and the sole voter.
         node_id: the node that gets the directory; default: that of meta.properties, else 1.
         cluster_id: its cluster; default: that of meta.properties, else a new one.
-        listen: address of the broker in its properties; the controller has the next port.
+        listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
         server_properties: write the broker's file here too.
         abort_open_transactions: write ABORT markers for open transactions.
-        dry_run: change nothing, and report the topics that would be adopted.
+        dry_run: change nothing, and report the partitions and records that would be adopted.
         partitions: must be empty: a directory is adopted as a whole.
         allow_empty_selection: not used.
         settings: configs of topics, as `TOPIC:KEY`.
-        config: the broker's `server.properties`, for the sizes of segments and indexes.
+        config: the broker's `server.properties`, for its part in the quorum and the sizes of segments and indexes.
         metadata: not used.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
@@ -425,7 +425,8 @@ def adopt(
         spark: not used.
 
     Raises:
-        UsageError: the directory has a cluster, or an option is wrong; nothing was changed.
+        UsageError: the directory has a cluster with other voters, a folder clashes with a topic of the cluster, or an
+            option is wrong; nothing was changed.
         DirectoryInUseError: a process uses the directory; nothing was changed.
     """
     keywords = locals()
@@ -451,7 +452,7 @@ def clone(
     local_only: bool = False,
     since: str | None = None,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
-    listen: str = "127.0.0.1:9092",
+    listen: str | None = None,
     server_properties: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
@@ -487,7 +488,7 @@ def clone(
         local_only: clone the local segments of topics with tiered storage.
         since: manifest of an earlier clone; closed segments that did not change since then are linked from there.
         target_version: use no feature level above those of this Kafka release.
-        listen: address of the broker in its properties; the controller has the next port.
+        listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
         server_properties: write the broker's file here too.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.

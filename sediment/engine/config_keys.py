@@ -284,6 +284,9 @@ BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeep
 KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
 """Keys that only the file of a KRaft node has."""
 
+QUORUM_KEYS = KRAFT_FILE_MARKS | {"controller.quorum.voters"}
+"""Keys that say which part a KRaft node has in its quorum."""
+
 # Prefixes (complete words between dots) of Kafka's broker keys that do not concern log files.
 # fmt: off
 _OTHER_FAMILIES = (

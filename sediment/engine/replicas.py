@@ -111,12 +111,12 @@ class Replica:
 
 
 def open_cluster_directory(
-    path: Path, fs: Fs, *, advice_if_in_use: str, on_unreadable: OnUnreadable
+    path: Path, fs: Fs, *, advice_if_in_use: str | None, on_unreadable: OnUnreadable
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
     A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable`
-    gets its path and the error.
+    gets its path and the error.  Without `advice_if_in_use`, the caller itself holds the lock of the directory.
 
     Raises:
         NotALogDirectoryError: `path` does not exist, cannot be read, or holds nothing of a log.
@@ -145,7 +145,8 @@ def open_cluster_directory(
                 path=str(path),
                 advice="name an entry of a broker's log.dirs",
             )
-    _check_not_in_use(path, advice_if_in_use, on_unreadable)
+    if advice_if_in_use is not None:
+        _check_not_in_use(path, advice_if_in_use, on_unreadable)
     file = path / META_PROPERTIES_FILE
     meta = _unless_unreadable(file, lambda: read_meta_properties(fs, file), on_unreadable)
     return ClusterDirectory(path, meta, read_checkpoints(path, fs, on_unreadable=on_unreadable), partitions)

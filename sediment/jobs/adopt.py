@@ -1,7 +1,8 @@
-"""`sediment adopt LOG_DIR`: folders that lost their cluster become the log directory of a node, in place.
+"""`sediment adopt LOG_DIR`: folders that lost their cluster become topics of a node, in place.
 
-It runs in this process, without Spark, and holds Kafka's lock.  The first signal ends the run after the partition in
-progress; the directory then still belongs to no node, and the next run goes on.
+Without a metadata log, the directory becomes that of a new node.  With one, its stopped node gets the folders that it
+does not know.  The command runs in this process, without Spark, and holds Kafka's lock.  The first signal ends the run
+after the partition in progress; no node knows the folders then, and the next run goes on.
 """
 
 from __future__ import annotations
@@ -11,31 +12,33 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
+import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 from rich.console import Console
 
-from sediment.engine.clone.adoption import adopt_partition, check_adoptable, write_start_files
-from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, StartFiles
-from sediment.engine.clone.cluster_records import Node, cluster_records, next_producer_id
-from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
-from sediment.engine.clone.options import DEFAULT_NODE_ID, CloneOptions
+from sediment.engine.clone.adoption import (
+    adopt_partition,
+    check_no_open_transaction,
+    has_metadata_log,
+    survey_partition,
+)
 from sediment.engine.clone.partition_clone import PartitionClone
-from sediment.engine.clone.plan import ClonePlan, plan_clone
-from sediment.engine.clone.server_properties import server_properties
-from sediment.engine.clone.source import Source, open_source
+from sediment.engine.clone.plan import NO_REPLICA, ClonedPartition, ClonedTopic
+from sediment.engine.clone.source import open_source
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.jobs.cloning.options import check_cluster_id
-from sediment.jobs.cloning.run import new_kafka_id
+from sediment.jobs.adopting.nodes import NewNode, OwningNode, StoppedNode
+from sediment.jobs.adopting.options import AdoptOptions
+from sediment.jobs.cloning.options import check_cluster_id, parse_listen, properties_file_options
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
+from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
@@ -44,6 +47,7 @@ from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import (
     AFTER_PARTITIONS,
     FAILED,
+    SKIPPED,
     RunReport,
     in_order,
     print_failures,
@@ -52,21 +56,18 @@ from sediment.jobs.reporting.run_report import (
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
-from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
+from sediment.segment_io.format.names import METADATA_PARTITION, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.server.network.endpoints import Endpoint, parse_endpoint
+from sediment.segment_io.internal_topics.metadata_records import metadata_record_json
 
 ADOPTED = "adopted"
 UNCHANGED = "unchanged"
-
-_LISTEN = "127.0.0.1:9092"
-_MOST_PORT = 65534  # the controller has the next one
 
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class AdoptionReport:
-    """Report of one partition; offsets are None in a dry run and if it could not be loaded."""
+    """Report of one partition; offsets are None if it was not loaded."""
 
     partition: str
     log_dir: str
@@ -82,7 +83,12 @@ class AdoptionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AdoptionRunReport(RunReport[AdoptionReport]):
-    """Report of a run of `adopt`; `kept` are copies of the files that it replaced."""
+    """Report of a run of `adopt`.
+
+    `kept` are copies of the files that it replaced.  `records` are the metadata records, as kafka-dump-log.sh prints
+    them; they are written if the run is complete and not a dry run.  `server_properties` is None if the node has its
+    file elsewhere.
+    """
 
     row_type: ClassVar[type] = AdoptionReport
 
@@ -90,23 +96,12 @@ class AdoptionRunReport(RunReport[AdoptionReport]):
     cluster_id: str
     node_id: int
     is_complete: bool
-    server_properties: str
+    server_properties: str | None
     kept: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
+    records: tuple[dict[str, Any], ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
 
 # -------------------------------------------------------------------------------------------------------------- the run
-@dataclass(frozen=True, slots=True)
-class AdoptOptions:
-    """Options of the command; an id of None is that of meta.properties, else node 1 or a new cluster."""
-
-    listen: Endpoint
-    node_id: int | None = None
-    cluster_id: str | None = None
-    properties_file: Path | None = None
-    abort_open_transactions: bool = False
-    dry_run: bool = False
-
-
 def adopt(
     options: CommonOptions,
     own: AdoptOptions,
@@ -117,13 +112,18 @@ def adopt(
     """Adopt the one log directory of `options`; `confirm` is asked with the number of partitions.
 
     Raises:
-        UsageError: the directory has a cluster, or an option is wrong; nothing was changed.
+        UsageError: the directory has a cluster with other voters, a folder clashes with a topic of the cluster, or an
+            option is wrong; nothing was changed.
         DirectoryInUseError: a process uses the directory; nothing was changed.
+        CommitStateUnknownError: the last step broke off; the next run goes on.
     """
     if len(options.log_dirs) != 1:
         raise UsageError("adopt takes one LOG_DIR", advice="adopt one directory of a node, and clone the others")
     if options.partitions:
         raise UsageError("--partition is not possible: a directory is adopted as a whole", advice="leave it out")
+    if options.settings.sets:
+        key = min(options.settings.sets)
+        raise UsageError(f"--set {key}=… names no topic", advice=f"give --set TOPIC:{key}=…")
     if own.properties_file is not None and own.properties_file.exists():
         raise UsageError("--server-properties names a file that exists", path=str(own.properties_file))
     started = time.monotonic()
@@ -154,24 +154,25 @@ class _Adoption:
 
     def perform(self) -> AdoptionRunReport:
         """Plan, ask, settle every partition, and give the directory to its node."""
-        check_adoptable(self._log_dir, self._fs)
-        source = open_source([self._log_dir], self._fs)
+        owner = self._owner()
         if not self._own.dry_run:
             self._stack.enter_context(DirectoryLock(self._log_dir))
-            check_adoptable(self._log_dir, self._fs)
-        plan = plan_clone(source, CloneOptions(), new_kafka_id)
-        node = self._node(source)
+            owner = self._owner(is_locked_here=True)  # again, because a node may have run meanwhile
+        rows = self._left_alone(owner)
         kept: tuple[str, ...] = ()
+        records: list[bytes] = []
         is_complete = False
-        if self._own.dry_run:
-            rows = self._rows(plan, ADOPTED)
-        elif self._confirm is not None and not self._confirm(len(plan.partitions())):
-            rows = self._rows(plan, UNCHANGED)
-        else:
-            rows, clones = self._adopt_partitions(plan)
-            is_complete = len(clones) == len(rows)
+        count = len(owner.plan.partitions())
+        if self._own.dry_run or not count or self._confirm is None or self._confirm(count):
+            found, clones = self._partitions(owner)
+            rows += found
+            if len(clones) == count:
+                records = owner.records(clones)
+                is_complete = not self._own.dry_run
             if is_complete:
-                kept = self._write(plan, clones, node)
+                kept = owner.write(records, clones, self._run_id, self._options.now_ms)
+        else:
+            rows += self._declined(owner)
         for row in rows:
             log_partition(self._run_id, "adopt", row)
         return AdoptionRunReport(
@@ -181,35 +182,65 @@ class _Adoption:
             seconds=0.0,
             partitions=in_order(rows),
             dry_run=self._own.dry_run,
-            cluster_id=node.cluster_id,
-            node_id=node.node_id,
+            cluster_id=owner.node.cluster_id,
+            node_id=owner.node.node_id,
             is_complete=is_complete,
-            server_properties=str(self._own.properties_file or self._log_dir / SERVER_PROPERTIES_FILE),
+            server_properties=None if owner.server_properties is None else str(owner.server_properties),
             kept=kept,
+            records=tuple(map(metadata_record_json, records)),
         )
 
-    def _node(self, source: Source) -> Node:
-        """Return the node that is to own the directory: by the options, else the one that owns it already."""
-        meta = source.meta
-        node_id = self._own.node_id
-        if node_id is None:
-            node_id = DEFAULT_NODE_ID if meta is None or meta.node_id is None else meta.node_id
-        cluster_id = self._own.cluster_id or (meta and meta.cluster_id) or new_kafka_id()
-        return Node(node_id, cluster_id, (meta and meta.directory_id) or new_kafka_id())
+    def _owner(self, *, is_locked_here: bool = False) -> OwningNode:
+        source = open_source([self._log_dir], self._fs, is_locked_here=is_locked_here)
+        (directory,) = source.directories
+        if directory.path != self._log_dir:
+            raise UsageError(
+                "this is the directory of one partition",
+                path=str(self._log_dir),
+                advice=f"adopt the log directory {directory.path}",
+            )
+        kind = StoppedNode if has_metadata_log(self._log_dir, self._fs) else NewNode
+        owner = kind(self._log_dir, source, self._own, self._options.settings, self._fs)
+        strays = sorted(self._options.settings.topic_sets.keys() - owner.plan.topics.keys())
+        if strays:
+            raise UsageError(
+                f"--set {strays[0]}:… names a topic that is not adopted",
+                advice="check the name; change configs of other topics with kafka-configs.sh",
+            )
+        return owner
 
-    def _rows(self, plan: ClonePlan, status: str) -> list[AdoptionReport]:
+    def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
+        """Return reports of the partitions that the node has already, and of those that it cannot get from here."""
+        log_dir = str(self._log_dir)
+        known = (
+            AdoptionReport(str(each), log_dir, UNCHANGED, "known", "the cluster has this partition")
+            for each in owner.known
+        )
+        left_out = (
+            AdoptionReport(
+                str(each.partition),
+                log_dir,
+                SKIPPED,
+                each.reason_code,
+                "no folder of it is here; it begins empty" if each.reason_code == NO_REPLICA else each.reason,
+            )
+            for each in owner.plan.left_out
+        )
+        return [*known, *left_out]
+
+    def _declined(self, owner: OwningNode) -> list[AdoptionReport]:
         return [
-            AdoptionReport(str(each.target), str(self._log_dir), status, topic_id=topic.topic_id)
-            for topic in plan.topics.values()
+            AdoptionReport(str(each.target), str(self._log_dir), UNCHANGED, topic_id=topic.topic_id)
+            for topic in owner.plan.topics.values()
             for each in topic.partitions
         ]
 
-    def _adopt_partitions(self, plan: ClonePlan) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
+    def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
+        """Settle every partition, or survey it in a dry run; return all reports, and the partitions that succeeded."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
-        with Progress(self._options.messages(), len(plan.partitions()), 0) as progress:
-            for topic in plan.topics.values():
-                config = self._options.settings.for_topic(topic.name)
+        with Progress(self._options.messages(), len(owner.plan.partitions()), 0) as progress:
+            for topic in owner.plan.topics.values():
                 for each in topic.partitions:
                     name, log_dir = str(each.target), str(self._log_dir)
                     if self._stop.is_set():
@@ -217,14 +248,7 @@ class _Adoption:
                         rows.append(AdoptionReport(name, log_dir, FAILED, "stopped", why))
                         continue
                     try:
-                        clone = adopt_partition(
-                            each,
-                            topic.topic_id,
-                            config,
-                            self._fs,
-                            now_ms=self._options.now_ms,
-                            ends_transactions=self._own.abort_open_transactions,
-                        )
+                        clone = self._partition(owner, topic, each)
                     except (SedimentError, OSError) as error:
                         rows.append(AdoptionReport(name, log_dir, FAILED, *describe(error)))
                         continue
@@ -233,26 +257,21 @@ class _Adoption:
                     rows.append(_adopted(name, log_dir, topic.topic_id, clone))
         return rows, clones
 
-    def _write(self, plan: ClonePlan, clones: Mapping[TopicPartition, PartitionClone], node: Node) -> tuple[str, ...]:
-        features = clone_features(None, NEWEST_RELEASE)
-        sets = self._options.settings.topic_sets
-        topics = [
-            replace(topic, configs={**topic.configs, **sets.get(topic.name, {})}) for topic in plan.topics.values()
-        ]
-        known_ids = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
-        epochs = {partition: clone.leader_epoch for partition, clone in clones.items()}
-        records = cluster_records(topics, epochs, node, features, {}, next_producer_id(None, known_ids))
-        counts = {topic.name: topic.partition_count for topic in topics if topic.name in INTERNAL_TOPICS}
-        listen = self._own.listen
-        properties = server_properties(
-            self._log_dir, node, host=listen.host, port=listen.port, partition_counts=counts, is_held=True
-        )
-        if self._own.properties_file is not None:
-            self._fs.write_new(self._own.properties_file, [properties.encode()])
-            self._fs.sync_file(self._own.properties_file)
-        start = StartFiles(node, list(records), properties)
-        return write_start_files(
-            self._log_dir, clones, start, self._fs, run_id=self._run_id, now_ms=self._options.now_ms
+    def _partition(self, owner: OwningNode, topic: ClonedTopic, partition: ClonedPartition) -> PartitionClone:
+        config, now_ms = self._options.settings.for_topic(topic.name), self._options.now_ms
+        if self._own.dry_run:
+            clone = survey_partition(partition, config, self._fs, now_ms=now_ms)
+            if not (owner.has_coordinator or self._own.abort_open_transactions):
+                check_no_open_transaction(clone)
+            return clone
+        return adopt_partition(
+            partition,
+            topic.topic_id,
+            config,
+            self._fs,
+            now_ms=now_ms,
+            ends_transactions=self._own.abort_open_transactions,
+            has_coordinator=owner.has_coordinator,
         )
 
 
@@ -280,18 +299,43 @@ def print_report(report: AdoptionRunReport, console: Console) -> None:
         offsets = f"{each.log_start_offset:,} … {each.log_end_offset:,}" if has_offsets else ""
         table.add_row(each.partition, each.status, offsets)
     console.print(table)
-    print_failures(((each.partition, each.reason) for each in report.partitions if each.reason), console)
-    found = counted(len(report.partitions), "partition")
+    why = ((each.partition, each.reason) for each in report.partitions if each.reason and each.status != UNCHANGED)
+    print_failures(why, console)
     if report.dry_run:
-        text = f"{found} would be adopted by node {report.node_id}"
-    elif report.is_complete:
-        text = (
-            f"{found} adopted by node {report.node_id} of cluster {report.cluster_id}; topics are held, and "
-            f"{report.server_properties} starts a broker on them (run {report.run_id})"
-        )
-    else:
-        text = f"the directory was not adopted; run again to go on (run {report.run_id})"
+        for record in report.records:
+            _print(json.dumps(record), console)
+    for line in _summary(report):
+        _print(line, console)
+
+
+def _print(text: str, console: Console) -> None:
     console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _summary(report: AdoptionRunReport) -> Iterator[str]:
+    adopted = sum(each.status == ADOPTED for each in report.partitions)
+    found = counted(adopted, "partition")
+    if report.dry_run:
+        yield f"{found} would be adopted by node {report.node_id}"
+    elif not report.is_complete:
+        yield f"the directory was not adopted; run again to go on (run {report.run_id})"
+    elif not adopted:
+        yield f"node {report.node_id} knows every partition here; nothing changed"
+    else:
+        start = "" if report.server_properties is None else f", and {report.server_properties} starts a broker on them"
+        yield (
+            f"{found} adopted by node {report.node_id} of cluster {report.cluster_id}; topics are held{start} "
+            f"(run {report.run_id})"
+        )
+        yield from _how_to_go_back(report)
+
+
+def _how_to_go_back(report: AdoptionRunReport) -> Iterator[str]:
+    logs = [name for name in report.kept if name.startswith(str(METADATA_PARTITION))]
+    if logs:
+        yield (
+            f"to go back before the node starts: remove {METADATA_PARTITION}, and unpack {logs[0]} in the log directory"
+        )
 
 
 def perform(
@@ -299,7 +343,7 @@ def perform(
     *,
     node_id: int | None = None,
     cluster_id: str | None = None,
-    listen: str = _LISTEN,
+    listen: str | None = None,
     properties_file: Path | None = None,
     abort_open_transactions: bool = False,
     dry_run: bool = False,
@@ -307,11 +351,8 @@ def perform(
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
     """Check the options and adopt (`adopt`)."""
-    endpoint = parse_endpoint(listen, "--listen", least_port=1)
-    if endpoint.port > _MOST_PORT:
-        raise UsageError(f"--listen {listen!r} leaves no port for the controller", advice="choose a lower port")
     own = AdoptOptions(
-        listen=endpoint,
+        listen=None if listen is None else parse_listen(listen),
         node_id=node_id,
         cluster_id=None if cluster_id is None else check_cluster_id(cluster_id),
         properties_file=None if properties_file is None else properties_file.absolute(),
@@ -325,44 +366,31 @@ def perform(
 @common_options
 @click.option("--node-id", type=click.IntRange(0, INT32_MAX), help="Give the directory to this node.")
 @click.option("--cluster-id", metavar="ID", help="Give the node this cluster id.")
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    default=_LISTEN,
-    show_default=True,
-    help="Let the broker listen here, and its controller on the next port.",
-)
-@click.option(
-    "--server-properties",
-    "properties_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the broker's file here too; FILE must not exist.",
-)
+@properties_file_options
 @click.option("--abort-open-transactions", is_flag=True, help="Write ABORT markers for open transactions.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; show the topics that would be adopted.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show partitions and metadata records.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def command(
     options: CommonOptions,
     node_id: int | None,
     cluster_id: str | None,
-    listen: str,
+    listen: str | None,
     properties_file: Path | None,
     abort_open_transactions: bool,
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Make LOG_DIR, whose cluster is lost, the directory of a node, in place.
+    """Make the folders of LOG_DIR that lost their cluster topics of a node, in place.
 
-    It must not hold a metadata log.  Files that are replaced are kept beside the new ones.  SIGINT or SIGTERM ends the
-    run after the partition in progress; the next run goes on.
+    Without a metadata log, LOG_DIR becomes the directory of a new node.  With one, its node must be stopped and the
+    sole voter of its quorum; it gets the folders that it does not know.  Files that are replaced are kept beside the
+    new ones.  SIGINT or SIGTERM ends the run after the partition in progress; the next run goes on.
     """
     with stop_on_signals() as stop:
-        if not (dry_run or yes or may_ask()):
-            raise UsageError("adopt changes the directory in place", advice="give --yes, or --dry-run to look first")
+        asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")
 
         def confirm(count: int) -> bool:
-            return yes or ask_on_terminal(f"adopt {counted(count, 'partition')} in place?", stop)
+            return not asks or ask_on_terminal(f"adopt {counted(count, 'partition')} in place?", stop)
 
         report = perform(
             options,

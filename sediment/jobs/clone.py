@@ -17,7 +17,15 @@ import click
 
 from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
 from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
-from sediment.jobs.cloning.options import check_cluster_id, parse_parts, parse_renames, parse_until_offsets
+from sediment.jobs.cloning.options import (
+    DEFAULT_LISTEN,
+    check_cluster_id,
+    parse_listen,
+    parse_parts,
+    parse_renames,
+    parse_until_offsets,
+    properties_file_options,
+)
 from sediment.jobs.cloning.report import CloneRunReport, print_report
 from sediment.jobs.cloning.run import CloneRequest
 from sediment.jobs.cloning.run import clone as clone_directories
@@ -26,10 +34,6 @@ from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
-from sediment.server.network.endpoints import parse_endpoint
-
-_LISTEN = "127.0.0.1:9092"
-_MOST_PORT = 65534  # the controller has the next one
 
 
 def perform(
@@ -49,7 +53,7 @@ def perform(
     local_only: bool = False,
     since: str | None = None,
     target_version: str = NEWEST_RELEASE,
-    listen: str = _LISTEN,
+    listen: str | None = None,
     properties_file: Path | None = None,
     stop: threading.Event | None = None,
 ) -> CloneRunReport:
@@ -60,9 +64,7 @@ def perform(
     """
     if to is None:
         raise UsageError("no target is given", advice="give --to DIR")
-    endpoint = parse_endpoint(listen, "--listen", least_port=1)
-    if endpoint.port > _MOST_PORT:
-        raise UsageError(f"--listen {listen!r} leaves no port for the controller", advice="choose a lower port")
+    endpoint = DEFAULT_LISTEN if listen is None else parse_listen(listen)
     own = CloneOptions(
         topics=topics,
         partitions=options.partitions,
@@ -149,20 +151,7 @@ def perform(
     show_default=True,
     help="Use no feature level above those of this Kafka release.",
 )
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    default=_LISTEN,
-    show_default=True,
-    help="Let the broker listen here, and its controller on the next port.",
-)
-@click.option(
-    "--server-properties",
-    "properties_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the broker's file here too; FILE must not exist (default: only to DIR/server.properties).",
-)
+@properties_file_options
 def command(
     options: CommonOptions,
     to: Path | None,
@@ -179,7 +168,7 @@ def command(
     since: str | None,
     local_only: bool,
     target_version: str,
-    listen: str,
+    listen: str | None,
     properties_file: Path | None,
 ) -> None:
     """Clone LOG_DIR... into a directory that a stock Kafka broker starts on as a single node.

@@ -1,4 +1,4 @@
-"""`sediment adopt` on folders that lost their cluster: in place, with kept files, and never over a metadata log."""
+"""`sediment adopt` on folders that lost their cluster: in place, and with kept files."""
 
 from __future__ import annotations
 
@@ -53,13 +53,6 @@ def test_a_dry_run_and_a_run_that_may_not_ask_change_nothing(orphan: Path) -> No
     assert sediment("adopt", orphan, "--dry-run", "--json").status == 0
     assert sediment("adopt", orphan).status == 2
     assert tree(orphan) == before
-
-
-def test_a_directory_with_a_metadata_log_is_refused(tmp_path: Path) -> None:
-    log_dir = unpacked(tmp_path / "data")
-    before = tree(log_dir)
-    assert sediment("adopt", log_dir, "--yes").status == 2
-    assert tree(log_dir) == before
 
 
 def test_a_properties_file_is_never_overwritten(orphan: Path, tmp_path: Path) -> None:

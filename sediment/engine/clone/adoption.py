@@ -1,49 +1,76 @@
-"""Adopting a log directory in place: folders that lost their cluster become a node's own.
+"""Adopting a log directory in place: folders that lost their cluster become topics of a node.
 
     1. load       every partition, as a broker's start does, and repair it
     2. settle     producer snapshot at the log end, partition.metadata
     3. keep       a copy of each file beside the partitions that is replaced, as <name>.<run>.kept
-    4. write      checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
+    4. write      without a metadata log: checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
+                  with one: entries in the checkpoints, then records in the metadata log (`metadata_append`)
 
-Only a directory without a metadata log is adopted: a node begins its metadata log from bootstrap.checkpoint only if it
-has none.  Brokers ignore the kept copies.
+A start between two steps finds the folders as they are known to its node: before the last write of step 4, a broker
+sets them aside as `-stray`, without changing a record, as it would have before the adoption.  partition.metadata comes
+before the records of a topic: a broker that knows a topic sets its folder aside if that file is missing.
 
-Invariants: no properties file is overwritten.  meta.properties changes last, so that a run that broke off leaves the
-directory to the node that it belonged to, or to none.
+Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
+of a clean stop.  Brokers ignore the kept copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, StartFiles, checkpoint_files, start_files
 from sediment.engine.clone.log_end import change_end
-from sediment.engine.clone.partition_clone import PartitionClone, describe_log, keeping_producers, note_producers
+from sediment.engine.clone.partition_clone import (
+    PartitionClone,
+    describe_log,
+    keeping_producers,
+    note_producers,
+    note_producers_of_bare_copy,
+)
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.loading.log_loader import load_log
+from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
+from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
+from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition
+from sediment.segment_io.format.checkpoints import parse_offset_checkpoint
+from sediment.segment_io.format.names import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    METADATA_PARTITION,
+    PARTITION_METADATA_FILE,
+    TopicPartition,
+)
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_partition_metadata, write_partition_metadata
+from sediment.segment_io.partition.checkpoint_files import (
+    read_partition_metadata,
+    update_offset_checkpoint,
+    write_partition_metadata,
+)
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 KEPT_SUFFIX = ".kept"
 
 
-def check_adoptable(log_dir: Path, fs: Fs) -> None:
-    """Check that a node would begin its metadata log from `bootstrap.checkpoint`.
+def has_metadata_log(log_dir: Path, fs: Fs) -> bool:
+    """Return True if the directory holds a metadata log, so that a node would not read `bootstrap.checkpoint`."""
+    return fs.exists(log_dir / str(METADATA_PARTITION))
+
+
+# ----------------------------------------------------------------------------------------------------------- partitions
+def survey_partition(partition: ClonedPartition, config: LogConfig, fs: Fs, *, now_ms: int) -> PartitionClone:
+    """Return the partition as `adopt_partition` would leave it, without markers; change nothing.
 
     Raises:
-        UsageError: the directory has a metadata log.
+        CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
+        OSError: the disk failed.
     """
-    if fs.exists(log_dir / str(METADATA_PARTITION)):
-        raise UsageError(
-            f"the directory holds {METADATA_PARTITION}, so it has a cluster",
-            path=str(log_dir),
-            advice="clone it, or move that folder away if its cluster is lost",
-        )
+    (replica,) = partition.replicas
+    with overlay_of(replica.path) as overlay:
+        loaded, first = _load(partition.target, replica, overlay, keeping_producers(config), OverlayFs(), now_ms)
+    return describe_log(replica, loaded, repairs=first.repairs, damage=first.damage)
 
 
 def adopt_partition(
@@ -54,28 +81,71 @@ def adopt_partition(
     *,
     now_ms: int,
     ends_transactions: bool,
+    has_coordinator: bool = True,
 ) -> PartitionClone:
     """Bring a partition into the state of a clean stop, in place; the lock of its directory must be held.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
+        UsageError: a transaction is open, it has no coordinator, and `ends_transactions` is False.
         OSError: the disk failed.
     """
     (replica,) = partition.replicas
     name, directory, config = partition.target, replica.path, keeping_producers(config)
-    loaded = load_log(name, directory, config, replica.checkpoints, fs, now_ms=now_ms, verify_trusted=True)
-    clean = PartitionCheckpoints(log_start=loaded.log_start_offset, clean_shutdown=True)
-    repairs, damage = loaded.repairs, loaded.damage
-    note_producers(name, directory, loaded.log_start_offset, loaded.log_end_offset, fs)
+    loaded, first = _load(name, replica, directory, config, fs, now_ms)
+    found = describe_log(replica, loaded, repairs=first.repairs, damage=first.damage)
+    if not (has_coordinator or ends_transactions):
+        check_no_open_transaction(found)
     if ends_transactions:
+        clean = _clean(loaded)
         change_end(name, directory, config, clean, fs, now_ms=now_ms, ends_transactions=True)
-    loaded = load_log(name, directory, config, clean, fs, now_ms=now_ms)
-    note_producers(name, directory, loaded.log_start_offset, loaded.log_end_offset, fs)
+        loaded = load_log(name, directory, config, clean, fs, now_ms=now_ms)
+        note_producers(name, directory, loaded.log_start_offset, loaded.log_end_offset, fs)
     if read_partition_metadata(fs, directory / PARTITION_METADATA_FILE) is None:
         write_partition_metadata(fs, directory / PARTITION_METADATA_FILE, topic_id)
-    return describe_log(replica, loaded, repairs=repairs, damage=damage)
+    return describe_log(replica, loaded, repairs=first.repairs, damage=first.damage)
 
 
+def check_no_open_transaction(clone: PartitionClone) -> None:
+    """Check that no transaction is open: its coordinator is in another cluster, so it would never end.
+
+    Raises:
+        UsageError: one is open.
+    """
+    if clone.open_transactions:
+        first = min(each.first_offset for each in clone.open_transactions)
+        raise UsageError(
+            f"a transaction is open from offset {first} on, and its coordinator is not in this cluster",
+            advice="give --abort-open-transactions; otherwise readers of committed records would stop there",
+        )
+
+
+def _load(
+    name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
+) -> tuple[LoadedLog, LoadedLog]:
+    """Load and repair a log, and note its producers; return it as after a clean stop, and as it was loaded first."""
+    checkpoints = _checkpoints_of(replica)
+    note_producers_of_bare_copy(name, directory, checkpoints, fs)
+    first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)
+    note_producers(name, directory, first.log_start_offset, first.log_end_offset, fs)
+    return load_log(name, directory, config, _clean(first), fs, now_ms=now_ms), first
+
+
+def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
+    """Return the checkpoints with which a log is loaded.
+
+    A log that the recovery points do not list is a bare copy.  Without a clean stop of this directory's own broker, a
+    start would verify such a copy from its first batch, and cut good batches after a corrupt one.
+    """
+    found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
+    return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
+
+
+def _clean(loaded: LoadedLog) -> PartitionCheckpoints:
+    return PartitionCheckpoints(log_start=loaded.log_start_offset, clean_shutdown=True)
+
+
+# ------------------------------------------------------------------------------------------ files beside the partitions
 def write_start_files(
     log_dir: Path,
     clones: Mapping[TopicPartition, PartitionClone],
@@ -87,18 +157,45 @@ def write_start_files(
 ) -> tuple[str, ...]:
     """Write the files of the whole directory; return the names of the copies kept of those replaced.
 
-    The properties file is written only if there is none.
+    meta.properties changes last, so that a run that broke off leaves the directory to the node that it belonged to, or
+    to none.  The properties file is written only if there is none.
     """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):
-        path = log_dir / name
-        if fs.exists(path):
+        if fs.exists(log_dir / name):
             if name == SERVER_PROPERTIES_FILE:
                 continue
-            copy = log_dir / f"{name}.{run_id}{KEPT_SUFFIX}"
-            fs.write_new(copy, [fs.read_bytes(path)])
-            fs.sync_file(copy)
-            kept.append(copy.name)
-            fs.sync_directory(log_dir)
-        fs.replace_file(path, content, like=log_dir)
+            kept.append(_keep(log_dir, name, fs, run_id))
+        fs.replace_file(log_dir / name, content, like=log_dir)
     return tuple(kept)
+
+
+def add_to_checkpoints(
+    log_dir: Path, clones: Mapping[TopicPartition, PartitionClone], fs: Fs, *, run_id: str
+) -> tuple[str, ...]:
+    """Give the partitions entries in the checkpoint files that exist; return the names of the copies kept.
+
+    Old entries of these partitions are replaced or removed.  The log start checkpoint is made if one is needed.
+
+    Raises:
+        CorruptCheckpointError: a file is malformed; it is as it was.
+    """
+    kept = []
+    files = {CLEANER_FILE: b"0\n0\n", **dict(checkpoint_files(clones))}
+    for name, content in files.items():
+        entries = parse_offset_checkpoint(content)
+        if fs.exists(log_dir / name):
+            kept.append(_keep(log_dir, name, fs, run_id))
+        elif name != LOG_START_FILE:
+            continue
+        update_offset_checkpoint(fs, log_dir / name, entries, clones.keys() - entries.keys(), like=log_dir)
+    return tuple(kept)
+
+
+def _keep(log_dir: Path, name: str, fs: Fs, run_id: str) -> str:
+    """Copy a file durably under a name that brokers ignore; return the name."""
+    copy = log_dir / f"{name}.{run_id}{KEPT_SUFFIX}"
+    fs.write_new(copy, [fs.read_bytes(log_dir / name)])
+    fs.sync_file(copy)
+    fs.sync_directory(log_dir)
+    return copy.name

@@ -61,6 +61,24 @@ def cluster_records(
     yield producer_ids_record(node, next_producer_id)
 
 
+def added_topic_records(
+    topics: Iterable[ClonedTopic],
+    leader_epochs: Mapping[TopicPartition, int],
+    node: Node,
+    metadata: ClusterMetadata,
+    known_producer_ids: Iterable[int],
+) -> Iterator[bytes]:
+    """Yield the records that add topics to a cluster with `metadata`.
+
+    A ProducerIdsRecord is among them only if it raises the next id: a controller fails on one that does not.
+    """
+    for topic in topics:
+        yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
+    next_id = next_producer_id(metadata, known_producer_ids)
+    if next_id > metadata.next_producer_id:
+        yield producer_ids_record(node, next_id)
+
+
 def topic_records(
     topic: ClonedTopic, leader_epochs: Mapping[TopicPartition, int], node: Node, metadata_version: int
 ) -> Iterator[bytes]:

@@ -58,10 +58,11 @@ _MARKER_VERSION = 0
 _TRANSACTION_VERSION = 0  # of a marker with the producer's own epoch
 
 
-class _AtOnce:
+class AtOnce:
     """A scheduler that performs every task at once: no reader needs the files that a log removes."""
 
     def schedule_once(self, _name: str, task: Callable[[], None], *, delay_ms: int = 0) -> None:
+        """Run `task` now."""
         task()
 
 
@@ -95,7 +96,7 @@ def change_end(
         checkpoints,
         fs,
         clock=lambda: now_ms,
-        scheduler=_AtOnce(),
+        scheduler=AtOnce(),
         verify_transactions=False,
     ) as log:
         if until_ms is not None:

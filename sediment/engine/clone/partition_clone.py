@@ -54,6 +54,7 @@ from sediment.segment_io.fs import FileStamp, Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.checkpoint_files import write_partition_metadata
 from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
@@ -164,11 +165,13 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             shutil.rmtree(directory)
         copied = _copy(task, replica, folder, attempt, fs)
         stamps = {entry.name: fs.file_stamp(directory / entry.name) for entry in fs.scan(directory)}
+        checkpoints = _as_stopped(replica.checkpoints)
+        note_producers_of_bare_copy(task.partition.target, directory, checkpoints, fs)
         loaded = load_log(
             task.partition.target,
             directory,
             keeping_producers(task.config),
-            _as_stopped(replica.checkpoints),
+            checkpoints,
             fs,
             now_ms=task.now_ms,
             verify_trusted=task.link is LinkMode.COPY and not _is_known(task, copied),
@@ -293,6 +296,36 @@ def note_producers(
         return False
     fs.write_new(snapshot, [encode_snapshot(view.producers)])
     return True
+
+
+def note_producers_of_bare_copy(
+    partition: TopicPartition, directory: Path, checkpoints: PartitionCheckpoints, fs: Fs
+) -> None:
+    """Write the producer snapshot at the log end, durably, before a log without any snapshot is loaded.
+
+    After a clean stop, a load takes such a log for one without producers, and notes that for every later start.
+
+    Source: kafka-log 05 §6.
+    """
+    files = (parse_segment_file(entry.name) for entry in fs.scan(directory))
+    if not checkpoints.clean_shutdown or any(file and file.kind is SegmentFileKind.SNAPSHOT for file in files):
+        return
+    try:
+        view = open_view(
+            as_loaded(list_log(partition, directory, fs), fs),
+            checkpoints,
+            fs,
+            now_ms=0,
+            producer_id_expiration_ms=None,
+            on_corruption=_ignore_corruption,
+        )
+    except SedimentError:
+        return  # loading the log reports it
+    if view.producers:
+        snapshot = directory / segment_file_name(view.log_end_offset, SegmentFileKind.SNAPSHOT)
+        fs.write_new(snapshot, [encode_snapshot(view.producers)])
+        fs.sync_file(snapshot)
+        fs.sync_directory(directory)
 
 
 def _ignore_corruption(_error: SedimentError) -> None:

@@ -101,7 +101,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
     """Return the plan; `new_topic_id` makes an id for a topic of which none is known.
 
     Raises:
-        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name.
+        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name or id.
     """
     _check_globs(source, options)
     topics: dict[str, ClonedTopic] = {}
@@ -130,6 +130,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
     if not is_whole:
         # Its records name topics by ids, and share groups do not come along.
         topics.pop(SHARE_GROUP_STATE, None)
+    _check_ids(topics)
     _check_used(options, topics)
     return ClonePlan(topics, tuple(left_out), is_whole)
 
@@ -239,6 +240,17 @@ def _partition(topic: SourceTopic, number: int, name: str, options: CloneOptions
         until_offset=until_offset,
         until_ms=options.until_ms if until_offset is None else None,
     )
+
+
+def _check_ids(topics: Mapping[str, ClonedTopic]) -> None:
+    names: dict[str, str] = {}
+    for topic in topics.values():
+        other = names.setdefault(topic.topic_id, topic.name)
+        if other != topic.name:
+            raise UsageError(
+                f"topics {other} and {topic.name} have the same topic id {topic.topic_id}",
+                advice="one is a copy of the other; remove partition.metadata from its folders to give it a new id",
+            )
 
 
 def _check_used(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:

@@ -61,10 +61,13 @@ class Source:
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
 
-def open_source(paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = None) -> Source:
+def open_source(
+    paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = None, is_locked_here: bool = False
+) -> Source:
     """Return the topics in log directories, which may be those of several brokers of one cluster.
 
-    `metadata_dir` is another log directory with the metadata log of the cluster.
+    `metadata_dir` is another log directory with the metadata log of the cluster.  `is_locked_here`: the caller holds
+    the locks of the directories.
 
     Raises:
         DirectoryInUseError: a process holds the lock of a directory.
@@ -75,7 +78,7 @@ def open_source(paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = No
         OwnershipError: a lock file cannot be read.
     """
     directories = tuple(
-        open_cluster_directory(path, fs, advice_if_in_use=_IN_USE, on_unreadable=_warn)
+        open_cluster_directory(path, fs, advice_if_in_use=None if is_locked_here else _IN_USE, on_unreadable=_warn)
         for path in dict.fromkeys(path.absolute() for path in paths)
     )
     meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)

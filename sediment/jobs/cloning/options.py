@@ -1,13 +1,55 @@
-"""Options of `clone`, from text to values."""
+"""Options of `clone`, some of them shared with `adopt`: from text to values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
 
 from sediment.engine.clone.options import Part
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.format.names import TopicPartition, parse_partition_directory
+from sediment.server.network.endpoints import Endpoint, parse_endpoint
+
+DEFAULT_LISTEN = Endpoint("127.0.0.1", 9092)
+
+_MOST_PORT = 65534  # the controller has the next one
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def properties_file_options(command: _Command) -> _Command:
+    """Add the options about the generated `server.properties`: `--listen` and `--server-properties`."""
+    for option in (
+        click.option(
+            "--server-properties",
+            "properties_file",
+            metavar="FILE",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write the broker's file here too; FILE must not exist (default: only to DIR/server.properties).",
+        ),
+        click.option(
+            "--listen",
+            metavar="HOST:PORT",
+            help=f"Let the broker listen here, and its controller on the next port (default: {DEFAULT_LISTEN}).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def parse_listen(text: str) -> Endpoint:
+    """Return the address of the broker, `HOST:PORT`.
+
+    Raises:
+        UsageError: it is malformed, or leaves no port for the controller.
+    """
+    endpoint = parse_endpoint(text, "--listen", least_port=1)
+    if endpoint.port > _MOST_PORT:
+        raise UsageError(f"--listen {text!r} leaves no port for the controller", advice="choose a lower port")
+    return endpoint
 
 
 def parse_parts(text: str) -> frozenset[Part]:

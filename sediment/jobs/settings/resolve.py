@@ -30,6 +30,7 @@ from sediment.engine.config_keys import (
     BROKER_KEYS,
     INTERNAL_TOPIC_CONFIGS,
     KRAFT_FILE_MARKS,
+    QUORUM_KEYS,
     REMOVED_KEYS,
     TOPIC_KEYS,
     BrokerName,
@@ -102,6 +103,9 @@ class Settings:
     node_id: int | None = None
     """The KRaft node id in the `--config` file; None if the file has none."""
 
+    quorum: Mapping[str, str] = field(default_factory=dict)
+    """The keys in the `--config` file that say which part its node has in the KRaft quorum."""
+
     broker_defaults: bool = False
     """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
 
@@ -137,13 +141,14 @@ class Settings:
 
         Source: kafka-log 06.
         """
-        file = _read_file(config_file) if config_file is not None else _ConfigFile({}, frozenset(), None)
+        file = _read_file(config_file) if config_file is not None else _ConfigFile({}, frozenset(), None, {})
         for_all, for_topics = _read_sets(sets)
         given = cls(
             file.values,
             is_broker_file=bool(file.marks),
             is_kraft_file=not KRAFT_FILE_MARKS.isdisjoint(file.marks),
             node_id=file.node_id,
+            quorum=file.quorum,
             broker_defaults=broker_defaults,
             metadata_dir=metadata_dir,
             sets=for_all,
@@ -405,6 +410,7 @@ class _ConfigFile:
     values: dict[str, str]
     marks: frozenset[str]
     node_id: int | None
+    quorum: dict[str, str]
 
 
 def _read_file(path: Path) -> _ConfigFile:
@@ -432,7 +438,8 @@ def _read_file(path: Path) -> _ConfigFile:
     except SettingsError as error:
         raise SettingsError(error.what, path=str(path), advice=error.advice) from None
     node_id = found.get("node.id", "").strip()
-    return _ConfigFile(known, marks, int(node_id) if _WHOLE_NUMBER.fullmatch(node_id) else None)
+    quorum = {name: found[name] for name in QUORUM_KEYS & found.keys()}
+    return _ConfigFile(known, marks, int(node_id) if _WHOLE_NUMBER.fullmatch(node_id) else None, quorum)
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

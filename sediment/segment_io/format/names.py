@@ -25,6 +25,7 @@ CLEANER_FILE = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE = "partition.metadata"
+QUORUM_STATE_FILE = "quorum-state"
 RUN_TOKEN_FILE = ".sediment-run"
 UNCLEANABLE_FILE = ".sediment-uncleanable"
 

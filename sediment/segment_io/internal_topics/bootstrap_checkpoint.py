@@ -12,17 +12,16 @@ Source: Kafka 4.2.0, BootstrapDirectory, BatchFileReader and ActivationRecordsGe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.layout import CONTROL_KEY_STRUCT, CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
+from sediment.segment_io.internal_topics.metadata_batches import data_batches
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.message import Message
 
 _LEADER_EPOCH = 0
 _VERSION = 0  # of keys and values of control records
-_MOST_RECORDS = 1000  # of a batch
-_MOST_BYTES = 1 << 20
 
 
 def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> bytes:
@@ -30,26 +29,12 @@ def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> byte
     header = m.SnapshotHeaderRecord(version=_VERSION, last_contained_log_timestamp=now_ms)
     parts = [_control_batch(CONTROL_SNAPSHOT_HEADER, header, 0, now_ms)]
     offset = 1
-    for some in _groups(values):
-        records = [NewRecord(now_ms, None, value) for value in some]
-        parts.append(build_batch(records, BatchHead(base_offset=offset, leader_epoch=_LEADER_EPOCH)))
-        offset += len(records)
+    parts += data_batches(values, base_offset=offset, leader_epoch=_LEADER_EPOCH, now_ms=now_ms)
     footer = m.SnapshotFooterRecord(version=_VERSION)
-    parts.append(_control_batch(CONTROL_SNAPSHOT_FOOTER, footer, offset, now_ms))
+    parts.append(_control_batch(CONTROL_SNAPSHOT_FOOTER, footer, offset + len(values), now_ms))
     return b"".join(parts)
 
 
 def _control_batch(kind: int, message: Message, offset: int, now_ms: int) -> bytes:
     record = NewRecord(now_ms, CONTROL_KEY_STRUCT.pack(_VERSION, kind), message.to_bytes(_VERSION))
     return build_batch([record], BatchHead(base_offset=offset, leader_epoch=_LEADER_EPOCH, is_control=True))
-
-
-def _groups(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    start = size_bytes = 0
-    for index, value in enumerate(values):
-        if index > start and (index - start == _MOST_RECORDS or size_bytes + len(value) > _MOST_BYTES):
-            yield values[start:index]
-            start, size_bytes = index, 0
-        size_bytes += len(value)
-    if values[start:]:
-        yield values[start:]

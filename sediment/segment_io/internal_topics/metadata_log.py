@@ -31,12 +31,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sediment.segment_io.compiled.status import BAD_CRC
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.layout import (
     CONTROL_BIT,
+    CONTROL_KEY_STRUCT,
+    CONTROL_KRAFT_VERSION,
+    CONTROL_KRAFT_VOTERS,
     CONTROL_SNAPSHOT_FOOTER,
     INT64_MAX,
     INT64_MIN,
@@ -55,7 +59,7 @@ from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol import messages as m
-from sediment.segment_io.segment.columns import WANT_VALUE, BadBatchError, RecordColumns, check_batches
+from sediment.segment_io.segment.columns import WANT_KEY, WANT_VALUE, BadBatchError, RecordColumns, check_batches
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error
 from sediment.segment_io.segment.recovery_scan import find_batches_after
 
@@ -79,6 +83,7 @@ _APPLIED = _TRANSACTION_STEPS | {
     "RemoveAccessControlEntryRecord",
     "ClientQuotaRecord",
 }
+_QUORUM_TYPES = frozenset({CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS})
 _ATTEMPTS = 5
 _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
@@ -94,7 +99,9 @@ class ClusterMetadata:
     configs of all brokers are under ALL_BROKERS.  `replicas` are the node ids of each partition by topic and number,
     `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
     `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` are records by their
-    ids, `quotas` records by (entity, key), where an entity is (type, name) pairs.
+    ids, `quotas` records by (entity, key), where an entity is (type, name) pairs.  `quorum_records` are the values of
+    the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction`: the log ends
+    inside a metadata transaction.
     """
 
     topic_ids: Mapping[str, str]
@@ -107,6 +114,8 @@ class ClusterMetadata:
     next_producer_id: int = 0
     acls: Mapping[uuid.UUID, Any] = field(default_factory=dict)
     quotas: Mapping[tuple[QuotaEntity, str], Any] = field(default_factory=dict)
+    quorum_records: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    has_open_transaction: bool = False
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -297,24 +306,34 @@ class _VerifiedScan:
 
     def _apply_records(self, span: BatchSpan, state: _State, first_offset: int) -> None:
         is_control = span.rows["attributes"] & CONTROL_BIT != 0
+        for offset, _, value in self._records(span, first_offset, left_out=is_control):
+            try:
+                record = decode_metadata_record(value, _APPLIED)
+                if record is not None:
+                    state.apply(record)
+            except SedimentError as error:
+                error.path, error.offset = str(self._path), offset
+                raise
+        if is_control.any():
+            for _, key, value in self._records(span, first_offset, left_out=~is_control):
+                state.apply_control(key, value)
+
+    def _records(
+        self, span: BatchSpan, first_offset: int, *, left_out: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Yield offset, key and value of each record at or above `first_offset`, but none of the batches left out."""
         bounds = np.array([first_offset, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
-        gathered = RecordColumns(WANT_VALUE)
+        gathered = RecordColumns(WANT_KEY | WANT_VALUE)
         done = 0
         while done < len(span.rows):
             try:
-                done = gathered.add(span, done, is_control, bounds)
+                done = gathered.add(span, done, left_out, bounds)
             except BadBatchError as bad:
                 bad.error.path, bad.error.offset = str(self._path), int(span.rows["base_offset"][bad.index])
                 raise bad.error from bad
             table = gathered.take()
-            for offset, value in zip(table.offsets().tolist(), table.values().to_pylist(), strict=True):
-                try:
-                    record = decode_metadata_record(value, _APPLIED)
-                    if record is not None:
-                        state.apply(record)
-                except SedimentError as error:
-                    error.path, error.offset = str(self._path), offset
-                    raise
+            columns = table.offsets().tolist(), table.keys().to_pylist(), table.values().to_pylist()
+            yield from zip(*columns, strict=True)
 
 
 class _State:
@@ -331,6 +350,7 @@ class _State:
         self._acls: dict[uuid.UUID, Any] = {}
         self._quotas: dict[tuple[QuotaEntity, str], Any] = {}
         self._waiting: list[Any] | None = None
+        self._quorum_records: dict[int, bytes] = {}
 
     def apply(self, record: Any) -> None:
         """Apply one record, or keep it for the end of its transaction.
@@ -354,6 +374,13 @@ class _State:
             for change in waited:
                 self._change(change)
 
+    def apply_control(self, key: bytes | None, value: bytes | None) -> None:
+        """Keep the value of a control record about the quorum."""
+        if key is not None and value is not None and len(key) >= CONTROL_KEY_STRUCT.size:
+            _, kind = CONTROL_KEY_STRUCT.unpack_from(key)
+            if kind in _QUORUM_TYPES:
+                self._quorum_records[kind] = value
+
     def metadata(self, end_offset: int) -> ClusterMetadata:
         """Return the metadata without the changes of an open transaction."""
         return ClusterMetadata(
@@ -367,6 +394,8 @@ class _State:
             next_producer_id=self._next_producer_id,
             acls=self._acls,
             quotas=self._quotas,
+            quorum_records=self._quorum_records,
+            has_open_transaction=self._waiting is not None,
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:

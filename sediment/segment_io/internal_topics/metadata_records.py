@@ -12,6 +12,7 @@ Invariant: a record that cannot be decoded completely is an error, because its c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from enum import IntEnum
 from functools import cache
@@ -19,11 +20,13 @@ from typing import Any
 
 from sediment.segment_io.errors import CorruptBatchError, ProtocolError, UnsupportedDataError
 from sediment.segment_io.protocol import messages
+from sediment.segment_io.protocol.json_converter import to_json
 from sediment.segment_io.protocol.schema import message_lines
 
 FRAME_VERSION = 1
 
 _COMPONENT = "metadata"
+_INSIDE_NAME = re.compile(r"(?<!^)(?=[A-Z])")
 _FRAME_BYTES = 3  # frame with three numbers of one byte each
 
 
@@ -67,6 +70,19 @@ def encode_metadata_record(record: Any, version: int) -> bytes:
         ProtocolError: the version lacks a field that is set.
     """
     return bytes((FRAME_VERSION, record.API_KEY, version)) + bytes(record.to_bytes(version))
+
+
+def metadata_record_json(value: bytes) -> dict[str, Any]:
+    """Return a record as `kafka-dump-log.sh --cluster-metadata-decoder` prints it.
+
+    Raises:
+        UnsupportedDataError, CorruptBatchError: as `decode_metadata_record`.
+    """
+    record = decode_metadata_record(value)
+    if record is None:
+        raise UnsupportedDataError(f"metadata record type {value[1]} is unknown")
+    kind = _INSIDE_NAME.sub("_", type(record).__name__).upper()
+    return {"type": kind, "version": value[2], "data": to_json(record, value[2])}
 
 
 @cache

@@ -33,7 +33,7 @@ def source_topic(
 def source(*topics: SourceTopic, known: bool = True) -> Source:
     metadata = None
     if known:
-        metadata = ClusterMetadata({topic.name: ID for topic in topics}, {}, {}, 1)
+        metadata = ClusterMetadata({topic.name: topic.topic_id or ID for topic in topics}, {}, {}, 1)
     return Source((), None, metadata, {topic.name: topic for topic in topics})
 
 
@@ -42,8 +42,8 @@ def plan(given: Source, **options: object) -> ClonePlan:
 
 
 ORDERS = source_topic("orders", 2, 2, {"retention.ms": "5"})
-PRICES = source_topic("prices", 1, 1, {})
-OFFSETS = source_topic("__consumer_offsets", 3, 3, {"cleanup.policy": "compact"})
+PRICES = source_topic("prices", 1, 1, {}, topic_id="C" * 21 + "Q")
+OFFSETS = source_topic("__consumer_offsets", 3, 3, {"cleanup.policy": "compact"}, topic_id="D" * 21 + "Q")
 
 
 def names(found: ClonePlan) -> list[str]:
@@ -62,6 +62,12 @@ def test_a_selection_takes_its_topics_and_those_of_the_coordinators() -> None:
     assert found.topics.keys() == {"prices", "__consumer_offsets"}
     assert not found.is_whole
     assert plan(source(ORDERS, OFFSETS), parts=frozenset({Part.CONFIGS})).topics.keys() == {"orders"}
+
+
+def test_two_topics_of_one_id_are_refused() -> None:
+    copied = source_topic("orders_copy", 1, 1, {})
+    with pytest.raises(UsageError, match="topics orders and orders_copy have the same topic id"):
+        plan(source(ORDERS, copied, known=False))
 
 
 def test_a_topic_keeps_its_number_of_partitions() -> None:

@@ -1,0 +1,86 @@
+"""Folders in the log directory of a stopped node that its cluster does not know; a broker would rename them `-stray`.
+
+    folder                                                        is
+    the metadata has its topic id and partition on this node      known: it stays as it is
+    the metadata has neither the name nor the id of its topic     foreign: it can become a topic of the cluster
+    anything else                                                 a clash
+
+Source: Kafka 4.2.0, LogManager.isStrayReplica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sediment.engine.clone.cluster_records import Node
+from sediment.engine.clone.source import Source, SourceTopic
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import INTERNAL_TOPICS, PARTITION_METADATA_FILE, TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
+
+_MOVE = "move the folder out of the log directory; to use its records, clone it with --rename"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Partitions that the cluster knows, and the topics of the others by name."""
+
+    known: tuple[TopicPartition, ...]
+    foreign: Mapping[str, SourceTopic]
+
+
+def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) -> Folders:
+    """Return the folders of the source, which is one directory of `node`.
+
+    Raises:
+        UsageError: a folder clashes with a topic of the cluster.
+        CorruptCheckpointError: a partition.metadata is malformed.
+    """
+    (directory,) = source.directories
+    names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
+    known = []
+    foreign = set()
+    for partition in directory.partitions:
+        topic_id = read_partition_metadata(fs, directory.path / str(partition) / PARTITION_METADATA_FILE)
+        if partition.topic not in metadata.topic_ids and topic_id not in names:
+            foreign.add(partition.topic)
+            continue
+        clash = _clash(partition, topic_id, metadata, names, node)
+        if clash is not None:
+            raise UsageError(clash, partition=str(partition), path=str(directory.path), advice=_MOVE)
+        known.append(partition)
+    internal = sorted(foreign & INTERNAL_TOPICS)
+    if internal:
+        raise UsageError(
+            f"the folders of {internal[0]} are of another cluster's coordinators, and this cluster has no such topic",
+            path=str(directory.path),
+            advice="move them out of the log directory; to keep groups and transactions, clone all the folders",
+        )
+    return Folders(tuple(known), {name: source.topics[name] for name in sorted(foreign)})
+
+
+def _clash(
+    partition: TopicPartition,
+    topic_id: str | None,
+    metadata: ClusterMetadata,
+    names: Mapping[str, str],
+    node: Node,
+) -> str | None:
+    """Return why a folder with the name or the topic id of a known topic is not a partition of that topic here."""
+    wanted = metadata.topic_ids.get(partition.topic)
+    if wanted is None:
+        return f"the cluster knows topic id {topic_id} as {names[topic_id or '']}, not as {partition.topic}"
+    if topic_id is None:
+        return f"the cluster has a topic {partition.topic}, and this folder has no partition.metadata"
+    if topic_id != wanted:
+        return f"the cluster has another topic {partition.topic}, with id {wanted}; this folder has id {topic_id}"
+    replicas = metadata.replicas.get(partition.topic, {})
+    nodes = replicas.get(partition.partition)
+    if nodes is None:
+        return f"topic {partition.topic} has {len(replicas)} partitions in the cluster, and this is not one of them"
+    if node.node_id not in nodes:
+        return f"the cluster has this partition on nodes {', '.join(map(str, nodes))}, not on node {node.node_id}"
+    return None

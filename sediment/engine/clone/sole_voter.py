@@ -1,0 +1,166 @@
+"""The rule that decides if records may be appended to the metadata log of a stopped node: it is the sole voter.
+
+    source                                     states
+    meta.properties                            node, cluster and id of the directory
+    process.roles                              the node is a controller and a broker
+    controller.quorum.voters                   voters of a static quorum
+    quorum-state                               voters of a static quorum
+    KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
+
+Every source that is there has to name this node and no other, and at least one has to name the voters.  With a second
+voter, the record could be lost: that voter does not have it, and may win the next election.
+
+Everything here is pure.
+
+Source: Kafka 4.2.0, QuorumConfig, KRaftControlRecordStateMachine; KIP-853.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sediment.engine.clone.cluster_records import Node
+from sediment.segment_io.errors import ProtocolError, UnsupportedDataError, UsageError
+from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid
+from sediment.segment_io.format.layout import CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS
+from sediment.segment_io.format.names import METADATA_PARTITION
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.internal_topics.quorum_state import QuorumState
+from sediment.segment_io.protocol import messages as m
+
+_CLONE = "clone the folders into a directory of their own"
+_CONTROLLER = "controller"
+_BROKER = "broker"
+_RECORD_VERSION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSources:
+    """Sources about the quorum of a node; None for an absent file.
+
+    `properties` are the `QUORUM_KEYS` in the broker's own file.  `has_broker_files` is True if a broker has used the
+    directory.
+    """
+
+    meta: MetaProperties | None
+    metadata: ClusterMetadata
+    state: QuorumState | None
+    properties: Mapping[str, str] | None
+    has_broker_files: bool
+
+
+def sole_voter(sources: QuorumSources) -> Node:
+    """Return the node that owns the directory, which is a broker and the sole voter of its quorum.
+
+    Raises:
+        UsageError: it is not, or no source says so.
+        UnsupportedDataError: the records about the quorum are of a newer Kafka.
+    """
+    node = _node(sources.meta)
+    _check_roles(node, sources)
+    known = list(_voters(node, sources))
+    for where, voters in known:
+        if voters != {node.node_id}:
+            raise UsageError(
+                f"node {node.node_id} is not the sole voter of its quorum: {where} lists {_listed(voters)}",
+                advice=f"the other voters would not have what is appended here; {_CLONE}",
+            )
+    if not known:
+        raise UsageError(
+            f"no file says which nodes vote with node {node.node_id}", advice="give the node's own file with --config"
+        )
+    return node
+
+
+def _node(meta: MetaProperties | None) -> Node:
+    if meta is None or meta.node_id is None or meta.cluster_id is None or meta.directory_id is None:
+        raise UsageError(
+            f"the directory holds {METADATA_PARTITION}, and its meta.properties does not name a node, a cluster and a "
+            "directory.id",
+            advice="restore meta.properties and start the node once, or move the metadata log away if its cluster is "
+            "lost",
+        )
+    return Node(meta.node_id, meta.cluster_id, meta.directory_id)
+
+
+def _check_roles(node: Node, sources: QuorumSources) -> None:
+    properties = sources.properties or {}
+    file_node = properties.get("node.id", "").strip()
+    if file_node and file_node != str(node.node_id):
+        raise UsageError(
+            f"the broker's file is of node {file_node}, and this is a directory of node {node.node_id}",
+            advice=f"give the file of node {node.node_id} with --config",
+        )
+    roles = {role.strip() for role in properties.get("process.roles", "").split(",") if role.strip()}
+    if not roles:
+        if not sources.has_broker_files:
+            raise UsageError(
+                f"no broker has written checkpoints here, so node {node.node_id} may be only a controller",
+                advice="give the node's own file with --config",
+            )
+        return
+    for role, why in (
+        (_CONTROLLER, f"its {METADATA_PARTITION} is a copy of a controller's"),
+        (_BROKER, "it serves no partitions"),
+    ):
+        if role not in roles:
+            raise UsageError(
+                f"node {node.node_id} lacks the {role} role (process.roles={','.join(sorted(roles))}), so {why}",
+                advice=_CLONE,
+            )
+
+
+def _voters(node: Node, sources: QuorumSources) -> Iterator[tuple[str, frozenset[int]]]:
+    """Yield each source that names voters, and their node ids."""
+    if sources.state is not None and sources.state.voters is not None:
+        yield "quorum-state", sources.state.voters
+    stated = (sources.properties or {}).get("controller.quorum.voters", "").strip()
+    if stated:
+        yield "controller.quorum.voters", _parsed(stated)
+    records = sources.metadata.quorum_records
+    if not _is_dynamic(records):
+        return
+    if CONTROL_KRAFT_VOTERS not in records:
+        raise UsageError("the quorum is dynamic, and the metadata log has no VotersRecord", advice=_CLONE)
+    voters = _decoded(m.VotersRecord, records[CONTROL_KRAFT_VOTERS]).voters
+    for voter in voters:
+        directory_id = format_uuid(voter.voter_directory_id.bytes)
+        if voter.voter_id == node.node_id and directory_id != node.directory_id:
+            raise UsageError(
+                f"the voter is another directory of node {node.node_id}: the metadata log names {directory_id}, and "
+                f"meta.properties {node.directory_id}",
+                advice=f"adopt the directory that votes, or {_CLONE}",
+            )
+    yield "the metadata log", frozenset(voter.voter_id for voter in voters)
+
+
+def _is_dynamic(records: Mapping[int, bytes]) -> bool:
+    value = records.get(CONTROL_KRAFT_VERSION)
+    return value is not None and bool(_decoded(m.KRaftVersionRecord, value).k_raft_version > 0)
+
+
+def _decoded(record: Any, value: bytes) -> Any:
+    try:
+        return record.decode(value, _RECORD_VERSION)
+    except ProtocolError as error:
+        raise UnsupportedDataError(
+            f"a {record.__name__} of the metadata log cannot be read: {error.what}", advice=_CLONE
+        ) from error
+
+
+def _parsed(text: str) -> frozenset[int]:
+    """Return the node ids of `1@host:port,2@host:port`.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    ids = [voter.partition("@")[0].strip() for voter in text.split(",")]
+    if not all(each.isascii() and each.isdigit() for each in ids):
+        raise UsageError("controller.quorum.voters is malformed", advice="give the node's own file with --config")
+    return frozenset(map(int, ids))
+
+
+def _listed(voters: frozenset[int]) -> str:
+    return f"nodes {', '.join(map(str, sorted(voters)))}" if voters else "none"

@@ -1,0 +1,229 @@
+"""The node that is to own an adopted directory.
+
+    NewNode       the directory has no metadata log: a node begins its log with bootstrap.checkpoint
+    StoppedNode   the directory has one: its node is stopped, and the sole voter of its quorum
+
+Both plan before the first change, make the metadata records, and write the files beside the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from sediment.engine.clone.adoption import KEPT_SUFFIX, add_to_checkpoints, write_start_files
+from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, StartFiles
+from sediment.engine.clone.cluster_records import Node, added_topic_records, cluster_records, next_producer_id
+from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
+from sediment.engine.clone.foreign_topics import folders_of
+from sediment.engine.clone.metadata_append import (
+    append_records,
+    check_appended,
+    check_fits,
+    check_started,
+    keep_metadata_log,
+)
+from sediment.engine.clone.options import DEFAULT_NODE_ID, CloneOptions
+from sediment.engine.clone.partition_clone import PartitionClone
+from sediment.engine.clone.plan import ClonedTopic, ClonePlan, plan_clone
+from sediment.engine.clone.server_properties import server_properties
+from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
+from sediment.engine.clone.source import Source
+from sediment.engine.config_keys import QUORUM_KEYS
+from sediment.jobs.adopting.options import AdoptOptions
+from sediment.jobs.cloning.options import DEFAULT_LISTEN
+from sediment.jobs.cloning.run import new_kafka_id
+from sediment.jobs.settings.properties_file import read_properties
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import (
+    INTERNAL_TOPICS,
+    METADATA_PARTITION,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
+
+Clones = Mapping[TopicPartition, PartitionClone]
+
+
+class OwningNode(Protocol):
+    """The node that is to own the directory, and the change of its metadata.
+
+    `known` are the partitions that the node has already.  `has_coordinator` is False if open transactions of the
+    planned partitions cannot have their coordinator on the node.  `server_properties` is the file that starts it.
+    """
+
+    @property
+    def node(self) -> Node:
+        """Its ids."""
+        ...
+
+    @property
+    def plan(self) -> ClonePlan:
+        """The topics to adopt."""
+        ...
+
+    @property
+    def known(self) -> Sequence[TopicPartition]:
+        """Partitions that stay as they are."""
+        ...
+
+    @property
+    def has_coordinator(self) -> bool:
+        """True if coordinators of the partitions' transactions can be among the planned topics."""
+        ...
+
+    @property
+    def server_properties(self) -> Path | None:
+        """The properties file that starts the node; None if it is not in the directory."""
+        ...
+
+    def records(self, clones: Clones) -> list[bytes]:
+        """Return the metadata records of the partitions."""
+        ...
+
+    def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
+        """Write the files beside the partitions; return the names of the copies kept."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------------ new nodes
+class NewNode:
+    """A node without a metadata log."""
+
+    known: Sequence[TopicPartition] = ()
+    has_coordinator = True
+
+    def __init__(self, log_dir: Path, source: Source, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
+        self._log_dir = log_dir
+        self._own = own
+        self._settings = settings
+        self._fs = fs
+        self.plan = plan_clone(source, CloneOptions(), new_kafka_id)
+        self.node = _new_node(source, own)
+        self.server_properties: Path | None = own.properties_file or log_dir / SERVER_PROPERTIES_FILE
+
+    def records(self, clones: Clones) -> list[bytes]:
+        """Return the records of `bootstrap.checkpoint`."""
+        features = clone_features(None, NEWEST_RELEASE)
+        topics = _with_sets(self.plan, self._settings)
+        first_id = next_producer_id(None, _producer_ids(clones))
+        return list(cluster_records(topics, _leader_epochs(clones), self.node, features, {}, first_id))
+
+    def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
+        """Write the files with which a broker starts on the directory."""
+        topics = self.plan.topics.values()
+        counts = {topic.name: topic.partition_count for topic in topics if topic.name in INTERNAL_TOPICS}
+        listen = self._own.listen or DEFAULT_LISTEN
+        properties = server_properties(
+            self._log_dir, self.node, host=listen.host, port=listen.port, partition_counts=counts, is_held=True
+        )
+        if self._own.properties_file is not None:
+            self._fs.write_new(self._own.properties_file, [properties.encode()])
+            self._fs.sync_file(self._own.properties_file)
+        start = StartFiles(self.node, records, properties)
+        return write_start_files(self._log_dir, clones, start, self._fs, run_id=run_id, now_ms=now_ms)
+
+
+def _new_node(source: Source, own: AdoptOptions) -> Node:
+    """Return the node by the options, else the one that owns the directory already."""
+    meta = source.meta
+    node_id = own.node_id
+    if node_id is None:
+        node_id = DEFAULT_NODE_ID if meta is None or meta.node_id is None else meta.node_id
+    cluster_id = own.cluster_id or (meta and meta.cluster_id) or new_kafka_id()
+    return Node(node_id, cluster_id, (meta and meta.directory_id) or new_kafka_id())
+
+
+# -------------------------------------------------------------------------------------------------------- stopped nodes
+class StoppedNode:
+    """The stopped node that owns the directory; folders that its cluster does not know become topics of it."""
+
+    has_coordinator = False
+
+    def __init__(self, log_dir: Path, source: Source, own: AdoptOptions, settings: Settings, fs: Fs) -> None:
+        self._log_dir = log_dir
+        self._settings = settings
+        self._fs = fs
+        self._metadata = check_started(log_dir, source.metadata, fs)
+        own_file = log_dir / SERVER_PROPERTIES_FILE
+        self.server_properties = own_file if fs.exists(own_file) else None
+        self.node = sole_voter(
+            QuorumSources(
+                meta=source.meta,
+                metadata=self._metadata,
+                state=read_quorum_state(log_dir / str(METADATA_PARTITION), fs),
+                properties=settings.quorum or self._quorum_of_own_file(),
+                has_broker_files=fs.exists(log_dir / RECOVERY_POINT_FILE),
+            )
+        )
+        _check_own(own, self.node)
+        folders = folders_of(source, self._metadata, self.node, fs)
+        self.known = folders.known
+        self.plan = plan_clone(replace(source, metadata=None, topics=folders.foreign), CloneOptions(), new_kafka_id)
+
+    def _quorum_of_own_file(self) -> Mapping[str, str] | None:
+        if self.server_properties is None:
+            return None
+        found = read_properties(self.server_properties)
+        return {key: found[key] for key in QUORUM_KEYS & found.keys()}
+
+    def records(self, clones: Clones) -> list[bytes]:
+        """Return the records to append to the metadata log."""
+        if not clones:
+            return []
+        topics = _with_sets(self.plan, self._settings)
+        ids = _producer_ids(clones)
+        found = list(added_topic_records(topics, _leader_epochs(clones), self.node, self._metadata, ids))
+        check_fits(found, self._metadata)
+        return found
+
+    def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
+        """Append the records to the metadata log, after a copy of it was kept."""
+        if not records:
+            return ()
+        kept_log = f"{METADATA_PARTITION}.{run_id}{KEPT_SUFFIX}.tar"
+        keep_metadata_log(self._log_dir, kept_log, self._fs)
+        kept = add_to_checkpoints(self._log_dir, clones, self._fs, run_id=run_id)
+        append_records(self._log_dir, records, self._metadata, self._fs, now_ms=now_ms)
+        check_appended(self._log_dir, {topic.topic_id for topic in self.plan.topics.values()}, self._fs)
+        return (kept_log, *kept)
+
+
+def _check_own(own: AdoptOptions, node: Node) -> None:
+    """Check that no option asks for another node or for files that the node has already."""
+    for option, given, ours in (
+        ("--node-id", own.node_id, node.node_id),
+        ("--cluster-id", own.cluster_id, node.cluster_id),
+    ):
+        if given not in (None, ours):
+            raise UsageError(
+                f"{option} {given} is not possible: the directory has a metadata log, and belongs to node "
+                f"{node.node_id} of cluster {node.cluster_id}",
+                advice="leave it out",
+            )
+    for option, value in (("--listen", own.listen), ("--server-properties", own.properties_file)):
+        if value is not None:
+            raise UsageError(
+                f"{option} is not possible: the directory has a metadata log, so its node has a properties file",
+                advice="leave it out",
+            )
+
+
+# -------------------------------------------------------------------------------------------------------------- topics
+def _with_sets(plan: ClonePlan, settings: Settings) -> list[ClonedTopic]:
+    """Return the topics with the configs that `--set TOPIC:KEY=VALUE` gives them."""
+    sets = settings.topic_sets
+    return [replace(topic, configs={**topic.configs, **sets.get(topic.name, {})}) for topic in plan.topics.values()]
+
+
+def _leader_epochs(clones: Clones) -> dict[TopicPartition, int]:
+    return {partition: clone.leader_epoch for partition, clone in clones.items()}
+
+
+def _producer_ids(clones: Clones) -> set[int]:
+    return {producer_id for clone in clones.values() for producer_id in clone.producer_ids}

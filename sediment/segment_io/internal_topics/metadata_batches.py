@@ -1,0 +1,68 @@
+"""Batches of metadata records: without keys, all records of a batch with one timestamp, uncompressed.
+
+A controller applies a batch as a whole.  Records that need several batches are one change only inside a transaction:
+
+    BeginTransactionRecord | records, in several batches | EndTransactionRecord
+
+A node that finds a transaction without its end aborts it when it becomes the active controller.
+
+Source: Kafka 4.2.0, RecordsIterator and MetadataBatchLoader; KIP-868.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.protocol import messages as m
+
+_MOST_RECORDS = 1000  # of a batch
+_MOST_BYTES = 1 << 20
+_VERSION = 0  # of the records of a transaction
+
+
+def data_batches(values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
+    """Yield batches with the records `values`, as `encode_metadata_record` returns them, from `base_offset` on."""
+    for some in _groups(values):
+        yield _batch(some, base_offset, leader_epoch, now_ms)
+        base_offset += len(some)
+
+
+def needs_transaction(values: Sequence[bytes]) -> bool:
+    """Return True if the records do not fit into one batch."""
+    return len(list(_groups(values))) > 1
+
+
+def transaction_batches(
+    values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int, name: str
+) -> Iterator[bytes]:
+    """Yield batches with a metadata transaction of the records, from `base_offset` on."""
+    begin = encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION)
+    yield _batch([begin], base_offset, leader_epoch, now_ms)
+    first = base_offset + 1
+    yield from data_batches(values, base_offset=first, leader_epoch=leader_epoch, now_ms=now_ms)
+    end = encode_metadata_record(m.EndTransactionRecord(), _VERSION)
+    yield _batch([end], first + len(values), leader_epoch, now_ms)
+
+
+def abort_batch(*, base_offset: int, leader_epoch: int, now_ms: int, reason: str) -> bytes:
+    """Return the batch that aborts the open transaction of a log."""
+    abort = encode_metadata_record(m.AbortTransactionRecord(reason=reason), _VERSION)
+    return _batch([abort], base_offset, leader_epoch, now_ms)
+
+
+def _batch(values: Sequence[bytes], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
+    records = [NewRecord(now_ms, None, value) for value in values]
+    return build_batch(records, BatchHead(base_offset=base_offset, leader_epoch=leader_epoch))
+
+
+def _groups(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    start = size_bytes = 0
+    for index, value in enumerate(values):
+        if index > start and (index - start == _MOST_RECORDS or size_bytes + len(value) > _MOST_BYTES):
+            yield values[start:index]
+            start, size_bytes = index, 0
+        size_bytes += len(value)
+    if values[start:]:
+        yield values[start:]
