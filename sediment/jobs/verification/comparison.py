@@ -30,8 +30,8 @@ from sediment.jobs.verification.report import CHECKS, CORRECT, Difference, PairR
 from sediment.jobs.verification.rules import PairRules
 from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.errors import SedimentError, SourceChangedError
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import CONTROL_ABORT, INT32_MAX
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints

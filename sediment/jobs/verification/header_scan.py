@@ -102,7 +102,7 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes that are not a readable batch; fields of the header are None if there is no header."""
+    """Bytes that are not a readable batch; fields of the header are None if the header is missing."""
 
     segment: int
     position: int
