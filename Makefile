@@ -8,7 +8,7 @@ AIRFLOW := .venv-airflow
 S3 := .venv-s3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -72,6 +72,9 @@ bench-recovery: setup ## compare recovery after an unclean stop with Kafka's loa
 
 bench-records: setup ## compare building and reading record batches with Python clients, for docs/reference/records.md
 	@$(BIN)/python -m benchmarks.records --docs $(ARGS)
+
+bench-verify: setup ## compare verify with compact on the same data, warm and cold
+	@$(BIN)/python -m benchmarks.verify $(ARGS)
 
 bench-serve: setup ## compare serve with a Kafka broker on the same files, 4 GB of disk (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.serve $(ARGS)

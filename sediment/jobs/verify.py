@@ -1,11 +1,13 @@
 """`sediment verify BEFORE AFTER`: check that AFTER is a correct compaction of BEFORE.
 
-    driver    pair up · slices                    · range of each pair  · bytes and files · count and first differences
-    tasks                      batches -> segments                        records, batches
+    driver    pair up                                                                 · reports of all pairs
+    tasks             headers of both logs · records and batches · bytes and files
 
-The cleaner's code is not used: `verification.cleaned_range` defines the rules again for segments, and
-`verification.rules` defines them as queries.  Neither directory is changed or locked; a directory that changes while it
-is read is an error.
+One task compares a partition; small partitions share a task.  If there is little data, this process compares it,
+because Spark would take longer to start.
+
+The cleaner's code is not used: `verification` defines the rules again.  Neither directory is changed or locked; a
+directory that changes while it is read is an error.
 
 Invariant: a partition is CORRECT only if every check was made and found no difference.
 """
@@ -22,10 +24,8 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import click
 
@@ -33,117 +33,47 @@ from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE
 from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
-from sediment.jobs.command_line.progress import stages_of
+from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG
+from sediment.jobs.reporting.run_report import SKIPPED, WRONG
 from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.spark.session import create_session, plain_session
-from sediment.jobs.spark.task_pool import run_on_executors
-from sediment.jobs.verification import rules as r
-from sediment.jobs.verification.cleaned_range import (
-    CleanedRange,
-    LogFacts,
-    SegmentFacts,
-    cleaned_range,
-    segment_differences,
-)
-from sediment.jobs.verification.files import FilesToCheck, check_files
+from sediment.jobs.spark.session import spark_context, under_spark_submit
+from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
+from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare, failed
 from sediment.jobs.verification.report import (
     CHECKS,
-    CORRECT,
     NOT_CHANGED,
-    SHOWN_DIFFERENCES,
     Difference,
     PairReport,
     VerificationReport,
     print_report,
 )
-from sediment.jobs.verification.rows import AFTER, BEFORE, load_aborted, load_batches, load_records
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
-from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import CLEANER_FILE, by_number, new_run_id, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
-from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
+from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.sources import Source, find_sources
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-
-_SMALL_BYTES = 256 << 20
-_SHUFFLED_BYTES = 64 << 20
-_TINY_BYTES = 16 << 20
-_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_LITTLE_BYTES = 256 << 20
+_PAIR_BYTES = 1 << 20  # opening the files of a pair takes as long as comparing this many bytes
+_TABLE_BYTES = 512 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One log of a pair, with the files of its segments at the start of the run."""
-
-    source: Source
-    segments: tuple[LiveSegment, ...]
-    checkpoints: LogDirCheckpoints
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.ref.log_bytes for segment in self.segments)
-
-    @property
-    def readable_bytes(self) -> int:
-        """Upper bound of the bytes to read; positions in a segment have 32 bits, so a larger file must be sparse."""
-        return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
-
-    def facts(self, found: Mapping[int, Row], first_open: int | None) -> LogFacts:
-        """Return the facts of the log from its listing and from `found`, the rows of its segments."""
-        return LogFacts(
-            tuple(_segment_facts(segment, found.get(segment.base_offset)) for segment in self.segments),
-            first_open,
-            self.checkpoints.of(self.source.partition),
-        )
-
-
-def _segment_facts(segment: LiveSegment, row: Row | None) -> SegmentFacts:
-    size_bytes, modified_ms = segment.ref.log_bytes, segment.ref.mtime_ns // 1_000_000
-    if row is None:
-        return SegmentFacts(segment.base_offset, size_bytes, modified_ms)
-    return SegmentFacts(
-        segment.base_offset,
-        size_bytes,
-        modified_ms,
-        row.first_offset,
-        row.last_offset,
-        row.largest_ms,
-        row.disorder,
-        row.last_legacy is not None,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Found(NamedTuple):
     """The same partition before and after."""
 
     name: str
-    before: _Side
-    after: _Side
-
-
-@dataclass(frozen=True, slots=True)
-class _PairFacts:
-    """Pair, and the facts of its segments."""
-
-    pair: _Pair
-    before: LogFacts
-    after: LogFacts
-    cleaned: CleanedRange
-    records_before: int
-    records_after: int
+    before: Side
+    after: Side
 
 
 # ------------------------------------------------------------------------------------------------------------- pairing
-def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairReport]]:
+def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairReport]]:
     """Return the partitions in both directories, and reports of those in only one.
 
     Raises:
@@ -162,7 +92,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
         name = before.resolve().name
         if not _selected([name], options):
             return [], []
-        return [_Pair(name, _side(find_sources([before], fs)[0], fs), _side(find_sources([after], fs)[0], fs))], []
+        return [_Found(name, _side(find_sources([before], fs)[0], fs), _side(find_sources([after], fs)[0], fs))], []
     mark = read_mark(before / BEFORE_OF_FILE, fs) or BeforeMark("")
     sides = [
         {str(source.partition): source for source in sources}
@@ -178,7 +108,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Pair], list[PairRepo
         if name not in sides[0] or name not in sides[1]
     ]
     pairs = [
-        _Pair(name, *(_side(side[name], fs, known) for side, known in zip(sides, checkpoints, strict=True)))
+        _Found(name, *(_side(side[name], fs, known) for side, known in zip(sides, checkpoints, strict=True)))
         for name in names
         if name in sides[0] and name in sides[1]
     ]
@@ -205,9 +135,9 @@ def _is_partition(path: Path, fs: Fs) -> bool:
     return any(parse_segment_file(entry.name) for entry in fs.scan(path) if entry.is_file)
 
 
-def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) -> _Side:
+def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) -> Side:
     known = read_checkpoints(source.directory.parent, fs) if checkpoints is None else checkpoints
-    return _Side(source, live_segments(source, fs), known)
+    return Side(source, live_segments(source, fs), known.of(source.partition))
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
@@ -276,346 +206,73 @@ def _wrong(name: str, before: str | None, after: str | None, differences: Sequen
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ verifying
-def _settings_of(sources: Sequence[tuple[Source, Source]], settings: Settings) -> dict[Source, Settings]:
-    """Return the settings of each pair, from the metadata log next to BEFORE's log or else next to AFTER's log."""
+# ----------------------------------------------------------------------------------------------------------- comparing
+def _with_settings(found: Sequence[_Found], options: CommonOptions, since_ms: int | None) -> list[Pair]:
+    """Return the pairs with the settings of their topics.
+
+    They are those in the metadata log next to BEFORE's log, or else next to AFTER's log.
+    """
     before, after = (
-        settings_of_logs([(pair[side].partition, pair[side].directory) for pair in sources], settings, Fs())
-        for side in (0, 1)
+        settings_of_logs([(side.source.partition, side.source.directory) for side in sides], options.settings, Fs())
+        for sides in ([each.before for each in found], [each.after for each in found])
     )
-    return {pair[0]: one or other or settings for pair, one, other in zip(sources, before, after, strict=True)}
+    return [
+        Pair(*each, _settings_of(each, one or other or options.settings, options, since_ms))
+        for each, one, other in zip(found, before, after, strict=True)
+    ]
 
 
-_CorruptSegments = Mapping[tuple[int, int], frozenset[int]]
-"""Base offsets of segments with unreadable batches, by pair and side."""
+def _settings_of(found: _Found, settings: Settings, options: CommonOptions, since_ms: int | None) -> PairSettings:
+    config = settings.for_topic(found.before.source.partition.topic).compaction
+    return PairSettings(
+        now_ms=options.now_ms,
+        now_is_exact=options.now_is_given,
+        since_ms=since_ms,
+        min_lag_ms=config.min_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        table_bytes=min(config.task_memory_bytes, _TABLE_BYTES),
+    )
 
 
-class _VerifyRun:
-    """Comparison of all pairs in one session."""
+_Result = TaskResult[Pair, PairReport | SourceChangedError]
 
-    def __init__(
-        self,
-        pairs: Sequence[_Pair],
-        options: CommonOptions,
-        spark: SparkSession,
-        *,
-        since_ms: int | None,
-    ) -> None:
-        self._pairs = pairs
-        self._options = options
-        self._spark = spark
-        self._since_ms = since_ms
-        self._sources = [(pair.before.source, pair.after.source) for pair in pairs]
-        self._settings = _settings_of(self._sources, options.settings)
 
-    def reports(self) -> list[PairReport]:
-        """Return a report for every pair.
+def _weight(pair: Pair) -> int:
+    return pair.readable_bytes + _PAIR_BYTES
 
-        Raises:
-            SourceChangedError: a log changed meanwhile.
-        """
-        batches = load_batches(self._sources, self._spark).persist()
-        decided = r.with_decisions(batches).persist()
-        found: DataFrame | None = None
-        try:
-            rows = r.segment_facts(decided).collect()
-            corrupt = {(row.pair, row.side): frozenset(row.segments) for row in _unreadable(batches)}
-            facts = self._facts(rows, corrupt)
-            errors, on_driver = self._files(facts, corrupt)
-            found = self._differences(batches, decided, rows, facts, has_corruption=bool(corrupt)).persist()
-            counts, first = _counted(found)
-            self._check_unchanged()
-        finally:
-            for frame in (found, decided, batches):
-                if frame is not None:
-                    frame.unpersist()
-        return [
-            _report(
-                one,
-                on_driver[number],
-                counts.get(number, Counter()),
-                first.get(number, []),
-                errors.get(number),
-            )
-            for number, one in enumerate(facts)
-        ]
 
-    def _facts(self, rows: Sequence[Row], corrupt: _CorruptSegments) -> list[_PairFacts]:
-        by_side: dict[tuple[int, int], dict[int, Row]] = {}
-        for row in rows:
-            by_side.setdefault((row.pair, row.side), {})[row.segment] = row
-        return [
-            self._facts_of_pair(pair, by_side, number, min(corrupt.get((number, BEFORE), ()), default=None))
-            for number, pair in enumerate(self._pairs)
-        ]
-
-    def _facts_of_pair(
-        self,
-        pair: _Pair,
-        by_side: Mapping[tuple[int, int], Mapping[int, Row]],
-        number: int,
-        first_corrupt: int | None,
-    ) -> _PairFacts:
-        found = [by_side.get((number, side), {}) for side in (BEFORE, AFTER)]
-        opened = [
-            min((row.first_open for row in rows.values() if row.first_open is not None), default=None) for rows in found
-        ]
-        if first_corrupt is not None:
-            # If a transaction seems to be open, its marker may be in an unreadable batch.
-            opened = [None, None]
-        before = replace(pair.before.facts(found[0], opened[0]), first_corrupt=first_corrupt)
-        after = pair.after.facts(found[1], opened[1])
-        config = self._settings[pair.before.source].for_topic(pair.before.source.partition.topic).compaction
-        cleaned = cleaned_range(
-            before,
-            after,
-            now_ms=self._options.now_ms,
-            min_lag_ms=config.min_compaction_lag_ms,
-            delete_retention_ms=config.delete_retention_ms,
-        )
-        counts = [sum(row.records or 0 for row in rows.values()) for rows in found]
-        return _PairFacts(pair, before, after, cleaned, *counts)
-
-    def _files(
-        self, facts: Sequence[_PairFacts], corrupt: _CorruptSegments
-    ) -> tuple[dict[int, Exception], list[list[Difference]]]:
-        """Return the errors of pairs whose files are unreadable, and the differences of segments and files by pair."""
-        differences = [segment_differences(one.before, one.after, one.cleaned) for one in facts]
-        errors: dict[int, Exception] = {}
-        items = [
-            item
-            for number, one in enumerate(facts)
-            for item in _files_to_check(
-                number, one, corrupt.get((number, AFTER), frozenset()), self._rules(one).idle_since_ms()
-            )
-        ]
+def _results(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[_Result]:
+    """Compare the pairs on Spark, or in this process if there is little data and no option asks for Spark."""
+    asks_for_spark = options.master is not None or options.spark is not None or under_spark_submit()
+    if not asks_for_spark and sum(map(_weight, pairs)) <= _LITTLE_BYTES:
+        for pair in pairs:
+            yield TaskResult(pair, compare(pair, "driver"), None)
+        return
+    with spark_context(options.master, "sediment verify") as sc:
         group = f"sediment-verify-{uuid.uuid4().hex}"
-        for results in run_on_executors(
-            self._spark.sparkContext, items, _check_pair, lambda item: item.size_bytes, group=group
-        ):
-            for each in results:
-                error = each.error or (each.result if isinstance(each.result, Exception) else None)
-                if error is not None:
-                    errors[each.item.pair] = error
-                elif isinstance(each.result, list):
-                    differences[each.item.pair] += each.result
-        return errors, differences
-
-    def _differences(
-        self,
-        batches: DataFrame,
-        decided: DataFrame,
-        rows: Sequence[Row],
-        facts: Sequence[_PairFacts],
-        *,
-        has_corruption: bool,
-    ) -> DataFrame:
-        legacy: Counter[int] = Counter()
-        for row in rows:
-            if row.side == BEFORE and row.last_legacy is not None:
-                legacy[row.pair] = max(legacy[row.pair], row.last_legacy + 1)
-        rules = r.rules_frame(
-            {number: self._rules(one, legacy.get(number, -INT64_MAX)) for number, one in enumerate(facts)},
-            self._spark,
-        )
-        size_bytes = _readable_bytes(self._pairs)
-        partitions = max(_slots(self._spark, size_bytes), size_bytes // _SHUFFLED_BYTES)
-        self._spark.conf.set(_SHUFFLE_PARTITIONS, str(partitions))
-        has_producers = any(row.of_producers for row in rows)
-        frames = [
-            r.batch_differences(decided, rules, with_producers=has_producers),
-            r.record_differences(
-                load_records(self._sources, self._spark),
-                decided,
-                rules,
-                partitions=partitions,
-                with_aborted=any(row.aborted for row in rows),
-            ),
-        ]
-        if has_corruption:
-            frames.append(r.corruption_differences(batches))
-        if has_producers:
-            entries = load_aborted([source for _, source in self._sources], self._spark)
-            frames.append(r.transaction_index_differences(decided, entries))
-        return r.union(frames)
-
-    def _rules(self, one: _PairFacts, legacy_end: int = -INT64_MAX) -> r.PairRules:
-        source = one.pair.before.source
-        config = self._settings[source].for_topic(source.partition.topic).compaction
-        return r.PairRules(
-            cleaned=one.cleaned,
-            stable_before=one.before.last_stable_offset,
-            stable_after=one.after.last_stable_offset,
-            legacy_end=legacy_end,
-            corrupt_from=one.before.first_corrupt,
-            delete_retention_ms=config.delete_retention_ms,
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
-            now_ms=self._options.now_ms,
-            now_is_exact=self._options.now_is_given,
-            since_ms=self._since_ms,
-        )
-
-    def _check_unchanged(self) -> None:
-        fs = Fs()
-        for side in (side for pair in self._pairs for side in (pair.before, pair.after)):
-            if live_segments(side.source, fs) != side.segments:
-                raise SourceChangedError(
-                    "the log changed while it was compared",
-                    partition=str(side.source.partition),
-                    path=str(side.source.directory),
-                    advice="stop the process that writes to it, or compare a copy",
-                )
+        for results in run_on_executors(sc, pairs, compare, _weight, group=group):
+            yield from results
 
 
-def _files_to_check(
-    number: int, one: _PairFacts, corrupt: frozenset[int], idle_since_ms: int
-) -> Iterator[FilesToCheck]:
-    before, after = one.pair.before, one.pair.after
-    ours = {segment.base_offset for segment in after.segments}
-    first_open = one.before.first_open_offset
-    yield FilesToCheck(number, before.source, after.source, None, after.size_bytes, corrupt, first_open, idle_since_ms)
-    for segment in before.segments:
-        if segment.base_offset >= one.cleaned.end and segment.base_offset in ours:
-            yield FilesToCheck(number, before.source, after.source, segment.base_offset, 2 * segment.ref.log_bytes)
-
-
-def _check_pair(files: FilesToCheck, attempt: str) -> list[Difference] | Exception:
-    """Return the differences, or the error of this pair."""
-    try:
-        return check_files(files, attempt)
-    except (SedimentError, OSError) as error:
-        return error
-
-
-def _readable_bytes(pairs: Sequence[_Pair]) -> int:
-    return sum(pair.before.readable_bytes + pair.after.readable_bytes for pair in pairs)
-
-
-def _slots(spark: SparkSession, size_bytes: int) -> int:
-    """Return the number of tasks of a shuffle: one for tiny data."""
-    return 1 if size_bytes < _TINY_BYTES else max(1, int(spark.sparkContext.defaultParallelism))
-
-
-def _unreadable(batches: DataFrame) -> list[Row]:
-    """Return a row for each side of a pair that has unreadable batches, with the `segments` that contain them.
+def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairReport]:
+    """Yield the report of every pair.
 
     Raises:
-        SedimentError: a log could not be read at all.
+        SourceChangedError: a log changed meanwhile.
     """
-    from pyspark.sql import functions as f
-
-    bad = batches.where("not coalesce(valid, false) or corruption is not null")
-    rows = (
-        bad.groupBy("pair", "side")
-        .agg(
-            f.collect_set("segment").alias("segments"),
-            f.max(f.when(f.col("size").isNull(), f.col("corruption"))).alias("error"),
-        )
-        .collect()
-    )
-    for row in rows:
-        if row.error is not None:
-            raise SedimentError(row.error)
-    return rows
-
-
-def _counted(found: DataFrame) -> tuple[dict[int, Counter[str]], dict[int, list[Difference]]]:
-    """Return, for each check of each pair, the number of differences and the first ones; few rows in any case."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    counts: dict[int, Counter[str]] = {}
-    first: dict[int, list[Difference]] = {}
-    for row in found.groupBy("pair", "check").count().collect():
-        counts.setdefault(row.pair, Counter())[row.check] = row["count"]
-    if counts:
-        by_check = Window.partitionBy("pair", "check").orderBy("offset", "what")
-        numbered = found.withColumn("number", f.row_number().over(by_check))
-        for row in numbered.where(f.col("number") <= SHOWN_DIFFERENCES).collect():
-            first.setdefault(row.pair, []).append(Difference(row.check, row.offset, row.what))
-    return counts, first
-
-
-def _report(
-    one: _PairFacts,
-    on_driver: Sequence[Difference],
-    counts: Counter[str],
-    first: Sequence[Difference],
-    error: Exception | None,
-) -> PairReport:
-    total = counts + Counter(difference.check for difference in on_driver)
-    shown = sorted(
-        [*on_driver, *first],
-        key=lambda d: (list(CHECKS).index(d.check), -1 if d.offset is None else d.offset, d.what),
-    )
-    code, reason = describe(error) if isinstance(error, SedimentError | OSError) else (None, None)
-    if error is not None and reason is None:
-        code, reason = "task-failed", str(error)
-    return PairReport(
-        partition=one.pair.name,
-        before=str(one.pair.before.source.directory),
-        after=str(one.pair.after.source.directory),
-        status=FAILED if error is not None else WRONG if total else CORRECT,
-        reason_code=code,
-        reason=reason,
-        first_dirty_offset=one.cleaned.first_dirty,
-        first_uncleanable_offset=one.cleaned.first_uncleanable,
-        next_dirty_offset=one.after.checkpoints.first_dirty,
-        log_end_offset=one.after.log_end_offset,
-        records_before=one.records_before,
-        records_after=one.records_after,
-        bytes_before=one.pair.before.size_bytes,
-        bytes_after=one.pair.after.size_bytes,
-        checks={check: _count(check, total, one, error) for check in CHECKS},
-        differences=tuple(_first_of_each(shown)),
-    )
-
-
-_OF_CLAIMS = frozenset({"superseded", "aborted"})
-
-
-def _count(check: str, total: Counter[str], one: _PairFacts, error: Exception | None) -> int | None:
-    if error is not None or (check in _OF_CLAIMS and not one.cleaned.is_claimed):
-        return total[check] or None
-    return total[check]
-
-
-def _first_of_each(differences: Sequence[Difference]) -> Iterator[Difference]:
-    shown: Counter[str] = Counter()
-    for difference in differences:
-        shown[difference.check] += 1
-        if shown[difference.check] <= SHOWN_DIFFERENCES:
-            yield difference
-
-
-@contextmanager
-def _quick_session(master: str | None, app_name: str, given: SparkSession | None) -> Iterator[SparkSession]:
-    with plain_session(master, app_name, _for_queries, given) as spark:
-        yield spark
-
-
-_FOR_QUERIES = {
-    "spark.python.unix.domain.socket.enabled": "false",  # or DataFrames' Python processes end with a traceback
-    "spark.python.sql.dataFrameDebugging.enabled": "false",  # or each call on a column makes eight more to the JVM
-}
-
-
-def _for_queries(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: given.get(name, value) for name, value in _FOR_QUERIES.items()}
-
-
-@contextmanager
-def _session(options: CommonOptions, pairs: Sequence[_Pair]) -> Iterator[SparkSession]:
-    """Yield a session tuned for fast start-up if there is little data, or for fast reading if there is a lot."""
-    size_bytes = _readable_bytes(pairs)
-    start = _quick_session if size_bytes <= _SMALL_BYTES else create_session
-    with start(options.master, "sediment verify", options.spark) as spark:
-        wanted = {_SHUFFLE_PARTITIONS: str(_slots(spark, size_bytes))}
-        if size_bytes <= _SMALL_BYTES:
-            wanted["spark.sql.codegen.wholeStage"] = "false"  # compiling takes longer than running
-        for name, value in wanted.items():
-            spark.conf.set(name, value)
-        yield spark
+    total_bytes = sum(pair.readable_bytes for pair in pairs)
+    with Progress(options.messages(), len(pairs), total_bytes) as progress:
+        for each in _results(pairs, options):
+            if isinstance(each.result, SourceChangedError):
+                raise each.result
+            if each.result is not None:
+                yield each.result
+            elif isinstance(each.error, SedimentError | OSError):
+                yield failed(each.item, *describe(each.error))
+            else:
+                yield failed(each.item, "task-failed", str(each.error))
+            progress.advance(each.item.readable_bytes)
 
 
 def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationReport:
@@ -629,10 +286,8 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
         SedimentError: a directory cannot be read, or changed meanwhile.
     """
     started = time.monotonic()
-    pairs, reports = _pair_up(options, Fs())
-    if pairs:
-        with _session(options, pairs) as spark, stages_of(spark.sparkContext, options.messages()):
-            reports += _VerifyRun(pairs, options, spark, since_ms=since_ms).reports()
+    found, reports = _pair_up(options, Fs())
+    reports += _reports(_with_settings(found, options, since_ms), options)
     return VerificationReport(
         run_id=new_run_id(),
         command="verify",

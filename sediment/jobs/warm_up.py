@@ -25,10 +25,12 @@ def command() -> None:
     Both results stay in your cache folder.  Repeat this after an update of Sediment, Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
+    from sediment.jobs.verification.warm_up import warm_up_verification
 
     with errors_as_exit_status():
         started = time.monotonic()
         warm_up(everything=True)
+        warm_up_verification()
         write_result(f"compiled loops are ready ({time.monotonic() - started:.1f} s)\n")
         started = time.monotonic()
         try:

@@ -172,6 +172,16 @@ def test_what_compact_leaves_of_random_logs_is_a_correct_compaction(tmp_path):
     assert tree(tmp_path) == untouched
 
 
+def test_tasks_of_spark_and_this_process_return_the_same_report(tmp_path):
+    given = load_case("one-key", tmp_path).rounds[0]
+    sides = ({"t-0": given.before, "t-1": given.before}, {"t-0": given.after, "t-1": given.after})
+    before, after = (make_log_dir(tmp_path / name, side) for name, side in zip(("b", "a"), sides, strict=True))
+    next((after / "t-1").glob("*.index")).write_bytes(b"\1" * 16)
+    alone, by_tasks = (sediment("verify", before, after, "--json", *more) for more in ((), ("--master=local[2]",)))
+    assert alone.partitions() == by_tasks.partitions()
+    assert {name: report["status"] for name, report in alone.partitions().items()} == {"t-0": "correct", "t-1": "wrong"}
+
+
 def test_two_directories_of_one_partition_are_compared_whatever_their_names(tmp_path):
     given = load_case("one-key", tmp_path).rounds[0]
     outcome = sediment("verify", given.before, given.after)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 _POLL_SECONDS = 0.5
@@ -40,7 +40,7 @@ class _Bar(ABC):
 
 class _TerminalBar(_Bar):
     def __init__(self, console: Console, counts: ProgressColumn, total: float, label: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), counts, TimeElapsedColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), counts, TimeElapsedColumn(), TimeRemainingColumn())
         self._bars = Bars(*columns, console=console, transient=True)
         self._task = self._bars.add_task(label, total=total)
 

@@ -1,10 +1,11 @@
 """Checks of the indexes, snapshots and checkpoints of two logs, and of the segments that no cleaning changed.
 
-Invariants: tasks decode only what the tables of `kafka-log` decode; memory is two chunks.
+Invariant: memory is two chunks, and the headers of one segment.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +31,7 @@ from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
 from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
@@ -40,36 +42,35 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FilesToCheck:
-    """Files of one pair to check: the small files or, if `segment` is given, the bytes of that segment.
+    """Files of one pair to check: the small files, and the bytes of the `untouched` segments, by base offset.
 
-    `size_bytes` is the number of bytes to read.  `corrupt` are base offsets of segments of AFTER with unreadable
-    batches; their indexes are not checked.  `first_open` is the first offset of an open transaction, or None.
-    Producers idle since `idle_since_ms` may be expired.
+    `corrupt` are base offsets of segments of AFTER with unreadable batches; their indexes are not checked.
+    `first_open` is the first offset of an open transaction, or None.  Producers idle since `idle_since_ms` may be
+    expired.
     """
 
-    pair: int
     before: Source
     after: Source
-    segment: int | None
-    size_bytes: int
+    untouched: tuple[int, ...] = ()
     corrupt: frozenset[int] = frozenset()
     first_open: int | None = None
     idle_since_ms: int = -INT64_MAX
 
 
-def check_files(files: FilesToCheck, _attempt: str) -> list[Difference]:
-    """Return the differences of `files`; an unreadable file is a difference too."""
-    fs = Fs()
-    if files.segment is not None:
-        return list(_same_bytes(files.before, files.after, files.segment))
-    return [
-        *_leftovers(files.after, fs),
-        *_indexes(files, fs),
-        *_transaction_indexes(files, fs),
-        *_epochs(files, fs),
-        *_metadata(files, fs),
-        *_snapshots(files, fs),
-    ]
+def check_files(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
+    """Yield the differences of `files`; an unreadable small file is a difference too.
+
+    Raises:
+        SedimentError, OSError: a file of BEFORE cannot be read.
+    """
+    for base_offset in files.untouched:
+        yield from _same_bytes(files.before, files.after, base_offset)
+    yield from _leftovers(files.after, fs)
+    yield from _indexes(files, fs)
+    yield from _transaction_indexes(files, fs)
+    yield from _epochs(files, fs)
+    yield from _metadata(files, fs)
+    yield from _snapshots(files, fs)
 
 
 def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Difference]:
@@ -84,6 +85,8 @@ def _same_bytes(before: Source, after: Source, base_offset: int) -> Iterator[Dif
 def first_difference(left: Path, right: Path) -> int | None:
     """Return the first position at which two files differ, or the end of the shorter file; None if they are equal."""
     with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
+        if os.path.sameopenfile(one.fileno(), other.fileno()):
+            return None  # `--keep-before` links the file
         position = 0
         while True:
             ours, theirs = one.read(_CHUNK_BYTES), other.read(_CHUNK_BYTES)
@@ -105,11 +108,29 @@ def _leftovers(after: Source, fs: Fs) -> Iterator[Difference]:
 
 
 def _indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    known = {(found.file, found.problem) for found in check_indexes(files.before, fs) if found.problems}
-    for found in check_indexes(files.after, fs):
-        if found.problems and (found.file, found.problem) not in known and found.segment not in files.corrupt:
+    wrong = [found for found in check_indexes(files.after, fs) if found.problems and found.segment not in files.corrupt]
+    # BEFORE is read only if there is something to compare with.
+    known = (
+        {(found.file, found.problem) for found in check_indexes(files.before, fs) if found.problems} if wrong else ()
+    )
+    for found in wrong:
+        if (found.file, found.problem) not in known:
             more = f" ({found.problems} problems)" if found.problems > 1 else ""
             yield Difference("indexes", found.segment, f"{found.file}: {found.problem}{more}")
+
+
+def transaction_entries(source: Source, fs: Fs) -> list[AbortedTransaction]:
+    """Return the entries of all transaction indexes; none if one is unreadable, which the check of indexes reports."""
+    entries: list[AbortedTransaction] = []
+    for segment in live_segments(source, fs):
+        try:
+            content = fs.read_bytes(segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX))
+            entries += parse_transaction_index(content).transactions()
+        except FileNotFoundError:
+            continue
+        except SedimentError:
+            return []
+    return entries
 
 
 def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:

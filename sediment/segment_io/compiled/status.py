@@ -61,6 +61,9 @@ NEEDS_ORIGINAL = 108  # copy the original bytes of the batch at CURSOR to the ou
 NEEDS_SLOTS = 109  # make room for NEEDED keys in the hash table
 NEEDS_BLOCK = 110  # provide NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
 RUN_FULL = 111  # take the content of the complete key run and begin the next run with an empty map
+NEEDS_BEFORE = 112  # provide the next records of the log before a compaction
+NEEDS_AFTER = 113  # provide the next records of the log after a compaction
+NEEDS_EVENT_ROOM = 114  # take the events
 
 # ------------------------------------------------------------------------------------------------------ final results
 DONE = 130

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sediment.jobs.verification import rules as r
 from sediment.jobs.verification.cleaned_range import CleanedRange
-from sediment.jobs.verification.rows import load_batches, load_records
+from sediment.jobs.verification.header_scan import scan_headers
+from sediment.jobs.verification.record_rules import Log, compare_records
+from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
@@ -88,30 +89,19 @@ def results(tmp_path_factory):
     }
 
 
-def judged(spark: SparkSession, pairs: list[tuple[Path, Path, r.PairRules]]) -> list[tuple[Counter, str]]:
-    """Return the number of differences of each check in each pair, and all their texts."""
+def judged(pairs: list[tuple[Path, Path, r.PairRules]]) -> list[tuple[Counter, str]]:
+    """Return the number of differences of each check in each pair, and the first texts."""
     fs = Fs()
-    sources = [(find_sources([before], fs)[0], find_sources([after], fs)[0]) for before, after, _ in pairs]
-    batches = load_batches(sources, spark)
-    decided = r.with_decisions(batches)
-    rules = r.rules_frame(dict(enumerate(rule for *_, rule in pairs)), spark)
-    records = load_records(sources, spark)
-    found = r.union(
-        [
-            r.batch_differences(decided, rules, with_producers=True),
-            r.record_differences(records, decided, rules, partitions=1, with_aborted=False),
-        ]
-    ).collect()
-    return [
-        (
-            Counter(row.check for row in found if row.pair == number),
-            " ".join(row.what for row in found if row.pair == number),
-        )
-        for number in range(len(pairs))
-    ]
+    found = []
+    for before, after, rules in pairs:
+        sources = [find_sources([path], fs)[0] for path in (before, after)]
+        tally = Tally()
+        compare_records(*(Log(source, scan_headers(source, fs)) for source in sources), rules, 1 << 20, fs, tally)
+        found.append((tally.counts, " ".join(difference.what for difference in tally.first())))
+    return found
 
 
-def test_without_stated_settings_only_horizons_that_are_there_count(sc, results):
+def test_without_stated_settings_only_horizons_that_are_there_count(results):
     retention_ms, logs = results
     stated = replace(RULES, delete_retention_ms=retention_ms)
     unstated = replace(RULES, delete_retention_ms=None, producer_id_expiration_ms=None)
@@ -121,7 +111,7 @@ def test_without_stated_settings_only_horizons_that_are_there_count(sc, results)
         for rules in (stated, unstated)
         for name, (before, after, now_ms) in logs.items()
     ]
-    found = judged(SparkSession(sc), pairs)
+    found = judged(pairs)
     *right, (gone, _) = found[: len(logs)]
     new, expired, both, kept = found[len(logs) :]
     assert [checks for checks, _ in right] == [Counter()] * 3
@@ -133,21 +123,20 @@ def test_without_stated_settings_only_horizons_that_are_there_count(sc, results)
     assert kept[0]["producers"] > 0
 
 
-def test_a_lost_horizon_is_a_difference(sc, results):
+def test_a_lost_horizon_is_a_difference(results):
     retention_ms, logs = results
     before, after, now_ms = logs["new horizons"]
     rules = replace(RULES, delete_retention_ms=retention_ms, now_ms=now_ms)
-    ((checks, texts),) = judged(SparkSession(sc), [(after, before, rules)])
+    ((checks, texts),) = judged([(after, before, rules)])
     assert checks["horizons"] > 0
     assert "delete horizon none, in BEFORE " in texts
 
 
-def test_the_largest_settings_and_clocks_are_judged_like_others(sc, results):
+def test_the_largest_settings_and_clocks_are_judged_like_others(results):
     _, logs = results
     before, after, now_ms = logs["new horizons"]
     never = replace(RULES, delete_retention_ms=NEVER_MS, producer_id_expiration_ms=NEVER_MS)
     found = judged(
-        SparkSession(sc),
         [
             (before, before, never),
             (before, after, replace(never, now_ms=now_ms)),

@@ -1,0 +1,268 @@
+"""Comparison of one partition in two directories, inside one task or in the driver.
+
+    headers of both logs --> range of the cleaning --> records and batches --> bytes and files --> report of the pair
+
+Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory is that of
+`record_rules` and `header_scan`, for a log of any size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.run_report import FAILED, WRONG
+from sediment.jobs.verification.cleaned_range import (
+    CleanedRange,
+    LogFacts,
+    SegmentFacts,
+    cleaned_range,
+    segment_differences,
+)
+from sediment.jobs.verification.files import FilesToCheck, check_files, transaction_entries
+from sediment.jobs.verification.header_scan import HeaderFacts, ScannedSegment, Transactions, scan_headers
+from sediment.jobs.verification.record_rules import Log, compare_records
+from sediment.jobs.verification.report import CHECKS, CORRECT, Difference, PairReport
+from sediment.jobs.verification.rules import PairRules
+from sediment.jobs.verification.tally import Tally
+from sediment.segment_io.errors import SedimentError, SourceChangedError
+from sediment.segment_io.format.layout import CONTROL_ABORT, INT32_MAX
+from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.sources import Source
+
+_OF_CLAIMS = frozenset({"superseded", "aborted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One log of a pair, with the files of its segments at the start of the run."""
+
+    source: Source
+    segments: tuple[LiveSegment, ...]
+    checkpoints: PartitionCheckpoints
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the segments."""
+        return sum(segment.ref.log_bytes for segment in self.segments)
+
+    @property
+    def readable_bytes(self) -> int:
+        """Upper bound of the bytes to read; positions in a segment have 32 bits, so a larger file must be sparse."""
+        return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class PairSettings:
+    """Settings of the cleaning, and the clocks as in `rules.PairRules`; a table of keys takes `table_bytes` at most."""
+
+    now_ms: int
+    now_is_exact: bool
+    since_ms: int | None
+    min_lag_ms: int
+    delete_retention_ms: int | None
+    producer_id_expiration_ms: int | None
+    table_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same partition before and after, and the settings of its topic."""
+
+    name: str
+    before: Side
+    after: Side
+    settings: PairSettings
+
+    @property
+    def readable_bytes(self) -> int:
+        """Upper bound of the bytes to read."""
+        return self.before.readable_bytes + self.after.readable_bytes
+
+
+def compare(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
+    """Return the report of a pair, or the error that a log changed meanwhile."""
+    try:
+        report = _Comparison(pair).report()
+    except (SedimentError, OSError) as error:
+        report = failed(pair, *describe(error))
+    fs = Fs()
+    for side in (pair.before, pair.after):
+        if live_segments(side.source, fs) != side.segments:
+            return SourceChangedError(
+                "the log changed while it was compared",
+                partition=str(side.source.partition),
+                path=str(side.source.directory),
+                advice="stop the process that writes to it, or compare a copy",
+            )
+    return report
+
+
+def failed(pair: Pair, code: str | None, reason: str | None) -> PairReport:
+    """Return the report of a pair that could not be compared."""
+    return PairReport(
+        partition=pair.name,
+        before=str(pair.before.source.directory),
+        after=str(pair.after.source.directory),
+        status=FAILED,
+        reason_code=code,
+        reason=reason,
+        bytes_before=pair.before.size_bytes,
+        bytes_after=pair.after.size_bytes,
+        checks=dict.fromkeys(CHECKS),
+    )
+
+
+class _Comparison:
+    """The steps of one comparison, with their results."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self._fs = Fs()
+        self._tally = Tally()
+
+    def report(self) -> PairReport:
+        """Make every check; return the report.
+
+        Raises:
+            SedimentError, OSError: a log or a file cannot be read.
+        """
+        pair, settings = self._pair, self._pair.settings
+        scans = [scan_headers(side.source, self._fs) for side in (pair.before, pair.after)]
+        before, after = self._facts(*scans)
+        cleaned = cleaned_range(
+            before,
+            after,
+            now_ms=settings.now_ms,
+            min_lag_ms=settings.min_lag_ms,
+            delete_retention_ms=settings.delete_retention_ms,
+        )
+        rules = PairRules(
+            cleaned=cleaned,
+            stable_before=before.last_stable_offset,
+            stable_after=after.last_stable_offset,
+            legacy_end=scans[0].legacy_end(),
+            corrupt_from=before.first_corrupt,
+            delete_retention_ms=settings.delete_retention_ms,
+            producer_id_expiration_ms=settings.producer_id_expiration_ms,
+            now_ms=settings.now_ms,
+            now_is_exact=settings.now_is_exact,
+            since_ms=settings.since_ms,
+        )
+        self._tally.add(segment_differences(before, after, cleaned))
+        before_log, after_log = Log(pair.before.source, scans[0]), Log(pair.after.source, scans[1])
+        compare_records(before_log, after_log, rules, settings.table_bytes, self._fs, self._tally)
+        self._tally.add(_checksum_differences(*scans))
+        if any(scan.has_producers for scan in scans):
+            _add_hidden(scans[1].transactions, transaction_entries(pair.after.source, self._fs), self._tally)
+        self._check_files(before, cleaned, scans[1], rules)
+        return self._finished(before, after, cleaned, scans)
+
+    def _facts(self, before: HeaderFacts, after: HeaderFacts) -> tuple[LogFacts, LogFacts]:
+        first_corrupt = min(before.corrupt_segments(), default=None)
+        facts = []
+        for side, scan in ((self._pair.before, before), (self._pair.after, after)):
+            # If a transaction seems to be open, its marker may be in an unreadable batch.
+            first_open = scan.transactions.first_open if first_corrupt is None else None
+            segments = tuple(
+                _segment_facts(segment, scan.segments.get(segment.base_offset)) for segment in side.segments
+            )
+            facts.append(LogFacts(segments, first_open, side.checkpoints))
+        return replace(facts[0], first_corrupt=first_corrupt), facts[1]
+
+    def _check_files(self, before: LogFacts, cleaned: CleanedRange, after: HeaderFacts, rules: PairRules) -> None:
+        pair = self._pair
+        ours = {segment.base_offset for segment in pair.after.segments}
+        untouched = [
+            segment.base_offset
+            for segment in pair.before.segments
+            if segment.base_offset >= cleaned.end and segment.base_offset in ours
+        ]
+        self._tally.add(
+            check_files(
+                FilesToCheck(
+                    pair.before.source,
+                    pair.after.source,
+                    tuple(untouched),
+                    after.corrupt_segments(),
+                    before.first_open_offset,
+                    rules.idle_since_ms(),
+                ),
+                self._fs,
+            )
+        )
+
+    def _finished(
+        self, before: LogFacts, after: LogFacts, cleaned: CleanedRange, scans: Sequence[HeaderFacts]
+    ) -> PairReport:
+        pair, counts = self._pair, self._tally.counts
+        return PairReport(
+            partition=pair.name,
+            before=str(pair.before.source.directory),
+            after=str(pair.after.source.directory),
+            status=WRONG if counts else CORRECT,
+            first_dirty_offset=cleaned.first_dirty,
+            first_uncleanable_offset=cleaned.first_uncleanable,
+            next_dirty_offset=after.checkpoints.first_dirty,
+            log_end_offset=after.log_end_offset,
+            records_before=scans[0].records,
+            records_after=scans[1].records,
+            bytes_before=pair.before.size_bytes,
+            bytes_after=pair.after.size_bytes,
+            checks={check: _count(check, counts, cleaned) for check in CHECKS},
+            differences=self._tally.first(),
+        )
+
+
+def _count(check: str, counts: Counter[str], cleaned: CleanedRange) -> int | None:
+    return counts[check] or (None if check in _OF_CLAIMS and not cleaned.is_claimed else 0)
+
+
+def _segment_facts(segment: LiveSegment, found: ScannedSegment | None) -> SegmentFacts:
+    size_bytes, modified_ms = segment.ref.log_bytes, segment.ref.mtime_ns // 1_000_000
+    if found is None:
+        return SegmentFacts(segment.base_offset, size_bytes, modified_ms)
+    return SegmentFacts(
+        segment.base_offset,
+        size_bytes,
+        modified_ms,
+        found.first_offset,
+        found.last_offset,
+        found.largest_ms,
+        found.disorder,
+        found.last_legacy is not None,
+    )
+
+
+def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Difference]:
+    """Return the batches of AFTER that are unreadable or have a wrong checksum, unless BEFORE has the same bytes."""
+    known = {batch.identity for batch in before.unreadable}
+    return [
+        Difference("crc", batch.base_offset, batch.what) for batch in after.unreadable if batch.identity not in known
+    ]
+
+
+def _add_hidden(transactions: Transactions, entries: Sequence[AbortedTransaction], tally: Tally) -> None:
+    """Add batches of AFTER that its transaction index hides but should not, or should hide but does not."""
+    hidden = np.zeros(len(transactions.bases), dtype=np.bool_)
+    by_producer: dict[int, list[tuple[int, int]]] = {}
+    for entry in entries:
+        by_producer.setdefault(entry.producer_id, []).append((entry.first_offset, entry.last_offset))
+    for producer_id, ranges in by_producer.items():
+        mine = np.flatnonzero(transactions.producers == producer_id)
+        firsts, lasts = np.array(sorted(ranges), dtype=np.int64).T
+        slots = np.searchsorted(firsts, transactions.bases[mine], side="right") - 1
+        hidden[mine] = (slots >= 0) & (np.maximum.accumulate(lasts)[slots] >= transactions.bases[mine])
+    aborted = transactions.outcomes == CONTROL_ABORT
+    for mask, what in (
+        (aborted & ~hidden, "the batch was aborted, but the transaction index has no entry for it"),
+        (~aborted & hidden, "the transaction index has an entry for the batch, but it was not aborted"),
+    ):
+        tally.add_masked("transaction_index", mask, transactions.bases, lambda _, what=what: what)  # type: ignore[misc]

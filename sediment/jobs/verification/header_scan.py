@@ -1,0 +1,337 @@
+r"""The first pass over a log: checksums, and the facts of its headers that the rules for batches and records need.
+
+    spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
+                                   \--> unreadable batches, with their bytes' hash
+
+Invariants: memory is one chunk, the facts of each segment and producer, and some 30 bytes for each transactional batch.
+A batch counts as readable only if its checksum is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.jobs.verification.rules import NO_MARKER, NO_OUTCOME
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.decode import BATCH_ROW, OFFSET_DELTA
+from sediment.segment_io.format.layout import (
+    CODEC_MASK,
+    CONTROL_ABORT,
+    CONTROL_BIT,
+    CONTROL_COMMIT,
+    INT64_MAX,
+    MAGIC_V2,
+    NO_CONTROL_RECORD,
+    TRANSACTIONAL_BIT,
+)
+from sediment.segment_io.format.legacy import unwrap
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.slices import ALL, plan_slices
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES, check_batches
+from sediment.segment_io.segment.reader import BatchSpan, Rows
+from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
+from sediment.segment_io.tables.scan import has_bit, read_spans
+
+Int64s = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_ROWS_AT_ONCE = 1 << 14
+_SAMPLED = 64  # every batch of this number gives a base offset to the sample
+_DATA = -1  # of `kinds`; the others are control types
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The data batches of transactions, by base offset, with the marker that decides each.
+
+    `markers` and `outcomes` are NO_MARKER and NO_OUTCOME in an open transaction.
+    """
+
+    bases: Int64s
+    producers: Int64s
+    markers: Int64s
+    outcomes: npt.NDArray[np.int8]
+
+    @staticmethod
+    def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
+        """Return the data batches among the given ones; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
+
+        The first marker of its producer after a batch decides it.
+        """
+        order = np.lexsort((bases, producers))
+        bases, producers, kinds = bases[order], producers[order], kinds[order]
+        count = len(bases)
+        following = np.where(kinds == _DATA, count, np.arange(count))
+        following = np.minimum.accumulate(following[::-1])[::-1]
+        data = np.flatnonzero(kinds == _DATA)
+        nearest = np.minimum(following[data], count - 1)
+        decided = (following[data] < count) & (producers[nearest] == producers[data])
+        by_base = np.argsort(bases[data], kind="stable")
+        data, nearest, decided = data[by_base], nearest[by_base], decided[by_base]
+        return Transactions(
+            bases[data],
+            producers[data],
+            np.where(decided, bases[nearest], NO_MARKER),
+            np.where(decided, kinds[nearest], NO_OUTCOME).astype(np.int8),
+        )
+
+    @property
+    def first_open(self) -> int | None:
+        """First offset of an open transaction."""
+        opened = self.bases[self.outcomes == NO_OUTCOME]
+        return int(opened[0]) if len(opened) else None
+
+    def marked(self) -> Int64s:
+        """Return the offsets of the markers that decide a batch, ascending."""
+        return np.unique(self.markers[self.outcomes != NO_OUTCOME])
+
+    def decisions(self, bases: Int64s) -> tuple[Int64s, npt.NDArray[np.int8]]:
+        """Return marker and outcome of the batches with these base offsets."""
+        if not len(self.bases):
+            return np.full(len(bases), NO_MARKER), np.full(len(bases), NO_OUTCOME, dtype=np.int8)
+        slots = np.minimum(np.searchsorted(self.bases, bases), len(self.bases) - 1)
+        found = self.bases[slots] == bases
+        return np.where(found, self.markers[slots], NO_MARKER), np.where(found, self.outcomes[slots], NO_OUTCOME)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableBatch:
+    """Bytes that are not a readable batch; fields of the header are None if the header is missing."""
+
+    segment: int
+    position: int
+    size_bytes: int
+    crc: int | None
+    base_offset: int | None
+    last_offset: int | None
+    what: str
+
+    @property
+    def identity(self) -> tuple[int, int | None, int | None, int | None]:
+        """Value that the same bytes have in both logs."""
+        return self.size_bytes, self.crc, self.base_offset, self.last_offset
+
+
+@dataclass(slots=True)
+class ScannedSegment:
+    """Facts of the readable batches of a segment; offsets are None and -1 without batches."""
+
+    first_offset: int | None = None
+    last_offset: int | None = None
+    largest_ms: int = -1
+    disorder: int = 0
+    last_legacy: int | None = None
+    previous_last: int | None = None
+
+    def add(self, rows: Rows) -> None:
+        """Add batches in the order of their positions."""
+        firsts, lasts = rows["base_offset"], rows["last_offset"]
+        previous = np.concatenate([[firsts[0] - 1 if self.previous_last is None else self.previous_last], lasts[:-1]])
+        self.disorder += int(np.count_nonzero(previous >= firsts))
+        self.previous_last = int(lasts[-1])
+        low, high = int(firsts.min()), int(lasts.max())
+        self.first_offset = low if self.first_offset is None else min(self.first_offset, low)
+        self.last_offset = high if self.last_offset is None else max(self.last_offset, high)
+        self.largest_ms = max(self.largest_ms, int(rows["max_timestamp"].max()))
+        legacy = lasts[rows["magic"] < MAGIC_V2]
+        if len(legacy):
+            self.last_legacy = max(int(legacy.max()), -INT64_MAX if self.last_legacy is None else self.last_legacy)
+
+
+@dataclass(slots=True)
+class _Producer:
+    """The last batch of a producer, and its last batch of data: (base offset, epoch, largest timestamp)."""
+
+    last: tuple[int, int, int]
+    data: tuple[int, int] | None
+
+    def protected_offset(self) -> int:
+        """Return the base offset of the batch from which a broker restores the producer's state."""
+        return self.data[0] if self.data is not None and self.data[1] == self.last[1] else self.last[0]
+
+
+@dataclass(slots=True)
+class HeaderFacts:
+    """Result of the first pass over a log.
+
+    `sample` has some base offsets, for cuts through the log.  `has_producers`: some batch has a producer id.
+    """
+
+    segments: dict[int, ScannedSegment] = field(default_factory=dict)
+    records: int = 0
+    transactions: Transactions = field(default_factory=lambda: _decided([]))
+    unreadable: list[UnreadableBatch] = field(default_factory=list)
+    sample: list[int] = field(default_factory=list)
+    has_producers: bool = False
+    _producers: dict[int, _Producer] = field(default_factory=dict)
+
+    def corrupt_segments(self) -> frozenset[int]:
+        """Return the base offsets of the segments with unreadable batches."""
+        return frozenset(batch.segment for batch in self.unreadable)
+
+    def legacy_end(self) -> int:
+        """Return the offset after the last batch of magic 0 or 1; -(2^63 - 1) without one."""
+        ends = [segment.last_legacy + 1 for segment in self.segments.values() if segment.last_legacy is not None]
+        return max(ends, default=-INT64_MAX)
+
+    def is_ordered(self) -> bool:
+        """Return True if the offsets of all batches ascend."""
+        found = [self.segments[base] for base in sorted(self.segments)]
+        if any(segment.disorder for segment in found):
+            return False
+        ends = [(segment.first_offset, segment.last_offset) for segment in found if segment.first_offset is not None]
+        return all(one[1] < other[0] for one, other in pairwise(ends))  # type: ignore[operator]
+
+    def protected(self, idle_since_ms: int) -> Int64s:
+        """Return the base offsets of the last batches of producers that were active after `idle_since_ms`."""
+        return np.array(
+            sorted(one.protected_offset() for one in self._producers.values() if one.last[2] > idle_since_ms),
+            dtype=np.int64,
+        )
+
+    def add(self, rows: Rows, segment: int) -> None:
+        """Add readable batches of one segment, in the order of their positions."""
+        self.segments.setdefault(segment, ScannedSegment()).add(rows)
+        self.records += int(rows["record_count"].sum())
+        self.sample += rows["base_offset"][::_SAMPLED].tolist()
+        producing = rows[rows["producer_id"] >= 0]
+        if len(producing):
+            self.has_producers = True
+            self._add_producers(producing)
+
+    def _add_producers(self, rows: Rows) -> None:
+        controls = has_bit(CONTROL_BIT)(rows)
+        for row in _last_of_each(rows[~controls | (rows["control_type"] != NO_CONTROL_RECORD)]):
+            last = (int(row["base_offset"]), int(row["producer_epoch"]), max(int(row["max_timestamp"]), -1))
+            known = self._producers.setdefault(int(row["producer_id"]), _Producer(last, None))
+            known.last = max(known.last, last)
+        for row in _last_of_each(rows[~controls]):
+            data = (int(row["base_offset"]), int(row["producer_epoch"]))
+            known = self._producers[int(row["producer_id"])]
+            known.data = data if known.data is None else max(known.data, data)
+
+
+def _last_of_each(rows: Rows) -> Iterator[np.void]:
+    """Yield the row with the highest base offset of each producer."""
+    order = np.lexsort((rows["base_offset"], rows["producer_id"]))
+    ids = rows["producer_id"][order]
+    ends = np.flatnonzero(np.diff(ids, append=ids[-1:] - 1)) if len(ids) else np.zeros(0, dtype=np.int64)
+    yield from rows[order[ends]]
+
+
+# ------------------------------------------------------------------------------------------------------------- scanning
+def scan_tasks(source: Source, fs: Fs) -> list[ScanTask]:
+    """Return one task for each segment of `source`."""
+    return [ScanTask(found, ALL) for found in plan_slices(source, ALL, fs, slice_bytes=INT64_MAX)]
+
+
+def scan_headers(source: Source, fs: Fs) -> HeaderFacts:
+    """Read all headers of a log and check all checksums.
+
+    Raises:
+        SedimentError, OSError: the log cannot be read at all, or changed.
+    """
+    facts = HeaderFacts()
+    deciding: list[Rows] = []
+    for task in scan_tasks(source, fs):
+        segment = task.slice.segment.base_offset
+        gathered: list[Rows] = []
+        for found in read_spans(task, fs, None, True):
+            if isinstance(found, UnreadableRange):
+                found.error.partition = str(source.partition)
+                size_bytes = found.end_position - found.position
+                facts.unreadable.append(
+                    UnreadableBatch(segment, found.position, size_bytes, None, None, None, str(found.error))
+                )
+                continue
+            gathered.append(_readable(found[1], segment, facts))
+            if sum(map(len, gathered)) >= _ROWS_AT_ONCE:
+                deciding += _add(gathered, segment, facts)
+                gathered = []
+        deciding += _add(gathered, segment, facts)
+    facts.transactions = _decided(deciding)
+    return facts
+
+
+def _add(gathered: list[Rows], segment: int, facts: HeaderFacts) -> list[Rows]:
+    """Add rows to the facts; return those that are in a transaction or decide one."""
+    rows = np.concatenate(gathered) if gathered else np.zeros(0, dtype=BATCH_ROW)
+    if not len(rows):
+        return []
+    facts.add(rows, segment)
+    if not facts.has_producers:
+        return []
+    controls = has_bit(CONTROL_BIT)(rows)
+    markers = controls & np.isin(rows["control_type"], (CONTROL_ABORT, CONTROL_COMMIT))
+    kept = rows[markers | has_bit(TRANSACTIONAL_BIT)(rows) & ~controls]
+    return [kept[["base_offset", "producer_id", "control_type"]].copy()]
+
+
+def _decided(rows: list[Rows]) -> Transactions:
+    if not rows:
+        empty = np.zeros(0, dtype=np.int64)
+        return Transactions.decide(empty, empty, empty.astype(np.int8))
+    found = np.concatenate(rows)
+    return Transactions.decide(found["base_offset"], found["producer_id"], found["control_type"].astype(np.int8))
+
+
+def _readable(span: BatchSpan, segment: int, facts: HeaderFacts) -> Rows:
+    """Return the rows with a right checksum; list the others in `facts`."""
+    rows = span.rows
+    valid = np.zeros(len(rows), dtype=np.bool_)
+    crcs = np.zeros(len(rows), dtype=np.int64)
+    check_batches(span.buffer.ctypes.data, span.start - span.position, rows, valid, crcs)
+    if not valid.all():
+        for index in np.flatnonzero(~valid):
+            row = rows[index]
+            facts.unreadable.append(_wrong_checksum(row, int(crcs[index]), segment))
+        rows = rows[valid]
+    if len(rows) and rows["magic"].min() < MAGIC_V2:
+        rows = complete_legacy(rows, span)
+    return rows.copy()
+
+
+def _wrong_checksum(row: np.void, crc: int, segment: int) -> UnreadableBatch:
+    position, is_wrapper = int(row["position"]), row["magic"] < MAGIC_V2 and row["attributes"] & CODEC_MASK
+    return UnreadableBatch(
+        segment,
+        position,
+        int(row["size_bytes"]),
+        crc,
+        None if is_wrapper else int(row["base_offset"]),
+        int(row["last_offset"]),
+        f"the checksum of the batch is wrong (segment {segment}, position {position})",
+    )
+
+
+def complete_legacy(rows: Rows, span: BatchSpan) -> Rows:
+    """Return the rows with base offset and number of records of messages of magic 0 and 1.
+
+    Compressed messages that cannot be unwrapped are left out.
+    """
+    completed = rows.copy()
+    kept = np.ones(len(rows), dtype=np.bool_)
+    for index in np.flatnonzero(rows["magic"] < MAGIC_V2):
+        row = completed[index]
+        if not row["attributes"] & CODEC_MASK:
+            row["record_count"] = 1
+            continue
+        try:
+            records = unwrap(entry_bytes(row, span), limit_bytes=MAX_RECORDS_BYTES).records
+        except SedimentError:
+            kept[index] = False
+            continue
+        row["base_offset"], row["record_count"] = records[0, OFFSET_DELTA], len(records)
+    return completed[kept]
+
+
+def entry_bytes(row: np.void, span: BatchSpan) -> bytes:
+    """Return the bytes of a batch of the span."""
+    at = int(row["position"]) + span.start - span.position
+    return span.buffer[at : at + int(row["size_bytes"])].tobytes()

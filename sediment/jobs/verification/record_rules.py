@@ -1,0 +1,346 @@
+r"""Rules of a correct compaction for records, and the walk over both logs that applies them.
+
+    BEFORE --blocks--\                    /--> batches with the same base offset: `rules`
+                      one walk, one task
+    AFTER  --blocks--/                    \--> records with the same offset, words of keys: `record_kernels`
+
+A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
+past its delete horizon.  A record that remains must be unchanged.  In addition, the last committed record of each key
+is compared, independently of these reasons.
+
+If the keys do not fit the memory limit, the walk starts again with half of them, by their hash; the other half follows
+in another walk.  If keys are wrong, a further walk traces them, and gives their differences offsets and texts.
+
+Invariant: memory is two blocks, the batches between the two positions, and the table of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.jobs.verification import record_kernels as k
+from sediment.jobs.verification import rules as r
+from sediment.jobs.verification.header_scan import HeaderFacts
+from sediment.jobs.verification.key_table import Histories, KeyTable, lost_record
+from sediment.jobs.verification.record_stream import Block, RecordStream
+from sediment.jobs.verification.report import SHOWN_DIFFERENCES, Difference
+from sediment.jobs.verification.tally import Tally
+from sediment.segment_io.compiled.status import NEEDS_AFTER, NEEDS_BEFORE, NEEDS_EVENT_ROOM, NEEDS_MAP_ROOM
+from sediment.segment_io.format.hashing import draw_seed, hash_secrets
+from sediment.segment_io.format.layout import CONTROL_ABORT
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.sources import Source
+
+Int64s = npt.NDArray[np.int64]
+Batches = npt.NDArray[np.void]
+
+_BATCHES_AT_ONCE = 1 << 13
+_EVENTS_AT_ONCE = 1 << 14
+_RECORDS_PER_KEY = 8  # expected, for the first size of a table
+_NO_RECORDS = np.zeros((0, k.WALKED_FIELDS), dtype=np.int64)
+_NO_BATCHES = np.zeros(0, dtype=r.BATCH)
+_NO_FLAGS = np.zeros(0, dtype=np.uint8)
+
+_TEXTS = {
+    k.NEW_KEYED: ("records", "BEFORE has no such record of this key"),
+    k.NEW_KEYLESS: ("records", "BEFORE has no such record"),
+    k.REPEATED: ("order", "the record appears more than once"),
+    k.LOST_KEYLESS: ("lost", "the record without a key is gone, but lies above the cleaned offsets"),
+    k.LEFT_KEYLESS: ("superseded", "a record without a key lies below the cleaner checkpoint"),
+    k.OTHER_VALUE: ("records", "the value of the record differs from BEFORE"),
+    k.OTHER_HEADERS: ("records", "the headers of the record differs from BEFORE"),
+    k.OTHER_TIMESTAMP: ("records", "the timestamp of the record differs from BEFORE"),
+    k.OTHER_PRODUCER: (
+        "records",
+        "the producer, sequence, leader epoch or timestamp type of the record differs from BEFORE",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One log of a pair, with the facts of its headers."""
+
+    source: Source
+    facts: HeaderFacts
+
+
+def compare_records(before: Log, after: Log, rules: r.PairRules, limit_bytes: int, fs: Fs, tally: Tally) -> None:
+    """Add the differences of batches and records to `tally`; the table of keys takes at most `limit_bytes`.
+
+    Raises:
+        SedimentError, OSError: a log cannot be read at all, or changed.
+    """
+    waiting = [(0, k.PARTS)]
+    seed = draw_seed()  # of all walks, because it decides the part of a key
+    while waiting:
+        first, end = waiting.pop()
+        walk = _Walk(before, after, rules, fs, seed)
+        if walk.fold(first, end, limit_bytes):
+            walk.add_to(tally)
+        else:
+            middle = (first + end) // 2
+            waiting += [(middle, end), (first, middle)]
+
+
+class _Walk:
+    """Walk over both logs for the keys of one part."""
+
+    def __init__(self, before: Log, after: Log, rules: r.PairRules, fs: Fs, seed: int) -> None:
+        self._before, self._after = before, after
+        self._rules = rules
+        self._fs = fs
+        self._seed = seed
+        self._secrets = hash_secrets(seed)
+        self._found = np.zeros(k.DIFFERENCES, dtype=np.int64)
+        self._first = np.zeros((k.DIFFERENCES, SHOWN_DIFFERENCES, 2), dtype=np.int64)
+        self._events = np.zeros((_EVENTS_AT_ONCE, k.EVENT_FIELDS), dtype=np.int64)
+        self._superseded = 0
+        self._batches = Tally()
+        self._part = (0, k.PARTS)
+        self._table = KeyTable(0, 0)
+
+    def fold(self, first: int, end: int, limit_bytes: int) -> bool:
+        """Walk over the keys whose hash is in [`first`, `end`); return False if they do not fit the memory.
+
+        The walk that begins at 0 also compares batches, and records without a key.
+        """
+        self._part = (first, end)
+        expected = self._before.facts.records * (end - first) // (k.PARTS * _RECORDS_PER_KEY)
+        self._table = KeyTable(limit_bytes, expected)
+        judge = _Judge(self._before.facts, self._rules, self._batches) if first == 0 else None
+        streams = [RecordStream(log.source, log.facts, self._fs) for log in (self._before, self._after)]
+        if not self._merge(streams, judge, None):
+            return False
+        if judge is not None:
+            judge.finish()
+            self._batches.add(_corruption(*(stream.corrupt for stream in streams)))
+        return True
+
+    def add_to(self, tally: Tally) -> None:
+        """Add the differences of the walk; trace the keys that are wrong."""
+        for check, number in self._batches.counts.items():
+            tally.count(check, number)
+        tally.show(self._batches.first())
+        for number in np.flatnonzero(self._found).tolist():
+            shown = self._shown(number)
+            tally.count(shown[0].check, int(self._found[number]))
+            tally.show(shown)
+        wrong = np.zeros(4, dtype=np.int64)
+        k.count_wrong_keys(self._table.slots, wrong)
+        counts = dict(
+            zip(("latest_committed", "latest_uncommitted", "lost", "tombstones"), wrong.tolist(), strict=True)
+        )
+        counts["superseded"] = self._superseded
+        if any(counts.values()):
+            for check, number in counts.items():
+                tally.count(check, number)
+            histories = Histories(self._table, self._rules.cleaned.first_dirty)
+            streams = [RecordStream(log.source, log.facts, self._fs) for log in (self._before, self._after)]
+            self._merge(streams, None, histories)
+            tally.show(histories.differences())
+
+    def _shown(self, number: int) -> list[Difference]:
+        rows = self._first[number, : self._found[number]].tolist()
+        if number in (k.LOST_ABOVE, k.LOST_TOMBSTONE):
+            return [lost_record(offset, number == k.LOST_TOMBSTONE, horizon_ms) for offset, horizon_ms in rows]
+        check, what = _TEXTS[number]
+        return [Difference(check, offset, what) for offset, _ in rows]
+
+    def _merge(self, streams: list[RecordStream], judge: _Judge | None, histories: Histories | None) -> bool:
+        """Walk to the end of both logs; return False if the keys do not fit the memory."""
+        before, after = (
+            _Side(stream, self._flags(is_before), judge.queues[number] if judge else None)
+            for number, (stream, is_before) in enumerate(zip(streams, (True, False), strict=True))
+        )
+        parameters = self._parameters(is_tracing=histories is not None)
+        state = np.zeros(k.REGISTERS, dtype=np.int64)
+        state[k.MET_OFFSET] = -1
+        while True:
+            status = k.merge_records(
+                before.records,
+                before.batches,
+                before.flags,
+                after.records,
+                after.batches,
+                after.flags,
+                self._table.slots,
+                self._secrets,
+                parameters,
+                self._found,
+                self._first,
+                self._events,
+                state,
+            )
+            if status == NEEDS_BEFORE:
+                state[k.BEFORE_ENDED] = not before.advance()
+                k.hash_keys(before.records, len(before.records), self._seed, self._secrets)
+                state[k.AT_BEFORE], state[k.COUNT_BEFORE] = 0, len(before.records)
+            elif status == NEEDS_AFTER:
+                state[k.AFTER_ENDED] = not after.advance()
+                state[k.AT_AFTER], state[k.COUNT_AFTER] = 0, len(after.records)
+            elif status == NEEDS_MAP_ROOM:
+                if not self._table.grow():
+                    return False
+            elif status == NEEDS_EVENT_ROOM and histories is not None:
+                histories.add(self._events[: state[k.EVENTS]])
+                state[k.EVENTS] = 0
+            else:
+                break
+            if judge is not None:
+                judge.run()
+        if histories is not None:
+            histories.add(self._events[: state[k.EVENTS]])
+        self._superseded += int(state[k.SUPERSEDED])
+        return True
+
+    def _flags(self, is_before: bool) -> _Flags:
+        return _Flags(self._rules if is_before else None)
+
+    def _parameters(self, *, is_tracing: bool) -> Int64s:
+        rules, parameters = self._rules, np.zeros(k.PARAMETERS, dtype=np.int64)
+        parameters[k.LIMIT] = rules.cleaned.limit
+        parameters[k.END] = rules.cleaned.end
+        parameters[k.DIRTY] = rules.cleaned.first_dirty
+        parameters[k.STABLE_BEFORE], parameters[k.STABLE_AFTER] = rules.stable_before, rules.stable_after
+        parameters[k.IS_CLAIMED] = rules.cleaned.is_claimed
+        parameters[k.IS_CHECKED] = rules.cleaned.is_claimed and rules.corrupt_from is None
+        parameters[k.REMOVABLE_END] = rules.removable_end()
+        parameters[k.FIRST_PART], parameters[k.END_PART] = self._part
+        parameters[k.IS_TRACING] = is_tracing
+        parameters[k.SEED] = self._seed
+        return parameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Flags:
+    """Function that returns the kernels' flags of batches; `rules` only for BEFORE."""
+
+    rules: r.PairRules | None
+
+    def __call__(self, batches: Batches) -> npt.NDArray[np.uint8]:
+        flags: npt.NDArray[np.uint8] = (batches["in_transaction"] & (batches["outcome"] == CONTROL_ABORT)).astype(
+            np.uint8
+        ) * k.ABORTED
+        flags |= batches["control"].astype(np.uint8) * np.uint8(k.CONTROL)
+        if self.rules is not None:
+            flags |= self.rules.tombstones_may_go(batches).astype(np.uint8) * np.uint8(k.TOMBSTONES_MAY_GO)
+        return flags
+
+
+class _Side:
+    """The current block of one log; its batches also go to `queue`."""
+
+    def __init__(self, stream: RecordStream, flags: _Flags, queue: _Queue | None) -> None:
+        self._blocks: Iterator[Block] = stream.blocks()
+        self._block: Block | None = None
+        self._flags_of = flags
+        self._queue = queue
+        self.records, self.batches, self.flags = _NO_RECORDS, _NO_BATCHES, _NO_FLAGS
+
+    def advance(self) -> bool:
+        """Take the next block; return False at the end of the log."""
+        self._block = next(self._blocks, None)
+        if self._block is None:
+            self.records, self.batches, self.flags = _NO_RECORDS, _NO_BATCHES, _NO_FLAGS
+            if self._queue is not None:
+                self._queue.has_ended = True
+            return False
+        self.records, self.batches = self._block.records, self._block.batches
+        self.flags = self._flags_of(self.batches)
+        if self._queue is not None:
+            self._queue.add(self.batches[self._block.is_first])
+        return True
+
+
+# -------------------------------------------------------------------------------------------------------------- batches
+class _Queue:
+    """Batches of one log that wait for those of the other log."""
+
+    def __init__(self) -> None:
+        self._parts: list[Batches] = []
+        self.count = 0
+        self.last_base: int | None = None
+        self.has_ended = False
+
+    def add(self, batches: Batches) -> None:
+        """Add the next batches of the log."""
+        if len(batches):
+            self._parts.append(batches)
+            self.count += len(batches)
+            self.last_base = int(batches["base"][-1])
+
+    def take(self, end: int | None) -> Batches:
+        """Return the batches with a base offset below `end`, and keep the others; None: all."""
+        batches = np.concatenate(self._parts) if self._parts else _NO_BATCHES
+        kept = 0 if end is None else int(np.searchsorted(batches["base"], end))
+        taken, rest = (batches, _NO_BATCHES) if end is None else (batches[:kept], batches[kept:])
+        self._parts, self.count = [rest] if len(rest) else [], len(rest)
+        return taken
+
+
+class _Judge:
+    """Comparison of batches with the same base offset, as the walk advances."""
+
+    def __init__(self, before: HeaderFacts, rules: r.PairRules, tally: Tally) -> None:
+        self.queues = (_Queue(), _Queue())
+        self._rules = rules
+        self._tally = tally
+        self._protected = before.protected(rules.idle_since_ms())
+        self._marked = before.transactions.marked()
+
+    def run(self) -> None:
+        """Compare the waiting batches if there are many."""
+        if max(queue.count for queue in self.queues) >= _BATCHES_AT_ONCE:
+            self._compare()
+
+    def finish(self) -> None:
+        """Compare all waiting batches at the end of both logs."""
+        self._compare()
+
+    def _compare(self) -> None:
+        ends = [queue.last_base for queue in self.queues if not queue.has_ended]
+        known = [end for end in ends if end is not None]
+        if len(known) < len(ends):
+            return
+        end = min(known, default=None)
+        before, after = (queue.take(end) for queue in self.queues)
+        rest, rest_after, kept, kept_after = _joined(before, after)
+        gone = r.gone_batches(rest, np.isin(rest["base"], self._protected), self._rules)
+        self._add(gone, rest, rest)
+        self._add(r.new_batches(rest_after, self._rules), rest_after, rest_after)
+        pairs = r.kept_batches(kept, kept_after, np.isin(kept["base"], self._marked), self._rules)
+        self._add(pairs, kept, kept_after)
+
+    def _add(self, found: Iterator[r.Found], before: Batches, after: Batches) -> None:
+        if not len(before):
+            return
+        for each in found:
+            self._tally.add_masked(
+                each.check,
+                each.mask,
+                before["base"],
+                lambda index, each=each: each.text(before[index], after[index]),  # type: ignore[misc]
+            )
+
+
+def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
+    """Return the batches of BEFORE alone, of AFTER alone, and those of both with the same base offset."""
+    if not len(before) or not len(after):
+        return before, after, before[:0], after[:0]
+    slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)
+    has_partner = before["base"][slots] == after["base"]
+    kept = slots[has_partner]
+    is_alone = ~np.isin(before["base"], after["base"])
+    return before[is_alone], after[~has_partner], before[kept], after[has_partner]
+
+
+def _corruption(before: set[bytes], after: set[bytes]) -> Iterator[Difference]:
+    for _ in range(len(after - before)):
+        yield Difference("crc", -1, "a batch of AFTER cannot be read, and BEFORE has no such bytes")
+    for _ in range(len(before - after)):
+        yield Difference("crc", -1, "a batch of BEFORE that cannot be read is gone")

@@ -1,0 +1,349 @@
+"""The second pass over a log: blocks of readable batches and their records, in the order of offsets.
+
+    spans of batches --without those that the first pass found unreadable--> decoded records --> blocks
+
+A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
+
+Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  Memory is one
+chunk, one block and the largest batch, or one window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.jobs.verification import record_kernels as k
+from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy, entry_bytes, scan_tasks
+from sediment.jobs.verification.rules import BATCH, NO_HORIZON
+from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
+from sediment.segment_io.errors import CorruptBatchError, SedimentError
+from sediment.segment_io.format.compression.batch_codecs import decompress
+from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS, STATUS_TEXT, decode_records
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC,
+    DELETE_HORIZON_BIT,
+    INT64_MAX,
+    INT64_MIN,
+    LEGACY_CRC,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from sediment.segment_io.format.legacy import unwrap
+from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.fs import Fs, open_to_read
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES
+from sediment.segment_io.segment.reader import BatchSpan, Rows
+from sediment.segment_io.tables.planning import UnreadableRange
+from sediment.segment_io.tables.scan import SHOWN_UNREADABLE_BYTES, has_bit, read_spans
+
+Int64s = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+WINDOW_BYTES = 64 << 20
+_RECORDS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Batches, rows of `rules.BATCH`, and their records, int64[n, WALKED_FIELDS]; `buffers` hold the bytes.
+
+    `is_first` is True for batches that no earlier block had.
+    """
+
+    batches: npt.NDArray[np.void]
+    records: Int64s
+    buffers: list[npt.NDArray[np.uint8]]
+    is_first: Mask
+
+
+@dataclass(slots=True)
+class _Room:
+    """Array for decoded records, which every block uses again."""
+
+    records: Int64s = field(default_factory=lambda: _new_records(_RECORDS_AT_ONCE))
+
+    def grow(self, count: int, filled: int) -> None:
+        """Make space for `count` more records after the `filled` ones."""
+        larger = _new_records(max(filled + count, 2 * len(self.records)))
+        larger[:filled] = self.records[:filled]
+        self.records = larger
+
+
+def _new_records(count: int) -> Int64s:
+    return np.empty((count, k.WALKED_FIELDS), dtype=np.int64)
+
+
+class RecordStream:
+    """The blocks of a log.  `corrupt` has a hash of each unreadable batch, once all blocks were read."""
+
+    def __init__(self, source: Source, facts: HeaderFacts, fs: Fs) -> None:
+        self._source = source
+        self._facts = facts
+        self._fs = fs
+        self._room = _Room()
+        self._wrong = {(batch.segment, batch.position) for batch in facts.unreadable if batch.crc is not None}
+        self.corrupt: set[bytes] = set()
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks; none is empty.
+
+        Raises:
+            SedimentError, OSError: the log cannot be read at all, or changed.
+        """
+        if self._facts.is_ordered():
+            for span, segment in self._spans():
+                yield from self._blocks_of(span, segment, INT64_MIN, INT64_MAX)
+            return
+        for low, high in self._windows():
+            yield from self._window(low, high)
+
+    def _windows(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of offsets, each of about WINDOW_BYTES of batches."""
+        size_bytes = sum(task.slice.size_bytes for task in scan_tasks(self._source, self._fs))
+        sample = np.sort(np.array(self._facts.sample, dtype=np.int64))
+        count = min(size_bytes // WINDOW_BYTES + 1, max(len(sample), 1))
+        cuts = np.unique(sample[np.arange(1, count) * len(sample) // count]).tolist() if count > 1 else []
+        yield from zip([INT64_MIN, *cuts], [*cuts, INT64_MAX], strict=True)
+
+    def _window(self, low: int, high: int) -> Iterator[Block]:
+        parts: list[Block] = []
+        for span, segment in self._spans():
+            if span.rows["last_offset"].max() < low:
+                continue
+            kept = replace(span, buffer=span.buffer.copy())  # the scan uses its buffer again
+            for block in self._blocks_of(kept, segment, low, high):
+                records = block.records.copy()
+                records[:, k.BATCH_INDEX] += sum(len(part.batches) for part in parts)
+                parts.append(replace(block, records=records, buffers=[kept.buffer, *block.buffers]))
+        if not parts:
+            return
+        batches = np.concatenate([part.batches for part in parts])
+        records = np.concatenate([part.records for part in parts])
+        records = records[(records[:, k.OFFSET] >= low) & (records[:, k.OFFSET] < high)]
+        order = np.argsort(batches["base"], kind="stable")
+        places = np.empty(len(order), dtype=np.int64)
+        places[order] = np.arange(len(order))
+        records[:, k.BATCH_INDEX] = places[records[:, k.BATCH_INDEX]]
+        yield Block(
+            batches[order],
+            records[np.argsort(records[:, k.OFFSET], kind="stable")],
+            [buffer for part in parts for buffer in part.buffers],
+            (batches["base"][order] >= low) & (batches["base"][order] < high),
+        )
+
+    def _spans(self) -> Iterator[tuple[BatchSpan, int]]:
+        for task in scan_tasks(self._source, self._fs):
+            segment = task.slice.segment.base_offset
+            for found in read_spans(task, self._fs, None, True):
+                if not isinstance(found, UnreadableRange):
+                    yield found[1], segment
+                else:
+                    self._note_range(found)
+
+    def _note_range(self, found: UnreadableRange) -> None:
+        with open(open_to_read(found.scan_task.slice.path), "rb") as log:
+            log.seek(found.position)
+            self._note(log.read(min(found.end_position - found.position, SHOWN_UNREADABLE_BYTES)))
+
+    def _note(self, content: bytes) -> None:
+        self.corrupt.add(blake2b(content[:SHOWN_UNREADABLE_BYTES], digest_size=16).digest())
+
+    # ----------------------------------------------------------------------------------------------------- of one span
+    def _blocks_of(self, span: BatchSpan, segment: int, low: int, high: int) -> Iterator[Block]:
+        """Yield the blocks of a span with the batches that can hold offsets in [`low`, `high`)."""
+        rows = self._readable(span, segment)
+        is_wrapper = (rows["magic"] < MAGIC_V2) & (rows["attributes"] & CODEC_MASK != 0)
+        skip = (rows["last_offset"] < low) | ~is_wrapper & (rows["base_offset"] >= high)
+        if skip.all():
+            return
+        decoded = _Decoded(span, rows, skip, self._room)
+        first = 0
+        while first < len(rows):
+            end, filled = decoded.run(first)
+            for index in decoded.take_unreadable():
+                self._note(entry_bytes(rows[index], span))
+            inside = np.arange(first, end)[~skip[first:end]]
+            batches = self._batches(rows, inside, decoded, segment, span)
+            records = self._room.records[:filled]
+            if len(inside):
+                places = np.cumsum(~skip[first:end]) - 1
+                records[:, k.BATCH_INDEX] = places[records[:, k.BATCH_INDEX] - first]
+                yield Block(batches, _sorted(batches, records), decoded.buffers, np.ones(len(batches), dtype=np.bool_))
+            first = end
+
+    def _readable(self, span: BatchSpan, segment: int) -> Rows:
+        """Return the rows that have a right checksum and can be unwrapped; note the others."""
+        rows = span.rows
+        if self._wrong:
+            wrong = np.array([(segment, position) in self._wrong for position in rows["position"].tolist()])
+            for row in rows[wrong]:
+                self._note(entry_bytes(row, span))
+            rows = rows[~wrong]
+        if len(rows) and rows["magic"].min() < MAGIC_V2:
+            completed = complete_legacy(rows, span)
+            for row in rows[~np.isin(rows["position"], completed["position"])]:
+                self._note(entry_bytes(row, span))
+            return completed
+        return rows
+
+    def _batches(
+        self, rows: Rows, inside: Int64s, decoded: _Decoded, segment: int, span: BatchSpan
+    ) -> npt.NDArray[np.void]:
+        kept = rows[inside]
+        batches = np.zeros(len(kept), dtype=BATCH)
+        for name, given in _COPIED.items():
+            batches[name] = kept[given]
+        attributes, modern = kept["attributes"], kept["magic"] >= MAGIC_V2
+        batches["segment"] = segment
+        batches["crc"] = _crcs(span, kept)
+        batches["codec"] = attributes & CODEC_MASK
+        batches["timestamp_type"] = (attributes & TIMESTAMP_TYPE_BIT != 0) & (kept["magic"] > 0)
+        batches["transactional"] = has_bit(TRANSACTIONAL_BIT)(kept)
+        batches["control"] = has_bit(CONTROL_BIT)(kept)
+        batches["max_ms"] = np.maximum(kept["max_timestamp"], -1)
+        has_horizon = modern & (attributes & DELETE_HORIZON_BIT != 0)
+        batches["horizon_ms"] = np.where(has_horizon, np.maximum(kept["base_timestamp"], NO_HORIZON), NO_HORIZON)
+        batches["in_transaction"] = batches["transactional"] & ~batches["control"]
+        batches["marker"], batches["outcome"] = self._facts.transactions.decisions(kept["base_offset"])
+        contents = decoded.contents[inside]
+        batches["known"] = ~decoded.unreadable[inside]
+        batches["first_record"] = contents[:, k.FIRST_RECORD]
+        batches["last_record"] = contents[:, k.LAST_RECORD]
+        batches["largest_ms"] = np.maximum(contents[:, k.LARGEST_TIMESTAMP], -1)
+        batches["descending"] = contents[:, k.DESCENDING]
+        batches["null_value"] = contents[:, k.NULL_VALUE]
+        return batches
+
+
+_COPIED = {
+    "size": "size_bytes",
+    "base": "base_offset",
+    "last": "last_offset",
+    "leader_epoch": "leader_epoch",
+    "magic": "magic",
+    "attributes": "attributes",
+    "producer_id": "producer_id",
+    "producer_epoch": "producer_epoch",
+    "base_sequence": "base_sequence",
+    "records": "record_count",
+    "control_type": "control_type",
+}
+
+
+def _crcs(span: BatchSpan, rows: Rows) -> Int64s:
+    """Return the stored checksums of batches."""
+    places = rows["position"] + span.start - span.position + np.where(rows["magic"] < MAGIC_V2, LEGACY_CRC, CRC)
+    crcs = np.zeros(len(rows), dtype=np.int64)
+    for byte in range(4):
+        crcs = crcs << 8 | span.buffer[places + byte]
+    return crcs
+
+
+def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:
+    """Return the records in the order of their offsets, even if those of a batch do not ascend."""
+    return records[np.argsort(records[:, k.OFFSET], kind="stable")] if batches["descending"].any() else records
+
+
+class _Decoded:
+    """Decoding of the batches of one span, in runs of as many records as the room has."""
+
+    def __init__(self, span: BatchSpan, rows: Rows, skip: Mask, room: _Room) -> None:
+        self._span = span
+        self._rows = rows
+        self._room = room
+        self._skip = skip.copy()
+        self._counts = np.zeros(len(rows), dtype=np.int64)
+        self.contents = np.zeros((len(rows), k.CONTENT_FIELDS), dtype=np.int64)
+        self.unreadable = np.zeros(len(rows), dtype=np.bool_)
+        self.buffers: list[npt.NDArray[np.uint8]] = []
+        self._new: list[int] = []
+
+    def run(self, first: int) -> tuple[int, int]:
+        """Decode the batches from `first` on; return the number after the last one, and the records of all of them."""
+        at, filled = first, 0
+        self.buffers = []
+        while True:
+            status, at, filled = k.decode_batches(
+                self._span.buffer.ctypes.data,
+                self._span.start - self._span.position,
+                self._rows,
+                at,
+                self._skip,
+                self._room.records,
+                filled,
+                self._counts,
+                self.contents,
+            )
+            if status == OK:
+                return at, filled
+            if status == NEEDS_RECORD_ROOM:
+                if filled:
+                    return at, filled
+                self._room.grow(int(self._rows[at]["record_count"]), 0)
+                continue
+            if status == NEEDS_PAYLOAD:
+                if filled >= _RECORDS_AT_ONCE:
+                    return at, filled
+                filled += self._add_compressed(at, filled)
+            else:
+                self._leave_out(at)
+            at += 1
+
+    def take_unreadable(self) -> list[int]:
+        """Return the batches that could not be decoded since the last call."""
+        found, self._new = self._new, []
+        return found
+
+    def _leave_out(self, index: int) -> None:
+        self.unreadable[index] = True
+        self._new.append(index)
+
+    def _add_compressed(self, index: int, filled: int) -> int:
+        """Decode a compressed batch after the `filled` records; return the number of its records."""
+        row = self._rows[index]
+        try:
+            if row["magic"] < MAGIC_V2:
+                unwrapped = unwrap(entry_bytes(row, self._span), limit_bytes=MAX_RECORDS_BYTES)
+                buffer, count = unwrapped.buffer, len(unwrapped.records)
+                self._ensure(count, filled)
+                self._room.records[filled : filled + count, :RECORD_FIELDS] = unwrapped.records
+            else:
+                count = int(row["record_count"])
+                buffer = self._decompressed(row, count, filled)
+        except SedimentError:
+            self._leave_out(index)
+            return 0
+        self.buffers.append(buffer)
+        k.complete_records(buffer.ctypes.data, row, index, self._room.records, filled, count, self.contents)
+        return count
+
+    def _decompressed(self, row: np.void, count: int, filled: int) -> npt.NDArray[np.uint8]:
+        payload = memoryview(entry_bytes(row, self._span))[BATCH_HEADER_BYTES:]
+        buffer = padded_copy(decompress(int(row["attributes"]) & CODEC_MASK, payload, limit_bytes=MAX_RECORDS_BYTES))
+        size_bytes = buffer.size - PADDING_BYTES
+        if count * MIN_RECORD_BYTES > size_bytes:
+            raise CorruptBatchError("the record count does not fit the batch")
+        self._ensure(count, filled)
+        status = decode_records(buffer.ctypes.data, 0, size_bytes, count, self._room.records[filled:])
+        if status != OK:
+            raise CorruptBatchError(STATUS_TEXT[status])
+        return buffer
+
+    def _ensure(self, count: int, filled: int) -> None:
+        if filled + count > len(self._room.records):
+            self._room.grow(count, filled)
+
+
+assert RECORD_FIELDS < k.WALKED_FIELDS
+assert BATCH_ROW.names is not None

@@ -1,0 +1,38 @@
+"""Warm-up: comparing a tiny log with a part of it compiles every kernel of the verification.
+
+The log is Kafka's own bytes (kafka-log 01 §3.5): a batch in which one key is written twice.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.sources import find_sources
+
+_BATCH = bytes.fromhex(
+    "00000000000000000000005100000005028cb69f2a00000000000200000000000003e800000000000003f2ffffffffffffffffffff"
+    "ffffffff000000031000000002610231000e001402010276001c0013040262010402680278026e01"
+)
+
+
+def warm_up_verification() -> None:
+    """Compare the tiny log with an empty one, and the other way round; no file remains."""
+    with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
+        sides = [_side(Path(folder) / name / "warm-up-0", content) for name, content in (("1", _BATCH), ("2", b""))]
+        settings = PairSettings(0, False, None, 0, None, None, 1 << 20)
+        for before, after in (sides, sides[::-1], [sides[0]] * 2):
+            compare(Pair("warm-up-0", before, after, settings), "driver")
+
+
+def _side(directory: Path, content: bytes) -> Side:
+    directory.mkdir(parents=True)
+    (directory / segment_file_name(0, SegmentFileKind.LOG)).write_bytes(content)
+    fs = Fs()
+    (source,) = find_sources([directory], fs)
+    return Side(source, live_segments(source, fs), PartitionCheckpoints())
