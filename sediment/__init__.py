@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         verify,
     )
     from sediment.jobs.adopt import AdoptionRunReport
+    from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
@@ -68,6 +69,7 @@ __all__ = [
     "CheckReport",
     "CloneRunReport",
     "CompactionRunReport",
+    "CopyCheckReport",
     "CorruptDataError",
     "DirectoryInUseError",
     "EraseRunReport",
@@ -129,6 +131,7 @@ if not TYPE_CHECKING:
             "verify",
         ),
         "sediment.jobs.adopt": ("AdoptionRunReport",),
+        "sediment.jobs.cloning.check": ("CopyCheckReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.erasing.check_evidence": ("CheckReport",),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sediment.jobs.adopt import AdoptionRunReport
+    from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
@@ -452,6 +453,7 @@ def clone(
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
     listen: str = "127.0.0.1:9092",
     server_properties: Path | None = None,
+    check: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
@@ -465,8 +467,8 @@ def clone(
     report: Path | None = None,
     metrics: Path | None = None,
     spark: SparkSession | None = None,
-) -> CloneRunReport:
-    """Clone log directories into one that a stock Kafka broker starts on as a single node.
+) -> CloneRunReport | CopyCheckReport:
+    """Clone log directories into one that a stock Kafka broker starts on as a single node; or check such a clone.
 
     Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
 
@@ -488,6 +490,7 @@ def clone(
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties; the controller has the next port.
         server_properties: write the broker's file here too.
+        check: clone nothing; compare every file of the clone in this directory with its manifest.  Without `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
@@ -505,7 +508,9 @@ def clone(
             SparkContext, or one that this call starts and stops.
 
     Raises:
-        UsageError: an option is wrong, or the target is not empty; nothing was changed.
+        UsageError: an option is wrong, the target is not empty, or the clone to check has no manifest; nothing was
+            changed.
+        CorruptDataError: the manifest of the clone to check cannot be read.
         DirectoryInUseError: a process uses a source or the target.
     """
     keywords = locals()

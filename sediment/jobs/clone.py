@@ -1,6 +1,7 @@
 """`sediment clone SOURCE... --to DIR`: a log directory that a stock broker starts on as a node of its own.
 
-The sources are directories of stopped brokers of one cluster, or copies of them.  They are never written.
+The sources are directories of stopped brokers of one cluster, or copies of them.  They are never written.  The run is
+in `cloning.run`; `clone --check DIR` reads a clone against its manifest, in `cloning.check`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import click
 
 from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
 from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
+from sediment.jobs.cloning.check import CopyCheckReport, check_clone, print_check
 from sediment.jobs.cloning.options import check_cluster_id, parse_parts, parse_renames, parse_until_offsets
 from sediment.jobs.cloning.report import CloneRunReport, print_report
 from sediment.jobs.cloning.run import CloneRequest
@@ -50,13 +52,16 @@ def perform(
     target_version: str = NEWEST_RELEASE,
     listen: str = _LISTEN,
     properties_file: Path | None = None,
+    checked: str | None = None,
     stop: threading.Event | None = None,
-) -> CloneRunReport:
-    """Check the options and clone.
+) -> CloneRunReport | CopyCheckReport:
+    """Check the options and clone; or check the clone in the directory `checked`.
 
     Raises:
         UsageError: an option is wrong; nothing was changed.
     """
+    if checked is not None:
+        return check_clone(options, checked, stop=stop)
     if to is None:
         raise UsageError("no target is given", advice="give --to DIR")
     endpoint = parse_endpoint(listen, "--listen", least_port=1)
@@ -162,6 +167,12 @@ def perform(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the broker's file here too; FILE must not exist (default: only to DIR/server.properties).",
 )
+@click.option(
+    "--check",
+    "checked",
+    metavar="DIR",
+    help="Clone nothing; read every file of the clone in DIR, and compare it with the manifest.",
+)
 def command(
     options: CommonOptions,
     to: Path | None,
@@ -180,11 +191,14 @@ def command(
     target_version: str,
     listen: str,
     properties_file: Path | None,
+    checked: str | None,
 ) -> None:
     """Clone LOG_DIR... into a directory that a stock Kafka broker starts on as a single node.
 
     Name the directories of stopped brokers of one cluster, or copies of them.  They are not written.  SIGINT or SIGTERM
     ends the run; the next run starts over.
+
+    With --check, name no LOG_DIR; nothing is changed and no lock is taken.
     """
     with stop_on_signals() as stop:
         report = perform(
@@ -205,8 +219,11 @@ def command(
             target_version=target_version,
             listen=listen,
             properties_file=properties_file,
+            checked=checked,
             stop=stop,
         )
+    if isinstance(report, CopyCheckReport):
+        options.conclude(report, print_check)
     options.conclude(report, print_report)
 
 
