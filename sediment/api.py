@@ -450,6 +450,7 @@ def clone(
     link: Literal["copy", "reflink", "hard"] = "copy",
     local_only: bool = False,
     since: str | None = None,
+    compact: bool = False,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
     listen: str = "127.0.0.1:9092",
     server_properties: Path | None = None,
@@ -487,6 +488,7 @@ def clone(
         link: share blocks with the source if the filesystem can, or hard-link closed segments; default: copy.
         local_only: clone the local segments of topics with tiered storage.
         since: manifest of an earlier clone; closed segments that did not change since then are linked from there.
+        compact: compact the partitions whose `cleanup.policy` includes compact, as `compact` would do it in the clone.
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties; the controller has the next port.
         server_properties: write the broker's file here too.

@@ -49,6 +49,7 @@ def perform(
     abort_open_transactions: bool = False,
     local_only: bool = False,
     since: str | None = None,
+    compact: bool = False,
     target_version: str = NEWEST_RELEASE,
     listen: str = _LISTEN,
     properties_file: Path | None = None,
@@ -81,6 +82,7 @@ def perform(
         link=LinkMode(link),
         local_only=local_only,
         since=since,
+        compact=compact,
     )
     request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
     return clone_directories(options, own, request, stop=stop)
@@ -145,6 +147,11 @@ def perform(
     metavar="MANIFEST",
     help="Link closed segments that did not change since the clone with this manifest, which stays as it is.",
 )
+@click.option(
+    "--compact",
+    is_flag=True,
+    help="Compact the partitions whose cleanup.policy includes compact, as `compact` would do it in the clone.",
+)
 @click.option("--local-only", is_flag=True, help="Clone the local segments of topics with tiered storage.")
 @click.option(
     "--target-version",
@@ -187,6 +194,7 @@ def command(
     abort_open_transactions: bool,
     link: str,
     since: str | None,
+    compact: bool,
     local_only: bool,
     target_version: str,
     listen: str,
@@ -216,6 +224,7 @@ def command(
             link=link,
             local_only=local_only,
             since=since,
+            compact=compact,
             target_version=target_version,
             listen=listen,
             properties_file=properties_file,

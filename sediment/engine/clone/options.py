@@ -43,7 +43,7 @@ class CloneOptions:
     `topics` and `partitions` are globs, empty for all; `renames` are new names by old ones.  `cluster_id` is None for
     a random one.  A held clone neither expires nor cleans anything.  `until_offsets` and `until_ms` cut logs; a
     partition with its own offset is cut there.  `since` is the manifest of an earlier clone, or its directory;
-    unchanged closed segments are linked from there.
+    unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics on the way.
     """
 
     topics: tuple[str, ...] = ()
@@ -59,3 +59,4 @@ class CloneOptions:
     abort_open_transactions: bool = False
     local_only: bool = False
     since: str | None = None
+    compact: bool = False

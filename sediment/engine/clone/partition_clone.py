@@ -5,7 +5,8 @@
     3. rewrite   the names in records of the coordinators, if they changed
     4. end       cut the log, and end its open transactions, if that was asked for
     5. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
-    6. digest    SHA-256 of every file; all files are durable
+    6. compact   the log, if that was asked for
+    7. digest    SHA-256 of every file; all files are durable
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, RewriteCounts, rewrite_coordinator_log
+from sediment.engine.clone.log_compaction import CORRUPT_BATCH, LogCompaction, compact_log, not_compacted
 from sediment.engine.clone.log_end import change_end
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
@@ -87,6 +89,7 @@ class CloneTask:
     committing: frozenset[int] = frozenset()
     """Producers whose open transactions are to be committed."""
 
+    compacts: bool = False
     earlier: EarlierFiles | None = None
     """Files of the partition in the clone that this one continues."""
 
@@ -144,6 +147,7 @@ class PartitionClone:
     damage: str | None = None
     rewrite: RewriteCounts | None = None
     ended_transactions: int = 0
+    compaction: LogCompaction | None = None
     is_unchanged: bool = False
 
 
@@ -199,6 +203,11 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         )
         loaded = _reloaded(task, loaded, directory, fs)
     _settle(task, loaded, directory, fs)
+    compaction = None
+    if task.compacts:
+        compaction = _compact(task, loaded, first_dirty, directory, attempt, fs)
+        first_dirty = compaction.first_dirty
+        loaded = _reloaded(task, loaded, directory, fs)
     known = {each.file.name.rpartition("/")[2]: each.file for each in copied}
     files = _made_durable(directory, known, stamps, fs)
     linked_bytes = sum(each.file.size_bytes for each in copied if each.method is not CopyMethod.COPIED)
@@ -206,7 +215,9 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
     is_unchanged = task.earlier is not None and task.earlier.are(files)
     if task.earlier is not None and _is_known(task, copied):
         result = replace(result, damage=result.damage or task.earlier.damage)
-    return replace(result, rewrite=counts, ended_transactions=ended, is_unchanged=is_unchanged)
+    if compaction is not None:
+        result = replace(result, damage=result.damage or compaction.damage)
+    return replace(result, rewrite=counts, ended_transactions=ended, compaction=compaction, is_unchanged=is_unchanged)
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
@@ -214,6 +225,33 @@ def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
+
+
+def _compact(
+    task: CloneTask, loaded: LoadedLog, first_dirty: int | None, directory: Path, attempt: str, fs: Fs
+) -> LogCompaction:
+    partition, end = task.partition.target, loaded.log_end_offset
+    checkpoints = PartitionCheckpoints(
+        first_dirty=first_dirty,
+        log_start=loaded.log_start_offset,
+        high_watermark=end,
+        recovery_point=end,
+        high_watermark_file=True,
+        clean_shutdown=True,
+    )
+    if loaded.damage:
+        reason = "; ".join(map(str, loaded.damage))
+        return not_compacted(list_log(partition, directory, fs), checkpoints, CORRUPT_BATCH, reason)
+    return compact_log(
+        partition,
+        directory,
+        task.config.compaction,
+        checkpoints,
+        fs,
+        now_ms=task.now_ms,
+        run_id=task.run_id,
+        attempt=attempt,
+    )
 
 
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:

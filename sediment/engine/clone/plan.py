@@ -172,7 +172,7 @@ def _is_selected(partition: TopicPartition, options: CloneOptions) -> bool:
 def _why_left_out(topic: SourceTopic, source: Source, options: CloneOptions) -> tuple[str, str] | None:
     if topic.name in INTERNAL_TOPICS:
         return None
-    if source.metadata is not None and topic.topic_id != source.metadata.topic_ids.get(topic.name):
+    if not source.knows(topic):
         if topic.name in options.topics:
             return None
         return UNKNOWN_TOPIC, f"the cluster has no such topic; to clone it all the same, give --topic {topic.name}"

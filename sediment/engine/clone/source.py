@@ -60,6 +60,10 @@ class Source:
     metadata: ClusterMetadata | None
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
+    def knows(self, topic: SourceTopic) -> bool:
+        """Return False if the metadata lacks the topic, so that a broker would set its partitions aside."""
+        return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
+
 
 def open_source(paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = None) -> Source:
     """Return the topics in log directories, which may be those of several brokers of one cluster.

@@ -29,6 +29,8 @@ class PartitionCloneReport:
     """Report of one partition, by its name in the clone.
 
     `source` is the directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory of that.
+    With `--compact`, `compacted` is False if the log was left as copied; `reason` then says why.  `bytes_before` is the
+    size of the log before its compaction.
     """
 
     partition: str
@@ -45,6 +47,10 @@ class PartitionCloneReport:
     open_transactions: int = 0
     ended_transactions: int = 0
     repairs: tuple[str, ...] = ()
+    compacted: bool | None = None
+    bytes_before: int | None = None
+    messages_read: int | None = None
+    messages_written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ def print_report(report: CloneRunReport, console: Console) -> None:
     print_failures(bad, console)
     skipped: dict[str, list[str]] = {}
     for each in report.partitions:
-        if each.status == SKIPPED and each.reason:
+        if each.status in (SKIPPED, CLONED, UNCHANGED) and each.reason:
             skipped.setdefault(each.reason, []).append(each.partition)
     lines = [f"{', '.join(names[:_SHOWN])}: {reason}" for reason, names in skipped.items()]
     lines += report.notes

@@ -1,8 +1,8 @@
 """Run of `clone` on the driver.
 
-    driver    list · plan · claim                                     rename · metadata · checkpoints · manifest
-    tasks                            copy · load · cut · settle · digest
-                                     topics of records first, then those of the coordinators
+    driver    list · plan · claim                                            rename · metadata · checkpoints · manifest
+    tasks                         copy · load · cut · settle · compact · digest
+                                  topics of records first, then those of the coordinators
 
 Invariants: the sources are not written and not locked; a partition that cannot be cloned leaves the clone incomplete.
 """
@@ -31,6 +31,7 @@ from sediment.engine.config_keys import BROKER_KEYS
 from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning.result import TASK_ERRORS
+from sediment.jobs.cloning.compaction import compaction_note, topics_left_alone, with_compaction
 from sediment.jobs.cloning.report import (
     CLONED,
     UNCHANGED,
@@ -44,6 +45,7 @@ from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
+from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.cancellation import cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -121,6 +123,8 @@ class _CloneRun:
         self._fs = Fs()
         self._target = CloneDirectory(request.to, self._run_id)
         self._earlier: EarlierCopy | None = None
+        self._settings = options.settings
+        self._left_alone: Mapping[str, tuple[str, str]] = {}  # of topics that --compact does not compact
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> CloneRunReport:
@@ -130,6 +134,9 @@ class _CloneRun:
             plan = plan_clone(source, self._own, new_kafka_id)
             if self._own.since is not None:
                 self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
+            self._settings = self._settings_of(source)
+            if self._own.compact:
+                self._left_alone = topics_left_alone(plan.topics.values(), source, self._settings)
             features = clone_features(
                 None if source.metadata is None else source.metadata.features, self._request.target_version
             )
@@ -191,15 +198,13 @@ class _CloneRun:
         return _Finished(task.partition, task.topic_id, None, describe_lost_task(error))
 
     def _tasks(self, source: Source, plan: ClonePlan) -> list[CloneTask]:
-        settings = self._options.settings
-        if source.metadata is not None:
-            settings = settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
         committing: frozenset[int] = frozenset()
         if self._own.abort_open_transactions and TRANSACTION_STATE in source.topics:
             committing = committing_producers(source.topics[TRANSACTION_STATE], self._own.until_ms, self._fs)
         tasks = []
         for topic in plan.topics.values():
-            config = settings.for_topic(topic.source_name)
+            config = self._settings.for_topic(topic.source_name)
+            compacts = self._own.compact and topic.source_name not in self._left_alone
             tasks += [
                 CloneTask(
                     partition=partition,
@@ -214,6 +219,7 @@ class _CloneRun:
                     else self._earlier.files_of(str(partition.target), topic.topic_id),
                     ends_transactions=self._own.abort_open_transactions,
                     committing=committing,
+                    compacts=compacts,
                     log_bytes=list_log(partition.source, partition.replicas[0].path, self._fs).log_bytes(),
                 )
                 for partition in topic.partitions
@@ -266,6 +272,12 @@ class _CloneRun:
                 advice="name a new file",
             )
 
+    def _settings_of(self, source: Source) -> Settings:
+        settings = self._options.settings
+        if source.metadata is None:
+            return settings
+        return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
+
     def _broker_configs(self, source: Source) -> dict[str, str]:
         """Return the dynamic configs of all brokers about logs; others may be secrets, or name other machines."""
         if source.metadata is None:
@@ -275,7 +287,7 @@ class _CloneRun:
 
     # ---------------------------------------------------------------------------------------------------------- report
     def _report(self, plan: ClonePlan, finished: Sequence[_Finished], is_complete: bool) -> CloneRunReport:
-        rows = [_row(each) for each in finished]
+        rows = [self._row(each) for each in finished]
         rows += [
             PartitionCloneReport(str(each.partition), each.log_dir, SKIPPED, each.reason_code, each.reason)
             for each in plan.left_out
@@ -317,8 +329,14 @@ class _CloneRun:
                 for topic in plan.topics.values()
                 for command in restore_commands(topic.name, topic.changes, bootstrap)
             ),
-            notes=(*_notes(finished), *self._orphans(plan, finished)),
+            notes=(*_notes(finished), *compaction_note(rows), *self._orphans(plan, finished)),
         )
+
+    def _row(self, finished: _Finished) -> PartitionCloneReport:
+        row = _row(finished)
+        if finished.clone is None:
+            return row
+        return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
         """Return a sentence about open transactions whose coordinator is not part of the clone, or is ahead of it."""
