@@ -474,7 +474,8 @@ def clone(
     Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
 
     Args:
-        log_dirs: directories of stopped brokers of one cluster, or copies of them; they are not written.
+        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; they are not
+            written.
         to: the new directory; absent, empty, or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
         renames: new names of topics by their old ones, or texts `OLD=NEW`.

@@ -30,7 +30,7 @@ from sediment.engine.clone.options import DEFAULT_NODE_ID, CloneOptions
 from sediment.engine.clone.partition_clone import PartitionClone
 from sediment.engine.clone.plan import ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
-from sediment.engine.clone.source import Source, open_source
+from sediment.engine.clone.source import Source, open_log_dir, open_source
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cloning.options import check_cluster_id
 from sediment.jobs.cloning.run import new_kafka_id
@@ -154,7 +154,7 @@ class _Adoption:
     def perform(self) -> AdoptionRunReport:
         """Plan, ask, settle every partition, and give the directory to its node."""
         check_adoptable(self._log_dir, self._fs)
-        source = open_source([self._log_dir], self._fs)
+        source = open_source([open_log_dir(self._log_dir, self._fs)], self._fs)
         if not self._own.dry_run:
             self._stack.enter_context(DirectoryLock(self._log_dir))
             check_adoptable(self._log_dir, self._fs)

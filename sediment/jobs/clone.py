@@ -1,7 +1,7 @@
 """`sediment clone SOURCE... --to DIR`: a log directory that a stock broker starts on as a node of its own.
 
-The sources are directories of stopped brokers of one cluster, or copies of them.  They are never written.  The run is
-in `cloning.run`; `clone --check DIR` reads a clone against its manifest, in `cloning.check`.
+The sources are directories of stopped brokers of one cluster, or copies of them, also at URIs.  They are never written.
+The run is in `cloning.run`; `clone --check DIR` reads a clone against its manifest, in `cloning.check`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def perform(
         return check_clone(options, checked, stop=stop)
     if to is None:
         raise UsageError("no target is given", advice="give --to DIR")
+    if to.parts[:1] and to.parts[0].endswith(":"):
+        raise UsageError("a clone is written to a local disk", path=str(to), advice="give --to a path, and upload that")
     endpoint = parse_endpoint(listen, "--listen", least_port=1)
     if endpoint.port > _MOST_PORT:
         raise UsageError(f"--listen {listen!r} leaves no port for the controller", advice="choose a lower port")
@@ -203,8 +205,8 @@ def command(
 ) -> None:
     """Clone LOG_DIR... into a directory that a stock Kafka broker starts on as a single node.
 
-    Name the directories of stopped brokers of one cluster, or copies of them.  They are not written.  SIGINT or SIGTERM
-    ends the run; the next run starts over.
+    Name the directories of stopped brokers of one cluster, or copies of them, as paths or URIs.  They are not written.
+    SIGINT or SIGTERM ends the run; the next run starts over.
 
     With --check, name no LOG_DIR; nothing is changed and no lock is taken.
     """

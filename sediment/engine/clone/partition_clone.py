@@ -265,7 +265,7 @@ def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> Lo
 def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) -> tuple[CopiedFile, ...]:
     files = _files_of(replica, fs)
     work = PartitionCopy(
-        source=Store(str(replica.directory.path)),
+        source=replica.directory.store,
         folder=str(replica.partition),
         files=files,
         target=folder,
@@ -274,11 +274,11 @@ def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) 
         rules=task.rules,
     )
     copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
-    if _files_of(replica, fs).keys() != files.keys():
+    if _files_of(replica.listed_again(), fs).keys() != files.keys():
         raise SourceChangedError(
             "files appeared or vanished while the partition was cloned",
             partition=str(replica.partition),
-            path=str(replica.path),
+            path=replica.shown,
             advice="stop the broker, or clone a snapshot or a copy; a clone takes no lock on its source",
         )
     return copied
@@ -290,7 +290,7 @@ def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     Files of an interrupted replacement come along, so that loading the copy finishes or undoes it.  After an unclean
     stop, the indexes of the active segment may be preallocated; loading rebuilds them.
     """
-    entries = {entry.name: entry for entry in fs.scan(replica.path) if entry.is_file}
+    entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
     logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]
     active = max(logs, default=-1)
@@ -391,7 +391,7 @@ def _result(
     entries = loaded.producers.entries
     return PartitionClone(
         folder=folder,
-        log_dir=str(replica.directory.path),
+        log_dir=replica.directory.shown,
         files=files,
         log_start_offset=loaded.log_start_offset,
         log_end_offset=loaded.log_end_offset,

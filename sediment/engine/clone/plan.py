@@ -187,7 +187,7 @@ def _is_tiered(topic: SourceTopic) -> bool:
 
 def _left_out(topic: SourceTopic, numbers: Iterable[int], code: str, reason: str) -> list[LeftOut]:
     return [
-        LeftOut(TopicPartition(topic.name, number), str(topic.replicas[number][0].directory.path), code, reason)
+        LeftOut(TopicPartition(topic.name, number), topic.replicas[number][0].directory.shown, code, reason)
         for number in numbers
     ]
 

@@ -9,6 +9,7 @@ Invariants: the sources are not written and not locked; a partition that cannot 
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import uuid
@@ -26,7 +27,7 @@ from sediment.engine.clone.options import CloneOptions, Part
 from sediment.engine.clone.partition_clone import CloneTask, PartitionClone, clone_partition
 from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
-from sediment.engine.clone.source import Source, open_source
+from sediment.engine.clone.source import Source, open_source, open_store
 from sediment.engine.config_keys import BROKER_KEYS
 from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
@@ -130,7 +131,13 @@ class _CloneRun:
     def perform(self) -> CloneRunReport:
         """Return the report, with a row for every partition of the plan."""
         with interruptible():  # nothing is written yet
-            source = open_source(self._options.log_dirs, self._fs, metadata_dir=self._options.settings.metadata_dir)
+            scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-")))
+            stores = [Store(where) for where in self._options.given_log_dirs]
+            directories = [
+                open_store(store, self._fs, scratch / str(number))
+                for number, store in enumerate({store.where: store for store in stores}.values())
+            ]
+            source = open_source(directories, self._fs, metadata_dir=self._options.settings.metadata_dir)
             plan = plan_clone(source, self._own, new_kafka_id)
             if self._own.since is not None:
                 self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
@@ -140,12 +147,12 @@ class _CloneRun:
             features = clone_features(
                 None if source.metadata is None else source.metadata.features, self._request.target_version
             )
-            paths = [directory.path for directory in source.directories]
-            self._target.check(paths)
+            places = [directory.store for directory in source.directories]
+            self._target.check(places)
             self._check_properties_file()
         self._target.make()
         self._stack.enter_context(DirectoryLock(self._request.to))
-        self._target.check(paths)
+        self._target.check(places)
         before = self._target.begin()
         if before is not None:
             self._print(f"{self._request.to} was left incomplete by run {before}; starting over")
@@ -220,7 +227,7 @@ class _CloneRun:
                     ends_transactions=self._own.abort_open_transactions,
                     committing=committing,
                     compacts=compacts,
-                    log_bytes=list_log(partition.source, partition.replicas[0].path, self._fs).log_bytes(),
+                    log_bytes=_log_bytes(partition, self._fs),
                 )
                 for partition in topic.partitions
             ]
@@ -259,7 +266,7 @@ class _CloneRun:
             self._fs.sync_file(self._request.properties_file)
         self._target.finish(
             StartFiles(self._node, records, properties),
-            sources=[directory.path for directory in source.directories],
+            sources=[directory.shown for directory in source.directories],
             now_ms=self._options.now_ms,
         )
 
@@ -368,6 +375,11 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
         return describe(error)
 
 
+def _log_bytes(partition: ClonedPartition, fs: Fs) -> int:
+    replica = partition.replicas[0]
+    return list_log(partition.source, replica.path, replica.fs(fs)).log_bytes()
+
+
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
     """Return what records of the coordinators may name; `finished` are the partitions with records of clients."""
     topics = plan.topics.values()
@@ -405,14 +417,14 @@ def _row(finished: _Finished) -> PartitionCloneReport:
     replica = finished.partition.replicas[0]
     if clone is None:
         code, reason = finished.error or (None, None)
-        return PartitionCloneReport(name, str(replica.directory.path), FAILED, code, reason, str(replica.path))
+        return PartitionCloneReport(name, replica.directory.shown, FAILED, code, reason, replica.shown)
     return PartitionCloneReport(
         partition=name,
         log_dir=clone.log_dir,
         status=QUARANTINED if clone.damage is not None else UNCHANGED if clone.is_unchanged else CLONED,
         reason_code=None if clone.damage is None else _CORRUPT,
         reason=clone.damage and f"{clone.damage}. A broker does not notice it; it was cloned byte for byte",
-        source=str(Path(clone.log_dir) / str(finished.partition.source)),
+        source=f"{clone.log_dir}/{finished.partition.source}",
         log_start_offset=clone.log_start_offset,
         log_end_offset=clone.log_end_offset,
         bytes=clone.log_bytes,
