@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
@@ -40,7 +41,7 @@ from sediment.jobs.erasing.after_run import (
 )
 from sediment.jobs.erasing.erasure import ErasedSegment, ErasePartition, Planned
 from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
-from sediment.jobs.erasing.find_records import Found, KeysAt, MatchKeys, OlderRecords, ScanRun, around
+from sediment.jobs.erasing.find_records import Found, KeysAt, OlderRecords, ScanRun, around
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.places import NOT_VISIBLE, Place, places_of
 from sediment.jobs.erasing.report import (
@@ -232,9 +233,11 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     ) -> Iterator[tuple[SelectedPartition, Found | tuple[GivenVerdict, ...] | CleaningResult]]:
         """Yield the records found in each partition, or the rows of the table for it."""
         if isinstance(self._subject, Keys):
-            listings = [each.listing for each in by_path.values()]
-            for listing, found in scans.scan(listings, MatchKeys(self._subject.values)):
-                yield by_path[listing.path], found
+            partitions = [
+                (each.listing, each.config.compaction.max_decompressed_batch_bytes) for each in by_path.values()
+            ]
+            for path, found in scans.find_keys(partitions, KeySet.of(self._subject.values)):
+                yield by_path[path], found
             return
         if isinstance(self._subject, Condition):
             for path, matching in self._matching(self._subject.text, list(by_path)):
