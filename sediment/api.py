@@ -191,6 +191,7 @@ def erase(
     replacement: Path | None = None,
     all_versions: bool = False,
     tombstones_out: Path | None = None,
+    suppress_out: Path | None = None,
     evidence: Path | None = None,
     secret_file: Path | None = None,
     signing_key: Path | None = None,
@@ -229,8 +230,9 @@ def erase(
         replacement: file with the bytes of the new value.
         all_versions: in compacted topics, also drop older records with the key of a dropped record.
         tombstones_out: write the keys that got a tombstone to this file.
+        suppress_out: first add the keys of `keys_file`, as HMACs, to this suppression list of `restore`.
         evidence: scan everything again after the run, and write signed evidence to this file.
-        secret_file: secret of the HMACs that stand for the subjects in the evidence.
+        secret_file: secret of the HMACs that stand for the subjects in the evidence and in `suppress_out`.
         signing_key: private Ed25519 key in PEM that signs the evidence.
         check: erase nothing; check the signature of the evidence in this file, and `log_dirs`, if given, against it.
         public_key: with `check`, the public key in PEM.
@@ -648,6 +650,8 @@ def restore(
     run: str | None = None,
     as_of: str | int | None = None,
     undo_erasure: bool = False,
+    suppress: Path | None = None,
+    secret_file: Path | None = None,
     dry_run: bool = False,
     allow_network_fs: bool = False,
     partitions: Texts = (),
@@ -674,6 +678,8 @@ def restore(
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
+        suppress: refuse partitions whose originals hold a record with a key of this suppression list.
+        secret_file: secret of the HMACs in `suppress`.
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.

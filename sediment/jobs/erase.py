@@ -173,6 +173,12 @@ def perform(
     help="Write the keys that got a tombstone to FILE, to produce them to the leader afterwards.",
 )
 @click.option(
+    "--suppress-out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="First add the keys of --keys-file to FILE as HMACs, so that `restore --suppress` refuses their records.",
+)
+@click.option(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -182,7 +188,7 @@ def perform(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Secret of the HMACs that stand for the subjects in the evidence.",
+    help="Secret of the HMACs that stand for the subjects in the evidence and in --suppress-out.",
 )
 @click.option(
     "--signing-key",
