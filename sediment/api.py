@@ -453,6 +453,8 @@ def clone(
     local_only: bool = False,
     since: str | None = None,
     compact: bool = False,
+    suppress: Path | None = None,
+    secret_file: Path | None = None,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
     listen: str = "127.0.0.1:9092",
     server_properties: Path | None = None,
@@ -492,6 +494,8 @@ def clone(
         local_only: clone the local segments of topics with tiered storage.
         since: manifest of an earlier clone; closed segments that did not change since then are linked from there.
         compact: compact the partitions whose `cleanup.policy` includes compact, as `compact` would do it in the clone.
+        suppress: leave out records that were erased: those with a key of this list of `erase --suppress-out`.
+        secret_file: the secret of its HMACs.
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties; the controller has the next port.
         server_properties: write the broker's file here too.

@@ -24,6 +24,7 @@ from sediment.jobs.cloning.report import CloneRunReport, print_report
 from sediment.jobs.cloning.run import CloneRequest
 from sediment.jobs.cloning.run import clone as clone_directories
 from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.erasing.suppression_file import read_suppression_list
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
@@ -50,6 +51,8 @@ def perform(
     local_only: bool = False,
     since: str | None = None,
     compact: bool = False,
+    suppress: Path | None = None,
+    secret_file: Path | None = None,
     target_version: str = NEWEST_RELEASE,
     listen: str = _LISTEN,
     properties_file: Path | None = None,
@@ -70,6 +73,11 @@ def perform(
     endpoint = parse_endpoint(listen, "--listen", least_port=1)
     if endpoint.port > _MOST_PORT:
         raise UsageError(f"--listen {listen!r} leaves no port for the controller", advice="choose a lower port")
+    if (suppress is None) != (secret_file is None):
+        raise UsageError("--suppress and --secret-file go together", advice="give both of them, or none")
+    suppressed = None
+    if suppress is not None and secret_file is not None:
+        suppressed = read_suppression_list(suppress, secret_file)
     own = CloneOptions(
         topics=topics,
         partitions=options.partitions,
@@ -85,6 +93,7 @@ def perform(
         local_only=local_only,
         since=since,
         compact=compact,
+        suppressed=suppressed,
     )
     request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
     return clone_directories(options, own, request, stop=stop)
@@ -154,6 +163,18 @@ def perform(
     is_flag=True,
     help="Compact the partitions whose cleanup.policy includes compact, as `compact` would do it in the clone.",
 )
+@click.option(
+    "--suppress",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Leave out records that were erased: those with a key of FILE, a list of `erase --suppress-out`.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --suppress: the secret of its HMACs.",
+)
 @click.option("--local-only", is_flag=True, help="Clone the local segments of topics with tiered storage.")
 @click.option(
     "--target-version",
@@ -197,6 +218,8 @@ def command(
     link: str,
     since: str | None,
     compact: bool,
+    suppress: Path | None,
+    secret_file: Path | None,
     local_only: bool,
     target_version: str,
     listen: str,
@@ -227,6 +250,8 @@ def command(
             local_only=local_only,
             since=since,
             compact=compact,
+            suppress=suppress,
+            secret_file=secret_file,
             target_version=target_version,
             listen=listen,
             properties_file=properties_file,

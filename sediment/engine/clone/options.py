@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sediment.compaction.rewrite.suppression import SuppressionList
 from sediment.segment_io.format.names import TopicPartition
 
 DEFAULT_NODE_ID = 1
@@ -44,6 +45,7 @@ class CloneOptions:
     a random one.  A held clone neither expires nor cleans anything.  `until_offsets` and `until_ms` cut logs; a
     partition with its own offset is cut there.  `since` is the manifest of an earlier clone, or its directory;
     unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics on the way.
+    Records of `suppressed` keys do not come along.
     """
 
     topics: tuple[str, ...] = ()
@@ -60,3 +62,4 @@ class CloneOptions:
     local_only: bool = False
     since: str | None = None
     compact: bool = False
+    suppressed: SuppressionList | None = None

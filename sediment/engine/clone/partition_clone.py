@@ -4,9 +4,10 @@
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
     3. rewrite   the names in records of the coordinators, if they changed
     4. end       cut the log, and end its open transactions, if that was asked for
-    5. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
-    6. compact   the log, if that was asked for
-    7. digest    SHA-256 of every file; all files are durable
+    5. suppress  records that were erased, if a list of their keys is given
+    6. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
+    7. compact   the log, if that was asked for
+    8. digest    SHA-256 of every file; all files are durable
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
@@ -20,9 +21,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sediment.compaction.rewrite.suppression import SuppressedKeys
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, RewriteCounts, rewrite_coordinator_log
 from sediment.engine.clone.log_compaction import CORRUPT_BATCH, LogCompaction, compact_log, not_compacted
 from sediment.engine.clone.log_end import change_end
+from sediment.engine.clone.log_suppression import suppress_records
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
@@ -89,6 +92,9 @@ class CloneTask:
     committing: frozenset[int] = frozenset()
     """Producers whose open transactions are to be committed."""
 
+    suppressed: SuppressedKeys | None = None
+    """Keys whose records must not come along; None for none."""
+
     compacts: bool = False
     earlier: EarlierFiles | None = None
     """Files of the partition in the clone that this one continues."""
@@ -147,6 +153,7 @@ class PartitionClone:
     damage: str | None = None
     rewrite: RewriteCounts | None = None
     ended_transactions: int = 0
+    suppressed_records: int | None = None
     compaction: LogCompaction | None = None
     is_unchanged: bool = False
 
@@ -202,6 +209,20 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             committing=task.committing,
         )
         loaded = _reloaded(task, loaded, directory, fs)
+    suppressed = None
+    if task.suppressed is not None:
+        suppression = suppress_records(
+            task.partition.target,
+            directory,
+            task.suppressed,
+            task.config,
+            _checkpoints(loaded, first_dirty),
+            fs,
+            run_id=task.run_id,
+            attempt=attempt,
+        )
+        suppressed, first_dirty = suppression.records, suppression.first_dirty
+        loaded = _reloaded(task, loaded, directory, fs)
     _settle(task, loaded, directory, fs)
     compaction = None
     if task.compacts:
@@ -217,7 +238,14 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         result = replace(result, damage=result.damage or task.earlier.damage)
     if compaction is not None:
         result = replace(result, damage=result.damage or compaction.damage)
-    return replace(result, rewrite=counts, ended_transactions=ended, compaction=compaction, is_unchanged=is_unchanged)
+    return replace(
+        result,
+        rewrite=counts,
+        ended_transactions=ended,
+        suppressed_records=suppressed,
+        compaction=compaction,
+        is_unchanged=is_unchanged,
+    )
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
@@ -230,15 +258,7 @@ def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
 def _compact(
     task: CloneTask, loaded: LoadedLog, first_dirty: int | None, directory: Path, attempt: str, fs: Fs
 ) -> LogCompaction:
-    partition, end = task.partition.target, loaded.log_end_offset
-    checkpoints = PartitionCheckpoints(
-        first_dirty=first_dirty,
-        log_start=loaded.log_start_offset,
-        high_watermark=end,
-        recovery_point=end,
-        high_watermark_file=True,
-        clean_shutdown=True,
-    )
+    partition, checkpoints = task.partition.target, _checkpoints(loaded, first_dirty)
     if loaded.damage:
         reason = "; ".join(map(str, loaded.damage))
         return not_compacted(list_log(partition, directory, fs), checkpoints, CORRUPT_BATCH, reason)
@@ -251,6 +271,19 @@ def _compact(
         now_ms=task.now_ms,
         run_id=task.run_id,
         attempt=attempt,
+    )
+
+
+def _checkpoints(loaded: LoadedLog, first_dirty: int | None) -> PartitionCheckpoints:
+    """Return the entries that the log will have in the checkpoint files of the clone."""
+    end = loaded.log_end_offset
+    return PartitionCheckpoints(
+        first_dirty=first_dirty,
+        log_start=loaded.log_start_offset,
+        high_watermark=end,
+        recovery_point=end,
+        high_watermark_file=True,
+        clean_shutdown=True,
     )
 
 

@@ -29,8 +29,9 @@ class PartitionCloneReport:
     """Report of one partition, by its name in the clone.
 
     `source` is the directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory of that.
-    With `--compact`, `compacted` is False if the log was left as copied; `reason` then says why.  `bytes_before` is the
-    size of the log before its compaction.
+    With `--suppress`, `records_suppressed` counts the records that did not come along, 0 if the list has no key of the
+    topic.  With `--compact`, `compacted` is False if the log was left as copied; `reason` then says why.
+    `bytes_before` is the size of the log before its compaction.
     """
 
     partition: str
@@ -47,6 +48,7 @@ class PartitionCloneReport:
     open_transactions: int = 0
     ended_transactions: int = 0
     repairs: tuple[str, ...] = ()
+    records_suppressed: int | None = None
     compacted: bool | None = None
     bytes_before: int | None = None
     messages_read: int | None = None

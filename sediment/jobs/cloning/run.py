@@ -45,6 +45,7 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.cancellation import cancel_when, interruptible
@@ -211,6 +212,7 @@ class _CloneRun:
         tasks = []
         for topic in plan.topics.values():
             config = self._settings.for_topic(topic.source_name)
+            suppressed = None if self._own.suppressed is None else self._own.suppressed.of_topic(topic.source_name)
             compacts = self._own.compact and topic.source_name not in self._left_alone
             tasks += [
                 CloneTask(
@@ -226,6 +228,7 @@ class _CloneRun:
                     else self._earlier.files_of(str(partition.target), topic.topic_id),
                     ends_transactions=self._own.abort_open_transactions,
                     committing=committing,
+                    suppressed=suppressed,
                     compacts=compacts,
                     log_bytes=_log_bytes(partition, self._fs),
                 )
@@ -336,13 +339,15 @@ class _CloneRun:
                 for topic in plan.topics.values()
                 for command in restore_commands(topic.name, topic.changes, bootstrap)
             ),
-            notes=(*_notes(finished), *compaction_note(rows), *self._orphans(plan, finished)),
+            notes=(*_notes(finished), *_suppression_note(rows), *compaction_note(rows), *self._orphans(plan, finished)),
         )
 
     def _row(self, finished: _Finished) -> PartitionCloneReport:
         row = _row(finished)
         if finished.clone is None:
             return row
+        if self._own.suppressed is not None:
+            row = replace(row, records_suppressed=finished.clone.suppressed_records or 0)
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
@@ -410,6 +415,14 @@ def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
                 f"{members}"
             )
     return tuple(notes)
+
+
+def _suppression_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
+    counts = [row.records_suppressed for row in rows if row.records_suppressed is not None]
+    if not counts:
+        return ()
+    where = counted(sum(map(bool, counts)), "partition")
+    return (f"--suppress: {counted(sum(counts), 'record')} of {where} did not come along",)
 
 
 def _row(finished: _Finished) -> PartitionCloneReport:
