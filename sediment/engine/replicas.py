@@ -81,8 +81,8 @@ class ReplicaRank:
 class ClusterDirectory:
     """A log directory with its live partitions; `meta` is None without meta.properties.
 
-    If the directory is at a URI, `at_uri` is its store, `path` is a stand-in without segments, and `files` are those of
-    each partition by their names, as they were listed.
+    If the directory is at a URI, `at_uri` is its store, and `path` is a stand-in without segments.  `files` are then
+    those of each partition by their names, as they were listed.
     """
 
     path: Path

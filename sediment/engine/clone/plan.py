@@ -101,7 +101,8 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
     """Return the plan; `new_topic_id` makes an id for a topic of which none is known.
 
     Raises:
-        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name.
+        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name or names
+            that collide.
     """
     _check_globs(source, options)
     topics: dict[str, ClonedTopic] = {}
@@ -131,6 +132,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
         # Its records name topics by ids, and share groups do not come along.
         topics.pop(SHARE_GROUP_STATE, None)
     _check_used(options, topics)
+    _check_collisions(options, topics)
     return ClonePlan(topics, tuple(left_out), is_whole)
 
 
@@ -239,6 +241,17 @@ def _partition(topic: SourceTopic, number: int, name: str, options: CloneOptions
         until_offset=until_offset,
         until_ms=options.until_ms if until_offset is None else None,
     )
+
+
+def _check_collisions(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:
+    """Check that no new name differs from another one only in dots and underscores.  Source: Topic.hasCollision."""
+    for name in sorted(options.renames.values()):
+        for other in sorted(topics.keys() - {name}):
+            if name.replace(".", "_") == other.replace(".", "_"):
+                raise UsageError(
+                    f"the names {name!r} and {other!r} collide: Kafka's metrics do not tell dots from underscores",
+                    advice="give another name with --rename",
+                )
 
 
 def _check_used(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:

@@ -139,7 +139,9 @@ class _CloneRun:
                 for number, store in enumerate({store.where: store for store in stores}.values())
             ]
             source = open_source(directories, self._fs, metadata_dir=self._options.settings.metadata_dir)
+            self._check_has_partitions(source)
             plan = plan_clone(source, self._own, new_kafka_id)
+            _check_cuts(plan, self._fs)
             if self._own.since is not None:
                 self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
             self._settings = self._settings_of(source)
@@ -273,6 +275,14 @@ class _CloneRun:
             now_ms=self._options.now_ms,
         )
 
+    def _check_has_partitions(self, source: Source) -> None:
+        if not source.topics and not self._options.allow_empty_selection:
+            raise UsageError(
+                "the source holds no partition",
+                path=", ".join(directory.shown for directory in source.directories),
+                advice="name the entries of a broker's log.dirs that have partitions",
+            )
+
     def _check_properties_file(self) -> None:
         path = self._request.properties_file
         if path is not None and (self._fs.exists(path) or not self._fs.is_directory(path.absolute().parent)):
@@ -378,6 +388,23 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
         return clone_partition(task, attempt)
     except TASK_ERRORS as error:
         return describe(error)
+
+
+def _check_cuts(plan: ClonePlan, fs: Fs) -> None:
+    """Check that no log is to be cut at an offset that it does not have any more."""
+    for partition in plan.partitions():
+        if partition.until_offset is None:
+            continue
+        replica = partition.replicas[0]
+        segments = list_log(partition.source, replica.path, replica.fs(fs)).segments
+        first = segments[0].base_offset if segments else 0
+        start = max(first, replica.checkpoints.log_start or 0)
+        if partition.until_offset < start:
+            raise UsageError(
+                f"--until-offset {partition.until_offset} is below the log start offset {start}",
+                partition=str(partition.source),
+                advice="cut at an offset that the log still has",
+            )
 
 
 def _log_bytes(partition: ClonedPartition, fs: Fs) -> int:
