@@ -7,7 +7,7 @@
 The list says: in this topic, no record with this key has a value.  A tombstone of the key is not in its way.
 
 Invariants: a list holds no key and no secret.  It is only used with the secret of its HMACs: with another one it would
-suppress nothing, and nobody would see that.
+suppress nothing without a sign of it.
 """
 
 from __future__ import annotations
