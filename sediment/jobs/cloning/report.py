@@ -138,10 +138,12 @@ def print_report(report: CloneRunReport, console: Console) -> None:
 
 
 def _summary(report: CloneRunReport) -> str:
-    cloned = sum(each.status in (CLONED, QUARANTINED) for each in report.partitions)
+    cloned = sum(each.status in (CLONED, UNCHANGED, QUARANTINED) for each in report.partitions)
+    unchanged = sum(each.status == UNCHANGED for each in report.partitions)
+    of_them = f", {unchanged} of them unchanged" if unchanged else ""
     if not report.is_complete:
         return f"{report.to} is not complete; run again to start over (run {report.run_id})"
     return (
         f"{counted(cloned, 'partition')} of {counted(len(report.topics), 'topic')} cloned to {report.to} in "
-        f"{report.seconds:.1f} s; start a broker with {report.server_properties} (run {report.run_id})"
+        f"{report.seconds:.1f} s{of_them}; start a broker with {report.server_properties} (run {report.run_id})"
     )
