@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         adopt,
         clone,
         compact,
+        doctor,
         dump,
         erase,
         expire,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from sediment.jobs.adopt import AdoptionRunReport
     from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
+    from sediment.jobs.doctor import DoctorReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
@@ -72,6 +74,7 @@ __all__ = [
     "CopyCheckReport",
     "CorruptDataError",
     "DirectoryInUseError",
+    "DoctorReport",
     "EraseRunReport",
     "ExpiryRunReport",
     "HistoryReport",
@@ -96,6 +99,7 @@ __all__ = [
     "adopt",
     "clone",
     "compact",
+    "doctor",
     "dump",
     "erase",
     "expire",
@@ -117,6 +121,7 @@ if not TYPE_CHECKING:
             "adopt",
             "clone",
             "compact",
+            "doctor",
             "dump",
             "erase",
             "expire",
@@ -133,6 +138,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.adopt": ("AdoptionRunReport",),
         "sediment.jobs.cloning.check": ("CopyCheckReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
+        "sediment.jobs.doctor": ("DoctorReport",),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.erasing.check_evidence": ("CheckReport",),
         "sediment.jobs.erasing.report": ("EraseRunReport",),
