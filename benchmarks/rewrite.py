@@ -30,7 +30,8 @@ from rich.table import Table
 
 from benchmarks.generate import Shape, write_partition
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.rewrite.key_matches import KeySet, find_key_matches
+from sediment.compaction.rewrite.key_matches import find_key_matches
+from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.plan import plan_rewrite
 from sediment.compaction.rewrite.segment_rewrite import rewrite_log
 from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts

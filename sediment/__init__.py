@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         verify,
     )
     from sediment.jobs.adopt import AdoptionRunReport
+    from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.doctor import DoctorReport
     from sediment.jobs.dump import TableDump
@@ -70,6 +71,7 @@ __all__ = [
     "CheckReport",
     "CloneRunReport",
     "CompactionRunReport",
+    "CopyCheckReport",
     "CorruptDataError",
     "DirectoryInUseError",
     "DoctorReport",
@@ -134,6 +136,7 @@ if not TYPE_CHECKING:
             "verify",
         ),
         "sediment.jobs.adopt": ("AdoptionRunReport",),
+        "sediment.jobs.cloning.check": ("CopyCheckReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.doctor": ("DoctorReport",),
         "sediment.jobs.dump": ("TableDump",),

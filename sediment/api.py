@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sediment.jobs.adopt import AdoptionRunReport
+    from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.doctor import DoctorReport
     from sediment.jobs.dump import TableDump
@@ -191,6 +192,7 @@ def erase(
     replacement: Path | None = None,
     all_versions: bool = False,
     tombstones_out: Path | None = None,
+    suppress_out: Path | None = None,
     evidence: Path | None = None,
     secret_file: Path | None = None,
     signing_key: Path | None = None,
@@ -229,8 +231,9 @@ def erase(
         replacement: file with the bytes of the new value.
         all_versions: in compacted topics, also drop older records with the key of a dropped record.
         tombstones_out: write the keys that got a tombstone to this file.
+        suppress_out: first add the keys of `keys_file`, as HMACs, to this suppression list of `restore`.
         evidence: scan everything again after the run, and write signed evidence to this file.
-        secret_file: secret of the HMACs that stand for the subjects in the evidence.
+        secret_file: secret of the HMACs that stand for the subjects in the evidence and in `suppress_out`.
         signing_key: private Ed25519 key in PEM that signs the evidence.
         check: erase nothing; check the signature of the evidence in this file, and `log_dirs`, if given, against it.
         public_key: with `check`, the public key in PEM.
@@ -451,9 +454,13 @@ def clone(
     link: Literal["copy", "reflink", "hard"] = "copy",
     local_only: bool = False,
     since: str | None = None,
+    compact: bool = False,
+    suppress: Path | None = None,
+    secret_file: Path | None = None,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
     listen: str | None = None,
     server_properties: Path | None = None,
+    check: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
@@ -467,13 +474,14 @@ def clone(
     report: Path | None = None,
     metrics: Path | None = None,
     spark: SparkSession | None = None,
-) -> CloneRunReport:
-    """Clone log directories into one that a stock Kafka broker starts on as a single node.
+) -> CloneRunReport | CopyCheckReport:
+    """Clone log directories into one that a stock Kafka broker starts on as a single node; or check such a clone.
 
     Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
 
     Args:
-        log_dirs: directories of stopped brokers of one cluster, or copies of them; they are not written.
+        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; they are not
+            written.
         to: the new directory; absent, empty, or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
         renames: new names of topics by their old ones, or texts `OLD=NEW`.
@@ -487,9 +495,13 @@ def clone(
         link: share blocks with the source if the filesystem can, or hard-link closed segments; default: copy.
         local_only: clone the local segments of topics with tiered storage.
         since: manifest of an earlier clone; closed segments that did not change since then are linked from there.
+        compact: compact the partitions whose `cleanup.policy` includes compact, as `compact` would do it in the clone.
+        suppress: leave out records that were erased: those with a key of this list of `erase --suppress-out`.
+        secret_file: the secret of its HMACs.
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
         server_properties: write the broker's file here too.
+        check: clone nothing; compare every file of the clone in this directory with its manifest.  Without `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
@@ -507,7 +519,9 @@ def clone(
             SparkContext, or one that this call starts and stops.
 
     Raises:
-        UsageError: an option is wrong, or the target is not empty; nothing was changed.
+        UsageError: an option is wrong, the target is not empty, or the clone to check has no manifest; nothing was
+            changed.
+        CorruptDataError: the manifest of the clone to check cannot be read.
         DirectoryInUseError: a process uses a source or the target.
     """
     keywords = locals()
@@ -642,6 +656,8 @@ def restore(
     run: str | None = None,
     as_of: str | int | None = None,
     undo_erasure: bool = False,
+    suppress: Path | None = None,
+    secret_file: Path | None = None,
     dry_run: bool = False,
     allow_network_fs: bool = False,
     partitions: Texts = (),
@@ -668,6 +684,8 @@ def restore(
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
+        suppress: refuse partitions whose originals hold a record with a key of this suppression list.
+        secret_file: secret of the HMACs in `suppress`.
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from sediment.segment_io.stores import Store
 
@@ -38,13 +38,25 @@ class ObjectServer(ThreadingHTTPServer):
         self.trouble: list[int | str] = []
         self.asked: Counter[str] = Counter()
 
-    def listing(self) -> bytes:
-        found = "".join(
-            f"<Contents><Key>{path.removeprefix('/bucket/')}</Key><Size>{len(content)}</Size>"
-            "<LastModified>2015-10-21T07:28:00.000Z</LastModified></Contents>"
-            for path, content in self.objects.items()
-        )
-        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
+    def listing(self, prefix: str, delimiter: str) -> bytes:
+        found, folders = "", set()
+        for path, content in sorted(self.objects.items()):
+            key = path.removeprefix("/bucket/")
+            if not key.startswith(prefix):
+                continue
+            folder, slash, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if slash:
+                folders.add(f"{prefix}{folder}{delimiter}")
+                continue
+            found += (
+                f"<Contents><Key>{key}</Key><Size>{len(content)}</Size>"
+                "<LastModified>2015-10-21T07:28:00.000Z</LastModified></Contents>"
+            )
+        found += "".join(f"<CommonPrefixes><Prefix>{each}</Prefix></CommonPrefixes>" for each in sorted(folders))
+        count = found.count("<Key>") + len(folders)
+        return (
+            f"<ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>{count}</KeyCount>{found}</ListBucketResult>"
+        ).encode()
 
     def store(self) -> Store:
         query = {"scheme": "http", "endpoint_override": f"127.0.0.1:{self.server_port}", "region": "us-east-1"}
@@ -99,7 +111,8 @@ class ObjectHandler(BaseHTTPRequestHandler):
         if not self._is_in_trouble("GET"):
             found = self._found()
             if "list-type" in self.path:
-                self._answer(200, self.server.listing())
+                asked = dict(parse_qsl(urlsplit(self.path).query))
+                self._answer(200, self.server.listing(asked.get("prefix", ""), asked.get("delimiter", "")))
                 return
             if found is None:
                 self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")

@@ -74,7 +74,8 @@ def _rewrite(directory: Path, config: CompactionConfig) -> None:
     # Imported late: the workers of a cleaning do not need them.
     from sediment.compaction.reencode.plan import Encoding
     from sediment.compaction.reencode.segment_reencode import reencode_log
-    from sediment.compaction.rewrite.key_matches import KeySet, find_key_matches
+    from sediment.compaction.rewrite.key_matches import find_key_matches
+    from sediment.compaction.rewrite.key_set import KeySet
     from sediment.compaction.rewrite.plan import plan_rewrite
     from sediment.compaction.rewrite.segment_rewrite import rewrite_log
     from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts

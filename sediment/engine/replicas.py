@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +52,8 @@ from sediment.segment_io.partition.log_dir_checkpoints import (
     read_checkpoints,
 )
 from sediment.segment_io.partition.partition_directories import find_live_partitions
+from sediment.segment_io.store_fs import StoreFs
+from sediment.segment_io.stores import Store, StoredFile, by_folder
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -77,16 +79,34 @@ class ReplicaRank:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDirectory:
-    """A log directory with its live partitions; `meta` is None without meta.properties."""
+    """A log directory with its live partitions; `meta` is None without meta.properties.
+
+    If the directory is at a URI, `at_uri` is its store, and `path` is a stand-in without segments.  `files` are then
+    those of each partition by their names, as they were listed.
+    """
 
     path: Path
     meta: MetaProperties | None
     checkpoints: LogDirCheckpoints
     partitions: Sequence[TopicPartition]
+    at_uri: Store | None = None
+    files: Mapping[str, Mapping[str, StoredFile]] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        """The directory as a store."""
+        return self.at_uri or Store(str(self.path))
+
+    @property
+    def shown(self) -> str:
+        """Path or URI, for messages."""
+        return str(self.at_uri or self.path)
 
     def only(self, partition: TopicPartition) -> ClusterDirectory:
         """Return the directory with one partition; with all of them, each task would get all entries of the driver."""
-        return replace(self, checkpoints=self.checkpoints.only(partition), partitions=(partition,))
+        name = str(partition)
+        files = {name: self.files[name]} if name in self.files else {}
+        return replace(self, checkpoints=self.checkpoints.only(partition), partitions=(partition,), files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +123,24 @@ class Replica:
     def path(self) -> Path:
         """Directory of the partition."""
         return self.directory.path / str(self.partition)
+
+    @property
+    def shown(self) -> str:
+        """Path or URI of the partition's directory, for messages."""
+        return f"{self.directory.shown}/{self.partition}"
+
+    def fs(self, local: Fs) -> Fs:
+        """Return the file operations that read the partition: `local`, or those of the store at a URI."""
+        store, name = self.directory.at_uri, str(self.partition)
+        return local if store is None else StoreFs(store, name, self.directory.files.get(name, {}))
+
+    def listed_again(self) -> Replica:
+        """Return the replica with the files that it has now."""
+        store, name = self.directory.at_uri, str(self.partition)
+        if store is None:
+            return self
+        files = {name: by_folder(store.files(name)).get(name, {})}
+        return replace(self, directory=replace(self.directory, files=files))
 
     @property
     def checkpoints(self) -> PartitionCheckpoints:
@@ -196,7 +234,7 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
     if len(first) > 1:
         (one, here), (other, there) = list(first.items())[:2]
         raise UsageError(
-            f"{here.path} belongs to cluster {one}, and {there.path} to cluster {other}", advice=advice_if_several
+            f"{here.shown} belongs to cluster {one}, and {there.shown} to cluster {other}", advice=advice_if_several
         )
     return min(metas, key=lambda meta: (meta.node_id is None, meta.node_id or 0), default=None)
 
@@ -236,7 +274,7 @@ def replicas_of_one_topic(
     if known is None and len(stated) > 1:
         (one, here), (other, there) = list(stated.items())[:2]
         raise UsageError(
-            f"topic {topic} has id {one} in {here.directory.path} and id {other} in {there.directory.path}",
+            f"topic {topic} has id {one} in {here.directory.shown} and id {other} in {there.directory.shown}",
             advice=f"they are different topics; {advice_if_several}",
         )
     wanted = known or next(iter(stated), None)

@@ -32,7 +32,7 @@ from sediment.engine.clone.adoption import (
 )
 from sediment.engine.clone.partition_clone import PartitionClone
 from sediment.engine.clone.plan import NO_REPLICA, ClonedPartition, ClonedTopic
-from sediment.engine.clone.source import open_source
+from sediment.engine.clone.source import open_log_dir, open_source
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.adopting.nodes import NewNode, OwningNode, StoppedNode
 from sediment.jobs.adopting.options import AdoptOptions
@@ -191,14 +191,14 @@ class _Adoption:
         )
 
     def _owner(self, *, is_locked_here: bool = False) -> OwningNode:
-        source = open_source([self._log_dir], self._fs, is_locked_here=is_locked_here)
-        (directory,) = source.directories
+        directory = open_log_dir(self._log_dir, self._fs, is_locked_here=is_locked_here)
         if directory.path != self._log_dir:
             raise UsageError(
                 "this is the directory of one partition",
                 path=str(self._log_dir),
                 advice=f"adopt the log directory {directory.path}",
             )
+        source = open_source([directory], self._fs)
         kind = StoppedNode if has_metadata_log(self._log_dir, self._fs) else NewNode
         owner = kind(self._log_dir, source, self._own, self._options.settings, self._fs)
         strays = sorted(self._options.settings.topic_sets.keys() - owner.plan.topics.keys())

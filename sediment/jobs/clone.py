@@ -1,6 +1,7 @@
 """`sediment clone SOURCE... --to DIR`: a log directory that a stock broker starts on as a node of its own.
 
-The sources are directories of stopped brokers of one cluster, or copies of them.  They are never written.
+The sources are directories of stopped brokers of one cluster, or copies of them, also at URIs.  They are never written.
+The run is in `cloning.run`; `clone --check DIR` reads a clone against its manifest, in `cloning.check`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import click
 
 from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
 from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
+from sediment.jobs.cloning.check import CopyCheckReport, check_clone, print_check
 from sediment.jobs.cloning.options import (
     DEFAULT_LISTEN,
     check_cluster_id,
@@ -31,6 +33,7 @@ from sediment.jobs.cloning.run import CloneRequest
 from sediment.jobs.cloning.run import clone as clone_directories
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.erasing.suppression_file import read_suppression_list
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
@@ -52,18 +55,31 @@ def perform(
     abort_open_transactions: bool = False,
     local_only: bool = False,
     since: str | None = None,
+    compact: bool = False,
+    suppress: Path | None = None,
+    secret_file: Path | None = None,
     target_version: str = NEWEST_RELEASE,
     listen: str | None = None,
     properties_file: Path | None = None,
+    checked: str | None = None,
     stop: threading.Event | None = None,
-) -> CloneRunReport:
-    """Check the options and clone.
+) -> CloneRunReport | CopyCheckReport:
+    """Check the options and clone; or check the clone in the directory `checked`.
 
     Raises:
         UsageError: an option is wrong; nothing was changed.
     """
+    if checked is not None:
+        return check_clone(options, checked, stop=stop)
     if to is None:
         raise UsageError("no target is given", advice="give --to DIR")
+    if to.parts[:1] and to.parts[0].endswith(":"):
+        raise UsageError("a clone is written to a local disk", path=str(to), advice="give --to a path, and upload that")
+    if (suppress is None) != (secret_file is None):
+        raise UsageError("--suppress and --secret-file go together", advice="give both of them, or none")
+    suppressed = None
+    if suppress is not None and secret_file is not None:
+        suppressed = read_suppression_list(suppress, secret_file)
     endpoint = DEFAULT_LISTEN if listen is None else parse_listen(listen)
     own = CloneOptions(
         topics=topics,
@@ -79,6 +95,8 @@ def perform(
         link=LinkMode(link),
         local_only=local_only,
         since=since,
+        compact=compact,
+        suppressed=suppressed,
     )
     request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
     return clone_directories(options, own, request, stop=stop)
@@ -143,6 +161,23 @@ def perform(
     metavar="MANIFEST",
     help="Link closed segments that did not change since the clone with this manifest, which stays as it is.",
 )
+@click.option(
+    "--compact",
+    is_flag=True,
+    help="Compact the partitions whose cleanup.policy includes compact, as `compact` would do it in the clone.",
+)
+@click.option(
+    "--suppress",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Leave out records that were erased: those with a key of FILE, a list of `erase --suppress-out`.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --suppress: the secret of its HMACs.",
+)
 @click.option("--local-only", is_flag=True, help="Clone the local segments of topics with tiered storage.")
 @click.option(
     "--target-version",
@@ -152,6 +187,12 @@ def perform(
     help="Use no feature level above those of this Kafka release.",
 )
 @properties_file_options
+@click.option(
+    "--check",
+    "checked",
+    metavar="DIR",
+    help="Clone nothing; read every file of the clone in DIR, and compare it with the manifest.",
+)
 def command(
     options: CommonOptions,
     to: Path | None,
@@ -166,15 +207,21 @@ def command(
     abort_open_transactions: bool,
     link: str,
     since: str | None,
+    compact: bool,
+    suppress: Path | None,
+    secret_file: Path | None,
     local_only: bool,
     target_version: str,
     listen: str | None,
     properties_file: Path | None,
+    checked: str | None,
 ) -> None:
     """Clone LOG_DIR... into a directory that a stock Kafka broker starts on as a single node.
 
-    Name the directories of stopped brokers of one cluster, or copies of them.  They are not written.  SIGINT or SIGTERM
-    ends the run; the next run starts over.
+    Name the directories of stopped brokers of one cluster, or copies of them, as paths or URIs.  They are not written.
+    SIGINT or SIGTERM ends the run; the next run starts over.
+
+    With --check, name no LOG_DIR; nothing is changed and no lock is taken.
     """
     with stop_on_signals() as stop:
         report = perform(
@@ -192,11 +239,17 @@ def command(
             link=link,
             local_only=local_only,
             since=since,
+            compact=compact,
+            suppress=suppress,
+            secret_file=secret_file,
             target_version=target_version,
             listen=listen,
             properties_file=properties_file,
+            checked=checked,
             stop=stop,
         )
+    if isinstance(report, CopyCheckReport):
+        options.conclude(report, print_check)
     options.conclude(report, print_report)
 
 

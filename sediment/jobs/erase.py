@@ -113,17 +113,17 @@ def perform(
     stop: threading.Event,
     confirm: Callable[[EraseRunReport], bool] | None = None,
     keep_originals: Path | None,
-    check_file: Path | None,
+    checked: Path | None,
     public_key: Path | None,
     **own: Any,
 ) -> EraseRunReport | CheckReport:
     """Erase, or check evidence, with the options of the command (`erase`, `check`)."""
-    if (check_file is None) != (public_key is None):
+    if (checked is None) != (public_key is None):
         raise UsageError("--check and --public-key go together", advice="give both of them, or none")
-    if check_file is not None and public_key is not None:
+    if checked is not None and public_key is not None:
         if any(own[name] is not None for name in ("keys_file", "where", "verdicts")):
             raise UsageError("--check erases nothing", advice="leave out --keys-file, --where and --verdicts")
-        return check(options, check_file, public_key)
+        return check(options, checked, public_key)
     kept = None if keep_originals is None else keep_originals.absolute()
     return erase(options, EraseOptions(keep_originals=kept, **own), confirm=confirm, stop=stop)
 
@@ -174,6 +174,12 @@ def perform(
     help="Write the keys that got a tombstone to FILE, to produce them to the leader afterwards.",
 )
 @click.option(
+    "--suppress-out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="First add the keys of --keys-file to FILE as HMACs, so that `restore --suppress` refuses their records.",
+)
+@click.option(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -183,7 +189,7 @@ def perform(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Secret of the HMACs that stand for the subjects in the evidence.",
+    help="Secret of the HMACs that stand for the subjects in the evidence and in --suppress-out.",
 )
 @click.option(
     "--signing-key",
@@ -193,7 +199,7 @@ def perform(
 )
 @click.option(
     "--check",
-    "check_file",
+    "checked",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Erase nothing; check the signature of the evidence in FILE, and the files of LOG_DIR... against it.",
@@ -211,7 +217,7 @@ def command(options: CommonOptions, yes: bool, **own: Any) -> None:
 
     After SIGINT or SIGTERM, finish and commit the current group, report, and exit with status 1.
     """
-    is_sure = yes or own["dry_run"] or own["check_file"] is not None
+    is_sure = yes or own["dry_run"] or own["checked"] is not None
     if not is_sure and not may_ask():
         raise UsageError(
             "erase asks before it changes anything, and stdin or stderr is not a terminal", advice="give --yes"

@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 import click
 from rich.console import Console
 
+from sediment.compaction.rewrite.suppression import SuppressionList, find_suppressed
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
@@ -55,6 +56,7 @@ from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.erasing.suppression_file import read_suppression_list
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import (
@@ -83,8 +85,10 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint, update_offset_checkpoint
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
+from sediment.segment_io.partition.sources import Source
 
 ERASURE = "erasure"
+SUPPRESSED = "suppressed"
 INTERRUPTED = "interrupted"
 RECOVER = "recover"
 ALREADY_RESTORED = "already-restored"
@@ -163,6 +167,7 @@ class RestoreOptions:
     run_id: str | None = None
     as_of_ms: int | None = None
     undo_erasure: bool = False
+    suppressed: SuppressionList | None = None
     dry_run: bool = False
     allow_network_fs: bool = False
 
@@ -232,6 +237,8 @@ def perform(
     originals: Path,
     run_id: str | None,
     as_of: str | None,
+    suppress: Path | None,
+    secret_file: Path | None,
     **own: Any,
 ) -> RestoreRunReport:
     """Restore with the options of the command (`restore`)."""
@@ -239,8 +246,15 @@ def perform(
         raise UsageError(
             "a restore needs --run ID or --as-of TIME, and not both", advice="list runs: sediment originals DIR"
         )
+    if (suppress is None) != (secret_file is None):
+        raise UsageError("--suppress and --secret-file go together", advice="give both of them, or none")
+    suppressed = None
+    if suppress is not None and secret_file is not None:
+        suppressed = read_suppression_list(suppress, secret_file)
     as_of_ms = None if as_of is None else parse_time(as_of)
-    given = RestoreOptions(originals=originals.absolute(), run_id=run_id, as_of_ms=as_of_ms, **own)
+    given = RestoreOptions(
+        originals=originals.absolute(), run_id=run_id, as_of_ms=as_of_ms, suppressed=suppressed, **own
+    )
     return restore(options, given, confirm=confirm, stop=stop)
 
 
@@ -390,6 +404,8 @@ class _RestoreRun:
             if isinstance(plan, Refusal):
                 why = f"run {run.run_id} of {run.command} cannot be undone: {plan.reason}"
                 return replace(chain.report, reason_code=plan.reason_code, reason=why)
+            if found := self._suppressed_records(run, entry, plan, chain.partition):
+                return replace(chain.report, reason_code=SUPPRESSED, reason=found)
             live = plan.applied(live)
             log_start = plan.log_start_last if plan.moves_log_start else log_start
             restored += sum(len(segment.files) for segment in plan.segments()) + len(plan.snapshots)
@@ -404,6 +420,33 @@ class _RestoreRun:
             files_restored=restored,
         )
         return replace(chain, report=report)
+
+    def _suppressed_records(
+        self, run: Catalogue, entry: OriginalPartition, plan: RestorePlan, partition: TopicPartition
+    ) -> str | None:
+        """Return the reason not to put back the originals of a run: records of suppressed keys; None without any.
+
+        Raises:
+            SedimentError: an original cannot be read, so it may hold such a record.
+        """
+        keys = None if self._own.suppressed is None else self._own.suppressed.of_topic(partition.topic)
+        if keys is None:
+            return None
+        folder = run_folder(self._own.originals, run.run_id) / entry.partition
+        logs = [each.file.name for segment in plan.segments() for each in segment.files[:1] if each.is_kept]
+        offsets = [
+            int(offset)
+            for name in logs
+            for offset in find_suppressed(
+                Source(partition, folder, int(name.removesuffix(SegmentFileKind.LOG)), name), keys, self._fs
+            )
+        ]
+        if not offsets:
+            return None
+        return (
+            f"the originals of run {run.run_id} hold {counted(len(offsets), 'record')} with suppressed keys, the first "
+            f"at offset {min(offsets)}; restore without --suppress and erase these keys again before the broker starts"
+        )
 
     def _plan(
         self, run: Catalogue, entry: OriginalPartition, live: Files, log_start: int | None
@@ -622,6 +665,18 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--as-of", metavar="TIME", help="Undo all runs that began at or after TIME: ISO 8601 in UTC, or milliseconds."
 )
 @click.option("--undo-erasure", is_flag=True, help="Also put back records that a later run erased.")
+@click.option(
+    "--suppress",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Refuse partitions whose originals hold a record with a key of FILE, a list of `erase --suppress-out`.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --suppress: the secret of its HMACs.",
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
 @click.option("--yes", is_flag=True, help="Restore without asking; required without a terminal.")
 @click.option(

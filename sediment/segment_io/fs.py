@@ -145,6 +145,10 @@ class ReadableFile:
             read += got
         return read
 
+    def has_only_zeros(self, position: int, end: int) -> bool:
+        """Return True if the bytes in [position, end) are zeros; holes are not read."""
+        return only_zeros(self.descriptor, position, end)
+
     def send(self, target: socket.socket, position: int, count: int) -> int:
         """Send a slice to a socket without copying it through this process; return the bytes sent."""
         return os.sendfile(target.fileno(), self.descriptor, position, count)

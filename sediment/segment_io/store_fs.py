@@ -56,6 +56,11 @@ class RangeFile(ReadableFile):
         target[: len(found)] = found
         return len(found)
 
+    def has_only_zeros(self, position: int, end: int) -> bool:
+        """Return True if the bytes in [position, end) are zeros."""
+        chunks = (self.read(start, min(WINDOW_BYTES, end - start)) for start in range(position, end, WINDOW_BYTES))
+        return not any(chunk.strip(b"\0") for chunk in chunks)
+
     def map(self, size_bytes: int) -> FileMapping:
         """Raise an error: a stored file has no memory of its own.
 

@@ -48,6 +48,15 @@ class StoredFile:
     mtime_ns: int
 
 
+def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
+    """Return the files directly in each folder, by their names in it; the folder of the store itself is empty."""
+    folders: dict[str, dict[str, StoredFile]] = {}
+    for name, file in files.items():
+        folder, _, rest = name.rpartition("/")
+        folders.setdefault(folder, {})[rest] = file
+    return folders
+
+
 class Store:
     """One directory, given by its path or URI; it connects at its first use, and again after it is unpickled."""
 

@@ -10,7 +10,8 @@ A `CrashScenario` lays out a directory, runs a command in it, and checks the fil
     expire             every record from the log start on exists
     expire --archive   every record is in the log or in the archive, and in the archive once
     recover            the marker of a clean stop exists only after a finished repair
-    restore            every record from the log start on exists, and every removed file is among the originals
+    restore            every record from the log start on exists, and every removed file is among the originals; after
+                       a recovery, the marker of a clean stop is gone before anything that it cut off is back
     vacuum             every original is in a catalogue, and the log directory is unchanged
     all                a second run ends like an undisturbed one, and leaves no temporary file
 """
@@ -524,6 +525,12 @@ def _lay_out_compacted(root: Path) -> None:
     _keep_originals(root, "compact", *_COMPACT)
 
 
+def _lay_out_recovered(root: Path) -> None:
+    """Lay out a log that was recovered, with the segments that the recovery cut off."""
+    _lay_out_for_recover("flipped-middle-unclean")(root)
+    _keep_originals(root, "recover", f"--now-ms={NOW_MS}")
+
+
 def _keep_originals(root: Path, command: str, *arguments: str) -> None:
     with inline_spark():
         where = (root / LOGS, f"--keep-originals={root / ELSEWHERE}")
@@ -597,6 +604,23 @@ def _check_restored(scenario: CrashScenario, tree: Tree) -> None:
     assert again.items() <= after.items()
     for path in scenario.log_dir.glob("*-offset-checkpoint"):
         assert _is_spare(path.name) or path.read_bytes() == scenario.after[f"{LOGS}/{path.name}"][0]
+
+
+def _check_recovery_undone(scenario: CrashScenario, tree: Tree) -> None:
+    (directory,) = scenario.partitions()
+    if f"{LOGS}/{CLEAN_SHUTDOWN_FILE}" in tree:
+        assert _segments(scenario.of(tree, directory)) == _segments(scenario.of(scenario.before, directory))
+    scenario.restore(scenario.before)
+    left = readable_batches(directory)
+    scenario.restore(tree)
+    scenario.load(directory)
+    assert left.items() <= readable_batches(directory).items()
+    scenario.restore(tree)
+    _check_kept_files(scenario, tree, directory)
+    scenario.assert_repeats()
+    again = read_tree(scenario.root)
+    assert _segments(scenario.of(again, directory)) == _segments(scenario.of(scenario.after, directory))
+    assert f"{LOGS}/{CLEAN_SHUTDOWN_FILE}" not in again
 
 
 def _check_kept_files(scenario: CrashScenario, tree: Tree, directory: Path) -> None:
@@ -731,6 +755,14 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             (f"--from=@/{ELSEWHERE}", "--as-of=0", "--yes", f"--now-ms={NOW_MS}"),
             _lay_out_compacted,
             _check_restored,
+            settle=relink,
+        ),
+        CrashScenario(
+            "restore, recovered",
+            "restore",
+            (f"--from=@/{ELSEWHERE}", "--as-of=0", "--yes", f"--now-ms={NOW_MS}"),
+            _lay_out_recovered,
+            _check_recovery_undone,
             settle=relink,
         ),
         CrashScenario(

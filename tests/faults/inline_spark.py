@@ -18,6 +18,7 @@ from pyspark import TaskContext
 
 from sediment.jobs import compact
 from sediment.jobs.cleaning import output_run
+from sediment.jobs.cloning import run as cloning_run
 from sediment.jobs.delta_lake import archive
 from sediment.jobs.rewriting import rewriting_run
 
@@ -130,7 +131,7 @@ def inline_spark(*, speculates: bool = False) -> Iterator[None]:
         yield InlineContext()
 
     with ExitStack() as patches:
-        for module in (archive, compact, output_run, rewriting_run):
+        for module in (archive, cloning_run, compact, output_run, rewriting_run):
             patches.enter_context(mock.patch.object(module, "spark_context", context))
         patches.enter_context(mock.patch.object(TaskContext, "get", lambda: _Context() if ATTEMPTS.runs else None))
         yield

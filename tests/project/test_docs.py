@@ -18,6 +18,7 @@ import pytest
 
 from sediment.compaction.policy import BlockingRule
 from sediment.jobs.cli import COMMANDS, main
+from sediment.jobs.cloning.check import CheckedCopyPartition
 from sediment.jobs.cloning.report import PartitionCloneReport
 from sediment.jobs.erasing.check_evidence import CheckedPartition
 from sediment.jobs.erasing.report import EraseReport
@@ -170,6 +171,7 @@ def test_every_option_that_the_page_of_commands_tells_exists() -> None:
         ("reference/commands.md", PartitionReport),
         ("reference/commands.md", EraseReport),
         ("reference/commands.md", CheckedPartition),
+        ("reference/commands.md", CheckedCopyPartition),
         ("reference/commands.md", ExpiryReport),
         ("reference/commands.md", PairReport),
         ("reference/commands.md", RecoveryReport),

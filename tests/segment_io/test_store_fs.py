@@ -56,6 +56,19 @@ def test_ranges_are_those_of_the_file(log):
     assert log.size_bytes() == len(LARGE)
 
 
+def test_only_zeros_are_told_from_other_bytes(server, log):
+    server.objects["/bucket/logs/z-0/z"] = bytes(2 * WINDOW_BYTES) + b"1" + bytes(99)
+    store = server.store()
+    listed = {name.partition("/")[2]: file for name, file in store.files().items() if name.startswith("z-0/")}
+    file = StoreFs(store, "z-0", listed).open_readable(Path("z"))
+    assert file.has_only_zeros(5, 2 * WINDOW_BYTES) and file.has_only_zeros(7, 7)
+    assert not file.has_only_zeros(0, 2 * WINDOW_BYTES + 1)
+    assert file.has_only_zeros(2 * WINDOW_BYTES + 1, 2 * WINDOW_BYTES + 100)
+    assert not log.has_only_zeros(0, 1000)
+    file.close()
+    del server.objects["/bucket/logs/z-0/z"]
+
+
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_a_pass_in_either_direction_takes_one_request_a_window(newest_first, log, server):
     positions = list(range(0, len(LARGE), CHUNK_BYTES))

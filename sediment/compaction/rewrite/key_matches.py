@@ -1,20 +1,21 @@
 """Search for the records of a segment whose keys are in a set.
 
-    keys      sorted bytes, one after another                     KeySet, which tasks receive
+    keys      sorted bytes, one after another                     KeySet
     table     | hash of a key | its number in the set |           24 bytes a slot, in the cleaner's offset map
     records   --decode--> hash --look up--> compare the bytes --> offset, number of the key
 
 The search reads the segment once, checks every checksum, and decodes and hashes keys with the cleaner's kernels.
-Control batches have no data, and are left out.  Data of aborted transactions is included.
+Control batches have no data, and are left out.  Data of aborted transactions is included.  Zeros after the last batch
+are those of a preallocated file, and end the search.
 
 Invariant: a record is found only if all bytes of its key are those of a key of the set; a hash alone never decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from sediment.compaction.kernels.batch_decoder import decode_and_hash
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, normal
 from sediment.compaction.kernels.registers import NEEDED, STATE_REGISTERS
+from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.open_batches import BatchOpener, ChunkBatches
 from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
@@ -39,13 +41,12 @@ from sediment.segment_io.compiled.status import (
     NEEDS_TABLE_ROOM,
     OK,
 )
-from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError, UsageError
+from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
 from sediment.segment_io.format.decode import KEY_BYTES, KEY_START, OFFSET_DELTA, RECORD_FIELDS, VALUE_BYTES
 from sediment.segment_io.format.hashing import draw_seed, hash_key, hash_secrets
 from sediment.segment_io.format.layout import BASE_OFFSET, CONTROL_BIT, MAGIC_V2, MIN_RECORD_BYTES, RECORD_COUNT
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import BatchSpan
@@ -55,39 +56,6 @@ _ALL_ENTERED = -1
 
 
 # --------------------------------------------------------------------------------------------------------------- values
-@dataclass(frozen=True, slots=True, eq=False)
-class KeySet:
-    """Different keys, ascending; tasks receive it, and no representation shows a key.
-
-    Key n is `contents`[edges[n] : edges[n + 1]]; `contents` is uint8[bytes] with padding, `edges` int64[keys + 1].
-    """
-
-    contents: ByteArray = field(repr=False)
-    edges: Int64s = field(repr=False)
-
-    @classmethod
-    def of(cls, keys: Iterable[bytes]) -> KeySet:
-        """Return the set of `keys`, which may repeat.
-
-        Raises:
-            UsageError: a key is not bytes.
-        """
-        different = set(keys)
-        if not all(isinstance(key, bytes) for key in different):
-            raise UsageError("a key to search for is not bytes", advice="encode it as the producer did")
-        ordered = sorted(different)
-        edges = np.zeros(len(ordered) + 1, dtype=np.int64)
-        np.cumsum([len(key) for key in ordered], out=edges[1:])
-        return cls(padded_copy(b"".join(ordered)), edges)
-
-    def __len__(self) -> int:
-        return self.edges.size - 1
-
-    def key(self, number: int) -> bytes:
-        """Return key `number`."""
-        return self.contents[self.edges[number] : self.edges[number + 1]].tobytes()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyMatches:
     """The records found in one segment, in log order.
@@ -261,7 +229,7 @@ class _KeySearch:
         self._matches = _columns_of(_FIRST_ROWS)
 
     def run(self) -> KeyMatches:
-        for span in self._source.checked_spans():
+        for span in self._source.checked_spans(zeros_may_follow=True):
             self._search(span)
         found = int(self._state[MATCHES])
         offsets, keys, tombstones = self._matches

@@ -1,7 +1,7 @@
 """One segment as a rewrite reads and replaces it: chunks of headers, chunks of checked batches, and new parts.
 
-Invariants: the file that is read is the listed one; it consists of whole batches; the lengths, checksums and offsets of
-the batches of a checked chunk were verified.
+Invariants: the file that is read is the listed one; it consists of whole batches, and of zeros after them if the caller
+accepts these; the lengths, checksums and offsets of the batches of a checked chunk were verified.
 """
 
 from __future__ import annotations
@@ -52,35 +52,44 @@ class SourceSegment:
         self.path = self._files.path(segment)
 
     # ---------------------------------------------------------------------------------------------------------- reading
-    def spans(self) -> Iterator[BatchSpan]:
+    def spans(self, *, zeros_may_follow: bool = False) -> Iterator[BatchSpan]:
         """Yield the chunks of the segment; their checksums are not checked.
+
+        With `zeros_may_follow`, the last batch may be followed by zeros, as in a preallocated file.
 
         Raises:
             CorruptBatchError: a header is malformed, or the segment ends inside a batch.
             SourceChangedError: the segment is not the listed one.
         """
         scan = HeaderScan(self.path, size_bytes=self._segment.log_bytes)
-        for span in scan.spans(self._files.file(self._segment)):
-            if self._progress is not None:
-                self._progress(span.end - span.start)
-            yield span
-        if scan.end_position != self._segment.log_bytes:
-            raise CorruptBatchError(
-                "the segment ends inside a batch",
-                path=str(self.path),
-                position=scan.end_position,
-                offset=self._segment.base_offset,
-                advice="run `sediment recover`, or restore the segment from a replica or a backup",
-            )
+        file = self._files.file(self._segment)
+        try:
+            for span in scan.spans(file):
+                if self._progress is not None:
+                    self._progress(span.end - span.start)
+                yield span
+            if scan.end_position != self._segment.log_bytes:
+                raise CorruptBatchError(
+                    "the segment ends inside a batch",
+                    path=str(self.path),
+                    position=scan.end_position,
+                    offset=self._segment.base_offset,
+                    advice="run `sediment recover`, or restore the segment from a replica or a backup",
+                )
+        except CorruptBatchError:
+            if not (zeros_may_follow and file.has_only_zeros(scan.end_position, self._segment.log_bytes)):
+                raise
 
-    def checked_spans(self) -> Iterator[BatchSpan]:
+    def checked_spans(self, *, zeros_may_follow: bool = False) -> Iterator[BatchSpan]:
         """Yield the chunks of the segment; the lengths, checksums and offsets of their batches are checked.
+
+        With `zeros_may_follow`, the last batch may be followed by zeros, as in a preallocated file.
 
         Raises:
             CorruptBatchError: a batch is malformed or fails its CRC, or the segment ends inside a batch.
             SourceChangedError: the segment is not the listed one.
         """
-        for span in self.spans():
+        for span in self.spans(zeros_may_follow=zeros_may_follow):
             self._check(span)
             yield span
 

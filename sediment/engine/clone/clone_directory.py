@@ -68,7 +68,7 @@ class CloneDirectory:
         self._partitions: dict[TopicPartition, PartitionClone] = {}
         self._topic_ids: dict[TopicPartition, str] = {}
 
-    def check(self, sources: Sequence[Path]) -> None:
+    def check(self, sources: Sequence[Store]) -> None:
         """Check that the directory is absent, empty or an unfinished output, and apart from the sources.
 
         Raises:
@@ -78,7 +78,7 @@ class CloneDirectory:
             raise UsageError(
                 "a broker's log.dirs cannot hold this path", path=str(self.path), advice="name one without , and \\"
             )
-        check_output_path(self._publisher.store, [Store(str(source)) for source in sources])
+        check_output_path(self._publisher.store, sources)
 
     def make(self) -> None:
         """Create the directory if it is absent."""
@@ -96,7 +96,7 @@ class CloneDirectory:
         self._topic_ids[target] = topic_id
         self._files += [replace(file, name=f"{target}/{file.name}") for file in clone.files]
 
-    def finish(self, start: StartFiles, *, sources: Sequence[Path], now_ms: int) -> int:
+    def finish(self, start: StartFiles, *, sources: Sequence[str], now_ms: int) -> int:
         """Write the files of the whole directory, then the manifest; return the number of files.
 
         Raises:
@@ -120,7 +120,7 @@ class CloneDirectory:
             )
             for partition, clone in self._partitions.items()
         ]
-        self._publisher.finish(self._files, sources=list(map(str, sources)), now_ms=now_ms, partitions=partitions)
+        self._publisher.finish(self._files, sources=sources, now_ms=now_ms, partitions=partitions)
         return len(self._files)
 
 

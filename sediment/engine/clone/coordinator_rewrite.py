@@ -25,13 +25,10 @@ from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any
 
-from sediment.compaction.rewrite.plan import plan_rewrite
-from sediment.compaction.rewrite.segment_rewrite import rewrite_log
-from sediment.compaction.rewrite.verdicts import Action, Reason, Verdict, Verdicts
-from sediment.engine.clone.source import SourceTopic
+from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
+from sediment.engine.clone.log_rewrite import change_records
+from sediment.engine.clone.source import SourceTopic, fetch_partition
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.swap import commit
-from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
@@ -42,9 +39,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     encode_coordinator_key,
     encode_coordinator_value,
 )
-from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
-from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol import messages as m
@@ -147,26 +142,16 @@ def rewrite_coordinator_log(
         if not verdicts:
             continue
         counts.records_changed += len(verdicts)
-        view = open_view(
-            list_log(partition, directory, fs),
-            with_fields(checkpoints, clean_shutdown=True, first_dirty=first_dirty),
+        first_dirty = change_records(
+            partition,
+            directory,
+            Verdicts.of(verdicts),
+            config.compaction,
+            with_fields(checkpoints, first_dirty=first_dirty),
             fs,
-            now_ms=0,
-            producer_id_expiration_ms=None,
+            run_id=run_id,
+            attempt=f"names-{number}",
         )
-        # No other process has this copy, so records of open transactions may change too.
-        view = with_fields(view, last_stable_offset=view.log_end_offset, high_watermark=view.log_end_offset)
-        plan = plan_rewrite(view, Verdicts.of(verdicts), config.compaction)
-        rewrite = rewrite_log(plan, fs, run_id=run_id, attempt=f"names-{number}")
-        missed = {reason: count for reason, count in rewrite.not_reached.by_reason().items() if count}
-        if missed.keys() - {Reason.NO_RECORD}:
-            raise CorruptDataError(
-                f"records could not be rewritten: {', '.join(sorted(reason.code for reason in missed))}",
-                partition=str(partition),
-                path=str(directory),
-            )
-        commit(rewrite.swap, fs)
-        first_dirty = rewrite.swap.next_dirty_offset if first_dirty is not None else None
     return counts, first_dirty
 
 
@@ -175,11 +160,14 @@ def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> fr
 
     Raises:
         CorruptDataError: a batch cannot be read.
+        OSError: a file at a URI cannot be fetched.
     """
     found: dict[str, int | None] = {}
     bounds = ALL if until_ms is None else Bounds(end_timestamp_ms=until_ms + 1)
     for replicas in topic.replicas.values():
-        for record in _read(replicas[0].partition, replicas[0].path, fs, bounds):
+        replica = replicas[0]
+        fetch_partition(replica, fs)
+        for record in _read(replica.partition, replica.path, fs, bounds):
             value = record.decoded.value
             producer_id = None
             if value is not None and value.transaction_status == _PREPARE_COMMIT:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sediment.compaction.rewrite.suppression import SuppressionList
 from sediment.segment_io.format.names import TopicPartition
 
 DEFAULT_NODE_ID = 1
@@ -43,7 +44,8 @@ class CloneOptions:
     `topics` and `partitions` are globs, empty for all; `renames` are new names by old ones.  `cluster_id` is None for
     a random one.  A held clone neither expires nor cleans anything.  `until_offsets` and `until_ms` cut logs; a
     partition with its own offset is cut there.  `since` is the manifest of an earlier clone, or its directory;
-    unchanged closed segments are linked from there.
+    unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics on the way.
+    Records of `suppressed` keys do not come along.
     """
 
     topics: tuple[str, ...] = ()
@@ -59,3 +61,5 @@ class CloneOptions:
     abort_open_transactions: bool = False
     local_only: bool = False
     since: str | None = None
+    compact: bool = False
+    suppressed: SuppressionList | None = None

@@ -4,8 +4,10 @@
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
     3. rewrite   the names in records of the coordinators, if they changed
     4. end       cut the log, and end its open transactions, if that was asked for
-    5. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
-    6. digest    SHA-256 of every file; all files are durable
+    5. suppress  records that were erased, if a list of their keys is given
+    6. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
+    7. compact   the log, if that was asked for
+    8. digest    SHA-256 of every file; all files are durable
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
@@ -19,8 +21,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sediment.compaction.rewrite.suppression import SuppressedKeys
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, RewriteCounts, rewrite_coordinator_log
+from sediment.engine.clone.log_compaction import CORRUPT_BATCH, LogCompaction, compact_log, not_compacted
 from sediment.engine.clone.log_end import change_end
+from sediment.engine.clone.log_suppression import suppress_records
 from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
@@ -88,6 +93,10 @@ class CloneTask:
     committing: frozenset[int] = frozenset()
     """Producers whose open transactions are to be committed."""
 
+    suppressed: SuppressedKeys | None = None
+    """Keys whose records must not come along; None for none."""
+
+    compacts: bool = False
     earlier: EarlierFiles | None = None
     """Files of the partition in the clone that this one continues."""
 
@@ -145,6 +154,8 @@ class PartitionClone:
     damage: str | None = None
     rewrite: RewriteCounts | None = None
     ended_transactions: int = 0
+    suppressed_records: int | None = None
+    compaction: LogCompaction | None = None
     is_unchanged: bool = False
 
 
@@ -201,7 +212,26 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
             committing=task.committing,
         )
         loaded = _reloaded(task, loaded, directory, fs)
+    suppressed = None
+    if task.suppressed is not None:
+        suppression = suppress_records(
+            task.partition.target,
+            directory,
+            task.suppressed,
+            task.config,
+            _checkpoints(loaded, first_dirty),
+            fs,
+            run_id=task.run_id,
+            attempt=attempt,
+        )
+        suppressed, first_dirty = suppression.records, suppression.first_dirty
+        loaded = _reloaded(task, loaded, directory, fs)
     _settle(task, loaded, directory, fs)
+    compaction = None
+    if task.compacts:
+        compaction = _compact(task, loaded, first_dirty, directory, attempt, fs)
+        first_dirty = compaction.first_dirty
+        loaded = _reloaded(task, loaded, directory, fs)
     known = {each.file.name.rpartition("/")[2]: each.file for each in copied}
     files = _made_durable(directory, known, stamps, fs)
     linked_bytes = sum(each.file.size_bytes for each in copied if each.method is not CopyMethod.COPIED)
@@ -209,7 +239,16 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
     is_unchanged = task.earlier is not None and task.earlier.are(files)
     if task.earlier is not None and _is_known(task, copied):
         result = replace(result, damage=result.damage or task.earlier.damage)
-    return replace(result, rewrite=counts, ended_transactions=ended, is_unchanged=is_unchanged)
+    if compaction is not None:
+        result = replace(result, damage=result.damage or compaction.damage)
+    return replace(
+        result,
+        rewrite=counts,
+        ended_transactions=ended,
+        suppressed_records=suppressed,
+        compaction=compaction,
+        is_unchanged=is_unchanged,
+    )
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
@@ -217,6 +256,38 @@ def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
+
+
+def _compact(
+    task: CloneTask, loaded: LoadedLog, first_dirty: int | None, directory: Path, attempt: str, fs: Fs
+) -> LogCompaction:
+    partition, checkpoints = task.partition.target, _checkpoints(loaded, first_dirty)
+    if loaded.damage:
+        reason = "; ".join(map(str, loaded.damage))
+        return not_compacted(list_log(partition, directory, fs), checkpoints, CORRUPT_BATCH, reason)
+    return compact_log(
+        partition,
+        directory,
+        task.config.compaction,
+        checkpoints,
+        fs,
+        now_ms=task.now_ms,
+        run_id=task.run_id,
+        attempt=attempt,
+    )
+
+
+def _checkpoints(loaded: LoadedLog, first_dirty: int | None) -> PartitionCheckpoints:
+    """Return the entries that the log will have in the checkpoint files of the clone."""
+    end = loaded.log_end_offset
+    return PartitionCheckpoints(
+        first_dirty=first_dirty,
+        log_start=loaded.log_start_offset,
+        high_watermark=end,
+        recovery_point=end,
+        high_watermark_file=True,
+        clean_shutdown=True,
+    )
 
 
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
@@ -230,7 +301,7 @@ def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> Lo
 def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) -> tuple[CopiedFile, ...]:
     files = _files_of(replica, fs)
     work = PartitionCopy(
-        source=Store(str(replica.directory.path)),
+        source=replica.directory.store,
         folder=str(replica.partition),
         files=files,
         target=folder,
@@ -239,11 +310,11 @@ def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) 
         rules=task.rules,
     )
     copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
-    if _files_of(replica, fs).keys() != files.keys():
+    if _files_of(replica.listed_again(), fs).keys() != files.keys():
         raise SourceChangedError(
             "files appeared or vanished while the partition was cloned",
             partition=str(replica.partition),
-            path=str(replica.path),
+            path=replica.shown,
             advice="stop the broker, or clone a snapshot or a copy; a clone takes no lock on its source",
         )
     return copied
@@ -255,7 +326,7 @@ def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     Files of an interrupted replacement come along, so that loading the copy finishes or undoes it.  After an unclean
     stop, the indexes of the active segment may be preallocated; loading rebuilds them.
     """
-    entries = {entry.name: entry for entry in fs.scan(replica.path) if entry.is_file}
+    entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
     logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]
     active = max(logs, default=-1)
@@ -386,7 +457,7 @@ def _result(
     entries = loaded.producers.entries
     return PartitionClone(
         folder=folder,
-        log_dir=str(replica.directory.path),
+        log_dir=replica.directory.shown,
         files=files,
         log_start_offset=loaded.log_start_offset,
         log_end_offset=loaded.log_end_offset,

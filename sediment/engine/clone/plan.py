@@ -101,7 +101,8 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
     """Return the plan; `new_topic_id` makes an id for a topic of which none is known.
 
     Raises:
-        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name or id.
+        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name, one id
+            or names that collide.
     """
     _check_globs(source, options)
     topics: dict[str, ClonedTopic] = {}
@@ -132,6 +133,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
         topics.pop(SHARE_GROUP_STATE, None)
     _check_ids(topics)
     _check_used(options, topics)
+    _check_collisions(options, topics)
     return ClonePlan(topics, tuple(left_out), is_whole)
 
 
@@ -173,7 +175,7 @@ def _is_selected(partition: TopicPartition, options: CloneOptions) -> bool:
 def _why_left_out(topic: SourceTopic, source: Source, options: CloneOptions) -> tuple[str, str] | None:
     if topic.name in INTERNAL_TOPICS:
         return None
-    if source.metadata is not None and topic.topic_id != source.metadata.topic_ids.get(topic.name):
+    if not source.knows(topic):
         if topic.name in options.topics:
             return None
         return UNKNOWN_TOPIC, f"the cluster has no such topic; to clone it all the same, give --topic {topic.name}"
@@ -188,7 +190,7 @@ def _is_tiered(topic: SourceTopic) -> bool:
 
 def _left_out(topic: SourceTopic, numbers: Iterable[int], code: str, reason: str) -> list[LeftOut]:
     return [
-        LeftOut(TopicPartition(topic.name, number), str(topic.replicas[number][0].directory.path), code, reason)
+        LeftOut(TopicPartition(topic.name, number), topic.replicas[number][0].directory.shown, code, reason)
         for number in numbers
     ]
 
@@ -251,6 +253,17 @@ def _check_ids(topics: Mapping[str, ClonedTopic]) -> None:
                 f"topics {other} and {topic.name} have the same topic id {topic.topic_id}",
                 advice="one is a copy of the other; remove partition.metadata from its folders to give it a new id",
             )
+
+
+def _check_collisions(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:
+    """Check that no new name differs from another one only in dots and underscores.  Source: Topic.hasCollision."""
+    for name in sorted(options.renames.values()):
+        for other in sorted(topics.keys() - {name}):
+            if name.replace(".", "_") == other.replace(".", "_"):
+                raise UsageError(
+                    f"the names {name!r} and {other!r} collide: Kafka's metrics do not tell dots from underscores",
+                    advice="give another name with --rename",
+                )
 
 
 def _check_used(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:

@@ -1,5 +1,7 @@
 """The source of a clone: the topics in log directories of one cluster, with the replicas of their partitions.
 
+A directory at a URI is listed once, and its small files are fetched into a stand-in.
+
 Invariants: nothing is written and no lock is taken.  Without a readable metadata log, topics have no known configs.
 """
 
@@ -7,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sediment.engine.copying.stand_in import errors_naming, make_stand_in
 from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.replicas import (
     ClusterDirectory,
@@ -20,15 +23,16 @@ from sediment.engine.replicas import (
     open_cluster_directory,
     replicas_of_one_topic,
 )
-from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.errors import NotALogDirectoryError, SedimentError
 from sediment.segment_io.format.checkpoints import MetaProperties
-from sediment.segment_io.format.names import LEADER_EPOCH_FILE
+from sediment.segment_io.format.names import LEADER_EPOCH_FILE, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
+from sediment.segment_io.stores import Store, by_folder
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -60,27 +64,60 @@ class Source:
     metadata: ClusterMetadata | None
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
+    def knows(self, topic: SourceTopic) -> bool:
+        """Return False if the metadata lacks the topic, so that a broker would set its partitions aside."""
+        return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
 
-def open_source(
-    paths: Sequence[Path], fs: Fs, *, metadata_dir: Path | None = None, is_locked_here: bool = False
-) -> Source:
-    """Return the topics in log directories, which may be those of several brokers of one cluster.
 
-    `metadata_dir` is another log directory with the metadata log of the cluster.  `is_locked_here`: the caller holds
-    the locks of the directories.
+def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> ClusterDirectory:
+    """Open a log directory of this machine; with `is_locked_here` the caller holds its lock.
 
     Raises:
-        DirectoryInUseError: a process holds the lock of a directory.
-        NotALogDirectoryError: a path does not exist, or holds nothing of a log.
+        DirectoryInUseError: another process holds its lock.
+        NotALogDirectoryError: the path does not exist, or holds nothing of a log.
+        OwnershipError: the lock file cannot be read.
+    """
+    advice = None if is_locked_here else _IN_USE
+    return open_cluster_directory(path.absolute(), fs, advice_if_in_use=advice, on_unreadable=_warn)
+
+
+def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
+    """Open the log directory of a store; one at a URI gets the new directory `stand_in`, which has to stay.
+
+    Raises:
+        NotALogDirectoryError, DirectoryInUseError, OwnershipError: as `open_log_dir`.
+        OSError: the store cannot be listed or read.
+    """
+    path = Path(store.where) if store.is_path else store.local_path
+    if path is not None:
+        return open_log_dir(path, fs)
+    files = store.files()
+    if not files:
+        raise NotALogDirectoryError("no such directory", path=str(store), advice="name the URI of a log directory")
+    if any(parse_segment_file(name) for name in files):
+        raise NotALogDirectoryError(
+            "this is the directory of one partition",
+            path=str(store),
+            advice="name the log directory that it is in, and select it with --partition",
+        )
+    stand_in.mkdir()
+    make_stand_in(store, files, stand_in, topic_ids=True)
+    with errors_naming(str(store), stand_in):
+        directory = open_log_dir(stand_in, fs)
+    return replace(directory, at_uri=store, files=by_folder(files))
+
+
+def open_source(directories: Sequence[ClusterDirectory], fs: Fs, *, metadata_dir: Path | None = None) -> Source:
+    """Return the topics in log directories, which may be those of several brokers of one cluster.
+
+    `metadata_dir` is another log directory with the metadata log of the cluster.
+
+    Raises:
         UsageError: the directories belong to several clusters, or hold different topics of one name.
         CorruptDataError, UnsupportedDataError: no metadata log can be read, and one is corrupt.
         SourceChangedError: the files of a metadata log are replaced faster than they can be read.
-        OwnershipError: a lock file cannot be read.
     """
-    directories = tuple(
-        open_cluster_directory(path, fs, advice_if_in_use=None if is_locked_here else _IN_USE, on_unreadable=_warn)
-        for path in dict.fromkeys(path.absolute() for path in paths)
-    )
+    directories = tuple(directories)
     meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)
     errors: list[SedimentError | OSError] = []
     places = [directory.path for directory in directories] if metadata_dir is None else [metadata_dir]
@@ -121,6 +158,20 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
     return SourceTopic(name, topic_id, max(numbers) + 1, ranked, configs)
 
 
+def fetch_partition(replica: Replica, fs: Fs) -> None:
+    """Fetch the files of a partition at a URI into its stand-in, so that it can be read like a local one.
+
+    Raises:
+        OSError: a file cannot be fetched, or the disk failed.
+    """
+    directory = replica.directory
+    if directory.at_uri is None:
+        return
+    for name in directory.files.get(str(replica.partition), {}):
+        if not fs.exists(replica.path / name):
+            fs.write_new(replica.path / name, directory.at_uri.chunks(f"{replica.partition}/{name}"))
+
+
 def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
     """Return the replicas of the greatest rank first, and after them only those that lack nothing of it."""
     if len(replicas) == 1:
@@ -134,6 +185,7 @@ def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
 
 def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
     """Return the state of a replica by which it is compared with others; one that cannot be read is the least."""
+    fs = replica.fs(fs)
     is_undamaged = True
 
     def note(_error: SedimentError) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sediment.engine.directory.output import CLAIM_FILE
@@ -12,6 +13,7 @@ from sediment.segment_io.format.names import LOCK_FILE
 from sediment.segment_io.manifest import MANIFEST_FILE, Manifest, ManifestFile
 from sediment.segment_io.stores import Store
 
+_THREADS = 4
 _OWN_FILES = frozenset({MANIFEST_FILE, LOCK_FILE, CLAIM_FILE})
 
 
@@ -21,6 +23,11 @@ class Difference:
 
     name: str
     what: str
+
+    @property
+    def folder(self) -> str:
+        """Directory of the partition, empty for a file beside the partitions."""
+        return self.name.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,11 @@ class CheckedCopy:
     files_without_digest: int
 
 
-def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = lambda count: None) -> str | None:
+def _ignore(count: int) -> None:
+    """Take a number of bytes for which the caller has no use."""
+
+
+def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
     """Read one file of a copy, here or in the earlier copy that holds it; return how it differs, None if it does not.
 
     Raises:
@@ -55,29 +66,73 @@ def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] 
 
 
 def extra_files(copy: Store, manifest: Manifest) -> tuple[Difference, ...]:
-    """Return the files in the directory of a copy that its manifest does not name."""
+    """Return the files and the empty folders in the directory of a copy that its manifest does not name."""
     known = {file.name for file in manifest.files if file.held_in is None} | _OWN_FILES
-    return tuple(Difference(name, "is not in the manifest") for name in copy.files() if name not in known)
+    found = copy.files()
+    folders = {name.partition("/")[0] for name in (*found, *(file.name for file in manifest.files))}
+    return (
+        *(Difference(name, "is not in the manifest") for name in found if name not in known),
+        *(Difference(f"{name}/", "is not in the manifest") for name in copy.folders() if name not in folders),
+    )
 
 
-def check_copy(copy: Store) -> CheckedCopy:
-    """Read every file of a copy and compare it with the manifest.
+def check_copy(
+    copy: Store,
+    manifest: Manifest | None = None,
+    *,
+    on_bytes: Callable[[int], None] = _ignore,
+    on_folder: Callable[[int], None] = _ignore,
+) -> CheckedCopy:
+    """Read every file of a copy and compare it with the manifest, which is read if the caller has not done so.
+
+    A file that cannot be read is a difference.  `on_bytes` is called in several threads, with the size of each chunk
+    that was read; an error that it raises ends the check.  `on_folder` gets the size of each folder that was checked.
 
     Raises:
         UsageError, CorruptDataError: as `read_copy_manifest`.
-        OSError: a file exists and cannot be read.
+        OSError: the manifest exists and cannot be read, or the directory cannot be listed.
     """
-    manifest = read_copy_manifest(copy)
+    manifest = read_copy_manifest(copy) if manifest is None else manifest
+    folders: dict[str, list[ManifestFile]] = {}
+    for file in manifest.files:
+        folders.setdefault(file.folder, []).append(file)
+    differences = [
+        Difference(f"{each.partition}/", "has no file in the manifest")
+        for each in manifest.partitions
+        if each.partition not in folders
+    ]
+    read_bytes = 0
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-check") as pool:
+        checked = pool.map(lambda files: _check_folder(copy, files, on_bytes), folders.values())
+        for files, (found, count) in zip(folders.values(), checked, strict=True):
+            differences += found
+            read_bytes += count
+            on_folder(sum(file.size_bytes for file in files))
+    return CheckedCopy(
+        manifest,
+        (*differences, *extra_files(copy, manifest)),
+        read_bytes,
+        sum(file.sha256 is None for file in manifest.files),
+    )
+
+
+def _check_folder(
+    copy: Store, files: Sequence[ManifestFile], on_bytes: Callable[[int], None]
+) -> tuple[list[Difference], int]:
+    """Return the differences of the files of one folder, and the bytes that were read."""
+    found: list[Difference] = []
     read_bytes = 0
 
     def count(size_bytes: int) -> None:
         nonlocal read_bytes
         read_bytes += size_bytes
+        on_bytes(size_bytes)
 
-    found = [Difference(file.name, what) for file in manifest.files if (what := check_file(copy, file, count))]
-    return CheckedCopy(
-        manifest,
-        (*found, *extra_files(copy, manifest)),
-        read_bytes,
-        sum(file.sha256 is None for file in manifest.files),
-    )
+    for file in files:
+        try:
+            what = check_file(copy, file, count)
+        except OSError as error:
+            what = f"cannot be read: {error.strerror or error}"
+        if what is not None:
+            found.append(Difference(file.name, what))
+    return found, read_bytes

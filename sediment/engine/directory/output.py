@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -90,6 +91,10 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
                 )
     if output.is_file():
         raise UsageError("the output is a file", path=str(output), advice="name a directory")
+    if path is not None:
+        blocking = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), None)
+        if blocking is not None:
+            raise UsageError(f"{blocking} is not a directory", path=str(output), advice="name another directory")
     manifest = output.read(MANIFEST_FILE)
     if manifest is not None:
         raise UsageError(

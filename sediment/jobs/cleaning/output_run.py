@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sediment.engine.copying.stand_in import errors_naming, make_stand_in
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.output import Publisher, check_output_path
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
@@ -33,7 +34,6 @@ from sediment.jobs.cleaning.output_task import (
     PublishTask,
     copy_files,
     copy_tasks,
-    errors_naming,
     files_by_folder,
     is_left_out,
     publish_partition,
@@ -62,8 +62,6 @@ from sediment.segment_io.format.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
-    METADATA_PARTITION,
-    PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     UNCLEANABLE_FILE,
     TopicPartition,
@@ -71,7 +69,6 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.partition_directories import find_partitions
 from sediment.segment_io.stores import ListedFs, Store, StoredFile
 
 if TYPE_CHECKING:
@@ -97,24 +94,6 @@ class _Source:
         """The directory with its settings and checkpoints."""
         assert self.directory is not None
         return self.directory
-
-
-def placeholder_files(names: Iterable[str], folders: Container[str]) -> list[str]:
-    """Return the `names` that describe a log directory: files beside the partitions, and the metadata log.
-
-    With a metadata log, `partition.metadata` of the partitions is included.  A bucket may hold objects of any name, so
-    only files directly in the directory or in one of `folders` are returned.
-    """
-    listed = [(name, *name.rpartition("/")) for name in names]
-    metadata = str(METADATA_PARTITION)
-    has_metadata = any(folder == metadata for _, folder, _, _ in listed)
-    found = []
-    for name, folder, slash, file in listed:
-        is_beside = not slash and name not in folders
-        is_inside = folder in folders and (folder == metadata or (has_metadata and file == PARTITION_METADATA_FILE))
-        if (is_beside or is_inside) and file not in ("", ".", ".."):
-            found.append(name)
-    return found
 
 
 class OutputRun(CleaningRun):
@@ -187,12 +166,7 @@ class OutputRun(CleaningRun):
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
         """Return a local directory with the small files and the folders of the directory at a URI."""
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch)))
-        there = store.folders()
-        folders = {*find_partitions(store, there), str(METADATA_PARTITION)}.intersection(there)
-        for folder in folders:
-            (path / folder).mkdir()
-        for name in placeholder_files(files, folders):
-            _LOCAL.write_new(path / name, store.chunks(name))
+        make_stand_in(store, files, path)
         return path
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:

@@ -23,6 +23,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import Strategy
 from sediment.compaction.write_behind import WriteBehind
 from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
+from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted, is_interrupted
 from sediment.engine.directory.output import Publisher, PublishingFs, SourcePublishingFs, file_chunks
 from sediment.engine.directory.swap import replaced_files
@@ -37,7 +38,7 @@ from sediment.segment_io.format.names import DELETED_SUFFIX, PART_SUFFIX, TopicP
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile
+from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile, by_folder
 
 _LOCAL = Fs()
 _COPY_BYTES = 256 << 20
@@ -123,12 +124,10 @@ def _check_listed(task: PublishTask) -> None:
 
 def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
     """Return the files directly in each folder, by name, except those that the next start would remove unread."""
-    folders: dict[str, dict[str, StoredFile]] = {}
-    for name, file in files.items():
-        folder, _, rest = name.rpartition("/")
-        if not is_left_out(rest):
-            folders.setdefault(folder, {})[rest] = file
-    return folders
+    return {
+        folder: {name: file for name, file in found.items() if not is_left_out(name)}
+        for folder, found in by_folder(files).items()
+    }
 
 
 def is_left_out(name: str) -> bool:
@@ -250,21 +249,6 @@ def _cleaned_copy(
             files.append(publisher.publish(name, chunks, attempt=attempt, mtime_ns=entry.mtime_ns))
     task.output.sync(task.folder)
     return PublishResult(tuple(files), result, listing)
-
-
-@contextmanager
-def errors_naming(shown: str, work: Path) -> Iterator[None]:
-    """Replace the path `work` by the source, `shown`, in errors."""
-    try:
-        yield
-    except SedimentError as error:
-        if error.path is not None:
-            error.path = error.path.replace(str(work), shown)
-        raise
-    except OSError as error:
-        if isinstance(error.filename, str):
-            error.filename = error.filename.replace(str(work), shown)
-        raise
 
 
 # ------------------------------------------------------------------------------------------------------------ in splits

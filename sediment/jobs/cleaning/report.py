@@ -109,7 +109,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
     if unreadable:
         report = _with_reason(report, UNREADABLE_KEPT, _unreadable(unreadable))
     if stats.batches_without_horizon:
-        without = _without_horizon(listing.partition.topic, stats.batches_without_horizon)
+        without = kept_tombstones(listing.partition.topic, stats.batches_without_horizon)
         report = replace(_with_reason(report, TOMBSTONES_KEPT, without), keeps_tombstones=True)
     has_horizon = stats.first_horizon_ms <= stats.last_horizon_ms
     return replace(
@@ -136,7 +136,7 @@ def _with_reason(report: PartitionReport, code: str, sentence: str) -> Partition
     return replace(report, reason_code=report.reason_code or code, reason=reason)
 
 
-def _without_horizon(topic: str, batches: int) -> str:
+def kept_tombstones(topic: str, batches: int) -> str:
     """Return the reason why tombstones and markers stayed: delete.retention.ms is not stated."""
     count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
     return (

@@ -29,6 +29,9 @@ class PartitionCloneReport:
     """Report of one partition, by its name in the clone.
 
     `source` is the directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory of that.
+    With `--suppress`, `records_suppressed` counts the records that did not come along, 0 if the list has no key of the
+    topic.  With `--compact`, `compacted` is False if the log was left as copied; `reason` then says why.
+    `bytes_before` is the size of the log before its compaction.
     """
 
     partition: str
@@ -45,6 +48,11 @@ class PartitionCloneReport:
     open_transactions: int = 0
     ended_transactions: int = 0
     repairs: tuple[str, ...] = ()
+    records_suppressed: int | None = None
+    compacted: bool | None = None
+    bytes_before: int | None = None
+    messages_read: int | None = None
+    messages_written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,7 @@ def print_report(report: CloneRunReport, console: Console) -> None:
     print_failures(bad, console)
     skipped: dict[str, list[str]] = {}
     for each in report.partitions:
-        if each.status == SKIPPED and each.reason:
+        if each.status in (SKIPPED, CLONED, UNCHANGED) and each.reason:
             skipped.setdefault(each.reason, []).append(each.partition)
     lines = [f"{', '.join(names[:_SHOWN])}: {reason}" for reason, names in skipped.items()]
     lines += report.notes
@@ -130,10 +138,12 @@ def print_report(report: CloneRunReport, console: Console) -> None:
 
 
 def _summary(report: CloneRunReport) -> str:
-    cloned = sum(each.status in (CLONED, QUARANTINED) for each in report.partitions)
+    cloned = sum(each.status in (CLONED, UNCHANGED, QUARANTINED) for each in report.partitions)
+    unchanged = sum(each.status == UNCHANGED for each in report.partitions)
+    of_them = f", {unchanged} of them unchanged" if unchanged else ""
     if not report.is_complete:
         return f"{report.to} is not complete; run again to start over (run {report.run_id})"
     return (
         f"{counted(cloned, 'partition')} of {counted(len(report.topics), 'topic')} cloned to {report.to} in "
-        f"{report.seconds:.1f} s; start a broker with {report.server_properties} (run {report.run_id})"
+        f"{report.seconds:.1f} s{of_them}; start a broker with {report.server_properties} (run {report.run_id})"
     )

@@ -1,14 +1,15 @@
 """Run of `clone` on the driver.
 
-    driver    list · plan · claim                                     rename · metadata · checkpoints · manifest
-    tasks                            copy · load · cut · settle · digest
-                                     topics of records first, then those of the coordinators
+    driver    list · plan · claim                                            rename · metadata · checkpoints · manifest
+    tasks                         copy · load · cut · settle · compact · digest
+                                  topics of records first, then those of the coordinators
 
 Invariants: the sources are not written and not locked; a partition that cannot be cloned leaves the clone incomplete.
 """
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import uuid
@@ -26,11 +27,12 @@ from sediment.engine.clone.options import CloneOptions, Part
 from sediment.engine.clone.partition_clone import CloneTask, PartitionClone, clone_partition
 from sediment.engine.clone.plan import ClonedPartition, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
-from sediment.engine.clone.source import Source, open_source
+from sediment.engine.clone.source import Source, open_source, open_store
 from sediment.engine.config_keys import BROKER_KEYS
 from sediment.engine.copying.earlier_copy import EarlierCopy, open_earlier_copy
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning.result import TASK_ERRORS
+from sediment.jobs.cloning.compaction import compaction_note, topics_left_alone, with_compaction
 from sediment.jobs.cloning.report import (
     CLONED,
     UNCHANGED,
@@ -43,7 +45,9 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
+from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.cancellation import cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -121,24 +125,37 @@ class _CloneRun:
         self._fs = Fs()
         self._target = CloneDirectory(request.to, self._run_id)
         self._earlier: EarlierCopy | None = None
+        self._settings = options.settings
+        self._left_alone: Mapping[str, tuple[str, str]] = {}  # of topics that --compact does not compact
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> CloneRunReport:
         """Return the report, with a row for every partition of the plan."""
         with interruptible():  # nothing is written yet
-            source = open_source(self._options.log_dirs, self._fs, metadata_dir=self._options.settings.metadata_dir)
+            scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-")))
+            stores = [Store(where) for where in self._options.given_log_dirs]
+            directories = [
+                open_store(store, self._fs, scratch / str(number))
+                for number, store in enumerate({store.where: store for store in stores}.values())
+            ]
+            source = open_source(directories, self._fs, metadata_dir=self._options.settings.metadata_dir)
+            self._check_has_partitions(source)
             plan = plan_clone(source, self._own, new_kafka_id)
+            _check_cuts(plan, self._fs)
             if self._own.since is not None:
                 self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
+            self._settings = self._settings_of(source)
+            if self._own.compact:
+                self._left_alone = topics_left_alone(plan.topics.values(), source, self._settings)
             features = clone_features(
                 None if source.metadata is None else source.metadata.features, self._request.target_version
             )
-            paths = [directory.path for directory in source.directories]
-            self._target.check(paths)
+            places = [directory.store for directory in source.directories]
+            self._target.check(places)
             self._check_properties_file()
         self._target.make()
         self._stack.enter_context(DirectoryLock(self._request.to))
-        self._target.check(paths)
+        self._target.check(places)
         before = self._target.begin()
         if before is not None:
             self._print(f"{self._request.to} was left incomplete by run {before}; starting over")
@@ -191,15 +208,14 @@ class _CloneRun:
         return _Finished(task.partition, task.topic_id, None, describe_lost_task(error))
 
     def _tasks(self, source: Source, plan: ClonePlan) -> list[CloneTask]:
-        settings = self._options.settings
-        if source.metadata is not None:
-            settings = settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
         committing: frozenset[int] = frozenset()
         if self._own.abort_open_transactions and TRANSACTION_STATE in source.topics:
             committing = committing_producers(source.topics[TRANSACTION_STATE], self._own.until_ms, self._fs)
         tasks = []
         for topic in plan.topics.values():
-            config = settings.for_topic(topic.source_name)
+            config = self._settings.for_topic(topic.source_name)
+            suppressed = None if self._own.suppressed is None else self._own.suppressed.of_topic(topic.source_name)
+            compacts = self._own.compact and topic.source_name not in self._left_alone
             tasks += [
                 CloneTask(
                     partition=partition,
@@ -214,7 +230,9 @@ class _CloneRun:
                     else self._earlier.files_of(str(partition.target), topic.topic_id),
                     ends_transactions=self._own.abort_open_transactions,
                     committing=committing,
-                    log_bytes=list_log(partition.source, partition.replicas[0].path, self._fs).log_bytes(),
+                    suppressed=suppressed,
+                    compacts=compacts,
+                    log_bytes=_log_bytes(partition, self._fs),
                 )
                 for partition in topic.partitions
             ]
@@ -253,9 +271,17 @@ class _CloneRun:
             self._fs.sync_file(self._request.properties_file)
         self._target.finish(
             StartFiles(self._node, records, properties),
-            sources=[directory.path for directory in source.directories],
+            sources=[directory.shown for directory in source.directories],
             now_ms=self._options.now_ms,
         )
+
+    def _check_has_partitions(self, source: Source) -> None:
+        if not source.topics and not self._options.allow_empty_selection:
+            raise UsageError(
+                "the source holds no partition",
+                path=", ".join(directory.shown for directory in source.directories),
+                advice="name the entries of a broker's log.dirs that have partitions",
+            )
 
     def _check_properties_file(self) -> None:
         path = self._request.properties_file
@@ -266,6 +292,12 @@ class _CloneRun:
                 advice="name a new file",
             )
 
+    def _settings_of(self, source: Source) -> Settings:
+        settings = self._options.settings
+        if source.metadata is None:
+            return settings
+        return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
+
     def _broker_configs(self, source: Source) -> dict[str, str]:
         """Return the dynamic configs of all brokers about logs; others may be secrets, or name other machines."""
         if source.metadata is None:
@@ -275,7 +307,7 @@ class _CloneRun:
 
     # ---------------------------------------------------------------------------------------------------------- report
     def _report(self, plan: ClonePlan, finished: Sequence[_Finished], is_complete: bool) -> CloneRunReport:
-        rows = [_row(each) for each in finished]
+        rows = [self._row(each) for each in finished]
         rows += [
             PartitionCloneReport(str(each.partition), each.log_dir, SKIPPED, each.reason_code, each.reason)
             for each in plan.left_out
@@ -317,8 +349,16 @@ class _CloneRun:
                 for topic in plan.topics.values()
                 for command in restore_commands(topic.name, topic.changes, bootstrap)
             ),
-            notes=(*_notes(finished), *self._orphans(plan, finished)),
+            notes=(*_notes(finished), *_suppression_note(rows), *compaction_note(rows), *self._orphans(plan, finished)),
         )
+
+    def _row(self, finished: _Finished) -> PartitionCloneReport:
+        row = _row(finished)
+        if finished.clone is None:
+            return row
+        if self._own.suppressed is not None:
+            row = replace(row, records_suppressed=finished.clone.suppressed_records or 0)
+        return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
         """Return a sentence about open transactions whose coordinator is not part of the clone, or is ahead of it."""
@@ -348,6 +388,28 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
         return clone_partition(task, attempt)
     except TASK_ERRORS as error:
         return describe(error)
+
+
+def _check_cuts(plan: ClonePlan, fs: Fs) -> None:
+    """Check that no log is to be cut at an offset that it does not have any more."""
+    for partition in plan.partitions():
+        if partition.until_offset is None:
+            continue
+        replica = partition.replicas[0]
+        segments = list_log(partition.source, replica.path, replica.fs(fs)).segments
+        first = segments[0].base_offset if segments else 0
+        start = max(first, replica.checkpoints.log_start or 0)
+        if partition.until_offset < start:
+            raise UsageError(
+                f"--until-offset {partition.until_offset} is below the log start offset {start}",
+                partition=str(partition.source),
+                advice="cut at an offset that the log still has",
+            )
+
+
+def _log_bytes(partition: ClonedPartition, fs: Fs) -> int:
+    replica = partition.replicas[0]
+    return list_log(partition.source, replica.path, replica.fs(fs)).log_bytes()
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
@@ -382,19 +444,27 @@ def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _suppression_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
+    counts = [row.records_suppressed for row in rows if row.records_suppressed is not None]
+    if not counts:
+        return ()
+    where = counted(sum(map(bool, counts)), "partition")
+    return (f"--suppress: {counted(sum(counts), 'record')} of {where} did not come along",)
+
+
 def _row(finished: _Finished) -> PartitionCloneReport:
     name, clone = str(finished.partition.target), finished.clone
     replica = finished.partition.replicas[0]
     if clone is None:
         code, reason = finished.error or (None, None)
-        return PartitionCloneReport(name, str(replica.directory.path), FAILED, code, reason, str(replica.path))
+        return PartitionCloneReport(name, replica.directory.shown, FAILED, code, reason, replica.shown)
     return PartitionCloneReport(
         partition=name,
         log_dir=clone.log_dir,
         status=QUARANTINED if clone.damage is not None else UNCHANGED if clone.is_unchanged else CLONED,
         reason_code=None if clone.damage is None else _CORRUPT,
         reason=clone.damage and f"{clone.damage}. A broker does not notice it; it was cloned byte for byte",
-        source=str(Path(clone.log_dir) / str(finished.partition.source)),
+        source=f"{clone.log_dir}/{finished.partition.source}",
         log_start_offset=clone.log_start_offset,
         log_end_offset=clone.log_end_offset,
         bytes=clone.log_bytes,

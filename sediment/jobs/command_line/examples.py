@@ -28,6 +28,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "take some topics to a test cluster, one under another name",
                 "sediment clone /backup/kafka-logs --to /var/lib/test --topic 'orders*' --rename orders=orders_test",
             ),
+            ("compare a clone with its manifest", "sediment clone --check /var/lib/restored"),
         ),
         "completion": (
             ("install for bash", "sediment completion bash >> ~/.bashrc"),

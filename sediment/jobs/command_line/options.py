@@ -39,7 +39,7 @@ from sediment.segment_io.fs import Fs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHECK = "check_file"
+CHECK = "checked"
 """Parameter of commands that can check an earlier result in place of a run; the check needs no log directory."""
 
 _HIDDEN = "(hidden)"

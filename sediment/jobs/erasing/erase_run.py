@@ -18,7 +18,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
@@ -40,7 +41,7 @@ from sediment.jobs.erasing.after_run import (
 )
 from sediment.jobs.erasing.erasure import ErasedSegment, ErasePartition, Planned
 from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
-from sediment.jobs.erasing.find_records import Found, KeysAt, MatchKeys, OlderRecords, ScanRun, around
+from sediment.jobs.erasing.find_records import Found, KeysAt, OlderRecords, ScanRun, around
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.places import NOT_VISIBLE, Place, places_of
 from sediment.jobs.erasing.report import (
@@ -58,6 +59,7 @@ from sediment.jobs.erasing.subjects import (
     read_secret,
     write_private,
 )
+from sediment.jobs.erasing.suppression_file import add_to_suppression_list, check_suppression_file
 from sediment.jobs.erasing.verdict_table import (
     DROP,
     TOMBSTONE,
@@ -161,6 +163,11 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self._places: tuple[Place, ...] = ()
         self._is_complete: bool | None = None
         self._proof = None if own.evidence is None else _Proof.load(own)
+        self._suppression_secret: bytes | None = None
+        if own.suppress_out is not None:
+            assert own.secret_file is not None
+            self._suppression_secret = read_secret(own.secret_file)
+            check_suppression_file(own.suppress_out, self._suppression_secret)
         self._scanned_bytes, self._scan_seconds = 0, 0.0
         self._bytes_to_rewrite = 0
         self._is_counting = own.dry_run
@@ -232,9 +239,11 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     ) -> Iterator[tuple[SelectedPartition, Found | tuple[GivenVerdict, ...] | CleaningResult]]:
         """Yield the records found in each partition, or the rows of the table for it."""
         if isinstance(self._subject, Keys):
-            listings = [each.listing for each in by_path.values()]
-            for listing, found in scans.scan(listings, MatchKeys(self._subject.values)):
-                yield by_path[listing.path], found
+            partitions = [
+                (each.listing, each.config.compaction.max_decompressed_batch_bytes) for each in by_path.values()
+            ]
+            for path, found in scans.find_keys(partitions, KeySet.of(self._subject.values)):
+                yield by_path[path], found
             return
         if isinstance(self._subject, Condition):
             for path, matching in self._matching(self._subject.text, list(by_path)):
@@ -355,13 +364,29 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     # ------------------------------------------------------------------------------------------------- the question
     def _approve(self, planned: Sequence[PlannedPartition]) -> None:
         self._bytes_to_rewrite = sum(each.plan.log_bytes() for each in planned)
-        if self._confirm is None or not any(each.plan.segments for each in planned):
-            return
-        self._is_counting = True
-        shown = [self._counted(each) for each in planned]
-        self._is_counting = False
-        if not self._confirm(self.report(shown, dry_run=True)):
-            raise DeclinedError("nothing was erased", advice="answer y, or give --yes, to erase")
+        if self._confirm is not None and any(each.plan.segments for each in planned):
+            self._is_counting = True
+            shown = [self._counted(each) for each in planned]
+            self._is_counting = False
+            if not self._confirm(self.report(shown, dry_run=True)):
+                raise DeclinedError("nothing was erased", advice="answer y, or give --yes, to erase")
+        if self._suppression_secret is not None:
+            self._suppress(self._suppression_secret, {each.selected.partition.topic for each in planned})
+
+    def _suppress(self, secret: bytes, topics: Collection[str]) -> None:
+        """Add the keys to the suppression list before any record of them is gone, also where none was found.
+
+        Raises:
+            StorageError: the list could not be written; nothing was erased.
+        """
+        assert self._own.suppress_out is not None and isinstance(self._subject, Keys)
+        try:
+            add_to_suppression_list(self._own.suppress_out, secret, topics, self._subject.values)
+        except OSError as error:
+            raise StorageError(
+                f"nothing was erased, because --suppress-out could not be written: {describe(error)[1]}",
+                advice="name a file that this user may write, and run again",
+            ) from error
 
     def _counted(self, planned: PlannedPartition) -> EraseReport:
         """Return the report of a planned partition as a dry run has it."""

@@ -1,10 +1,11 @@
 """Tasks that read the records of partitions and return the records that an erasure needs.
 
-    MatchKeys      offsets of the records with one of the given keys
+    find_keys      offsets of the records with one of the given keys
     KeysAt         keys of the records at given offsets
     OlderRecords   records that have the key of a dropped record and a lower offset, and stay
 
-    driver   plan_scans: slices of segments ──> scan: a Spark task for some slices ──> arrays, joined by partition
+    driver   segments ───────────> find_keys: a Spark task for some segments ──> arrays, joined by partition
+             slices of segments ─> scan: a Spark task for some slices        ──> the same
 
 Control records are not data and never match.
 
@@ -14,17 +15,20 @@ Invariant: the keys reach the tasks with their function; no name, description or
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.rewrite.key_set import KeySet
 from sediment.jobs.cleaning.cleaning_run import why_lost
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task, failure
 from sediment.jobs.spark.task_pool import run_on_executors
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds
@@ -38,13 +42,14 @@ if TYPE_CHECKING:
 Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Offsets = Mapping[Path, Int64s]
+Item = TypeVar("Item", bound="_Item")
 
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of some slices: `scanned` records read, and the ascending `offsets`, int64[n], of those that matter.
+    """Result of a part of a partition: `scanned` records, and the ascending `offsets`, int64[n], of those that matter.
 
     `keys` are the keys of these records, if the scan was asked for them.
     """
@@ -65,22 +70,6 @@ class RecordScan(Protocol):
     def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
         """Return bool[records]: True for the records that matter."""
         ...
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class MatchKeys:
-    """Records with one of `keys`."""
-
-    keys: tuple[bytes, ...]
-    columns: tuple[str, ...] = ("key",)
-
-    def mask(self, _partition: Path, batch: pa.RecordBatch) -> Mask:
-        """Return the records with one of the keys."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        wanted = pa.array(self.keys, batch.schema.field("key").type)
-        return np.asarray(pc.is_in(batch.column("key"), value_set=wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +110,63 @@ class OlderRecords:
         return result
 
 
-# ------------------------------------------------------------------------------------------------------------ the scan
+# ----------------------------------------------------------------------------------------------------------- the tasks
+class _Item(Protocol):
+    """A part of one partition that a task reads."""
+
+    @property
+    def listing(self) -> LogListing:
+        """Listing of the partition, or of the part."""
+        ...
+
+    def weight(self) -> int:
+        """Return the cost of reading the part; tasks are packed by this number."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentItem:
+    """One segment to search; `listing` has only this segment, whose offsets end at `end_offset`.
+
+    The compressed records of one batch may expand to `limit_bytes`.
+    """
+
+    listing: LogListing
+    end_offset: int
+    limit_bytes: int
+    now_ms: int
+
+    def weight(self) -> int:
+        """Return the `.log` bytes; tasks are packed by this number."""
+        return self.listing.log_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class _KeySearch:
+    """Function of a Spark task; errors of a partition are part of its result."""
+
+    keys: KeySet
+
+    def __call__(self, item: SegmentItem, _attempt: str) -> Found | CleaningResult:
+        # Imported late: it compiles kernels, which the driver never needs.
+        from sediment.compaction.rewrite.key_matches import find_key_matches
+
+        listing, (segment,) = item.listing, item.listing.segments
+        try:
+            matches = find_key_matches(
+                listing.partition,
+                listing.path,
+                segment,
+                item.end_offset,
+                self.keys,
+                Fs(),
+                limit_bytes=item.limit_bytes,
+            )
+        except TASK_ERRORS as error:
+            return failed_task(item, error)
+        return Found(matches.scanned, matches.offsets)
+
+
 @dataclass(frozen=True, slots=True)
 class ScanItem:
     """Slices of one partition to scan in a task."""
@@ -188,6 +233,7 @@ def _array(mask: Mask) -> Any:
     return pa.array(mask)
 
 
+# ------------------------------------------------------------------------------------------------------------ the scans
 @dataclass(frozen=True, slots=True)
 class ScanRun:
     """The SparkContext and the run that scans belong to."""
@@ -196,6 +242,24 @@ class ScanRun:
     run_id: str
     now_ms: int
     stop: threading.Event
+
+    def find_keys(
+        self, partitions: Iterable[tuple[LogListing, int]], keys: KeySet
+    ) -> Iterator[tuple[Path, Found | CleaningResult]]:
+        """Yield the records with one of `keys` of each partition, by its directory, once all segments were searched.
+
+        `partitions` are listings, each with the bytes to which the compressed records of one batch may expand.
+        """
+        items: list[SegmentItem] = []
+        for listing, limit_bytes in partitions:
+            if not listing.segments:
+                yield listing.path, Found(0, _NO_OFFSETS)
+            ends = [*(segment.base_offset for segment in listing.segments[1:]), INT64_MAX]
+            items += [
+                SegmentItem(replace(listing, segments=(segment,)), end, limit_bytes, self.now_ms)
+                for segment, end in zip(listing.segments, ends, strict=False)
+            ]
+        yield from self._by_partition(items, _KeySearch(keys))
 
     def scan(
         self,
@@ -210,8 +274,7 @@ class ScanRun:
         `bounds` limit the offsets by the directory of the partition; without an entry all are scanned.
         """
         items: list[ScanItem] = []
-        left: dict[Path, int] = {}
-        done: dict[Path, list[Found | CleaningResult]] = {}
+        by_path: dict[Path, LogListing] = {}
         for listing in listings:
             try:
                 scans = _plan_scans(listing, (bounds or {}).get(listing.path, ALL))
@@ -221,22 +284,26 @@ class ScanRun:
             if not scans:
                 yield listing, Found(0, _NO_OFFSETS)
                 continue
-            left[listing.path], done[listing.path] = len(scans), []
+            by_path[listing.path] = listing
             items += [ScanItem(listing, each, self.now_ms) for each in scans]
+        for path, found in self._by_partition(items, _Scan(scan, with_keys)):
+            yield by_path[path], found
+
+    def _by_partition(
+        self, items: Sequence[Item], perform: Callable[[Item, str], Found | CleaningResult]
+    ) -> Iterator[tuple[Path, Found | CleaningResult]]:
+        """Perform `items` on the executors; yield the joined result of each partition once its items are done."""
+        left = Counter(item.listing.path for item in items)
+        done: dict[Path, list[Found | CleaningResult]] = {path: [] for path in left}
         for results in run_on_executors(
-            self.sc,
-            items,
-            _Scan(scan, with_keys),
-            ScanItem.weight,
-            group=self.run_id,
-            is_stopped=self.stop.is_set,
+            self.sc, items, perform, lambda item: item.weight(), group=self.run_id, is_stopped=self.stop.is_set
         ):
             for each in results:
                 path = each.item.listing.path
                 done[path].append(each.result or failure(*why_lost(self.stop, each.error, "scanned")))
                 left[path] -= 1
                 if not left[path]:
-                    yield each.item.listing, _joined(done.pop(path))
+                    yield path, _joined(done.pop(path))
 
 
 def _plan_scans(listing: LogListing, bounds: Bounds) -> Sequence[ScanTask]:
@@ -251,7 +318,7 @@ def _joined(results: Sequence[Found | CleaningResult]) -> Found | CleaningResult
         if isinstance(each, CleaningResult):
             return each
         found.append(each)
-    # Slices of one partition do not overlap, so sorting them by their first offset is enough for the keys too.
+    # Parts of one partition do not overlap, so sorting them by their first offset is enough for the keys too.
     found.sort(key=lambda each: int(each.offsets[0]) if each.offsets.size else -1)
     return Found(
         sum(each.scanned for each in found),

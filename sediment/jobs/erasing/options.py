@@ -35,6 +35,8 @@ class EraseOptions(RewriteOptions):
     evidence: Path | None = None
     secret_file: Path | None = None
     signing_key: Path | None = None
+    suppress_out: Path | None = None
+    """List to which HMACs of the keys are added, before anything changes."""
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options go together and suit the log directories of `common`.
@@ -57,12 +59,33 @@ class EraseOptions(RewriteOptions):
             )
         if (self.action == REPLACE) != (self.replacement is not None) and self.verdicts is None:
             raise UsageError("--action replace and --replacement go together", advice="give both of them, or none")
-        for file, option in ((self.tombstones_out, "--tombstones-out"), (self.evidence, "--evidence")):
+        outputs = (
+            (self.tombstones_out, "--tombstones-out"),
+            (self.evidence, "--evidence"),
+            (self.suppress_out, "--suppress-out"),
+        )
+        for file, option in outputs:
             if file is not None:
                 check_output_file(file, option, common.log_dirs)
-        proof = (self.evidence, self.secret_file, self.signing_key)
-        if any(proof) and not all(proof):
+        if self.suppress_out is not None:
+            self._check_suppression()
+        proof = (self.evidence, self.signing_key, None if self.suppress_out is not None else self.secret_file)
+        if any(proof) and not all((self.evidence, self.secret_file, self.signing_key)):
             raise UsageError(
                 "--evidence, --secret-file and --signing-key go together: the evidence is signed and has HMACs",
                 advice="give all three of them",
             )
+
+    def _check_suppression(self) -> None:
+        if self.keys_file is None:
+            raise UsageError(
+                "--suppress-out lists keys, and other records of a key may not match",
+                advice="give the keys with --keys-file, or leave out --suppress-out",
+            )
+        if self.action == REPLACE:
+            raise UsageError(
+                "--suppress-out says that no record with a key has a value, and --action replace gives it another one",
+                advice="leave out one of them",
+            )
+        if self.secret_file is None:
+            raise UsageError("--suppress-out needs --secret-file for its HMACs", advice="give --secret-file")

@@ -1,7 +1,8 @@
 """The scan after an erasure: it reads every record of a partition again, with other code than the first scan.
 
-The first scan decodes into columns and compares in Arrow.  The rewrite decodes single batches.  Here every batch is
-read as a consumer reads a fetch (`segment_io.segment.batch_reader`), and Python compares keys and values.
+The search for keys and the rewrite open batches with the same code (`compaction.rewrite.open_batches`), and kernels
+decode and compare them.  Here every batch is read as a consumer reads a fetch (`segment_io.segment.batch_reader`), and
+Python compares keys and values.
 
     record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
     record without a verdict   its key must not be one of the keys

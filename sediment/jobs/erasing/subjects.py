@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from sediment.compaction.rewrite.suppression import subject_hmac
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.fs import Fs
 
 TEXT, HEX, BASE64 = "text", "hex", "base64"
 KEY_FORMATS = (TEXT, HEX, BASE64)
@@ -81,7 +81,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
         UsageError: the file cannot be read, has no key, or a line is empty or not in `key_format`.
     """
     parse, advice = _PARSERS[key_format]
-    lines = _read(file, "--keys-file").removesuffix(b"\n").split(b"\n")
+    lines = read_input(file, "--keys-file").removesuffix(b"\n").split(b"\n")
     keys = set()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -102,7 +102,7 @@ def read_condition(given: str) -> Condition:
     text = given
     if given.startswith("@"):
         try:
-            text = _read(Path(given[1:]), "--where").decode()
+            text = read_input(Path(given[1:]), "--where").decode()
         except UnicodeDecodeError:
             raise UsageError("the condition is not UTF-8", path=given[1:], advice="write it in UTF-8") from None
     if not text.strip():
@@ -116,7 +116,7 @@ def read_secret(file: Path) -> bytes:
     Raises:
         UsageError: the file cannot be read or is too short.
     """
-    secret = _read(file, "--secret-file").removesuffix(b"\n")
+    secret = read_input(file, "--secret-file").removesuffix(b"\n")
     if len(secret) < _LEAST_SECRET_BYTES:
         raise UsageError(
             f"the secret has {len(secret)} bytes and needs at least {_LEAST_SECRET_BYTES}",
@@ -132,12 +132,7 @@ def read_replacement(file: Path) -> bytes:
     Raises:
         UsageError: the file cannot be read.
     """
-    return _read(file, "--replacement")
-
-
-def subject_hmac(secret: bytes, subject: bytes) -> str:
-    """Return the HMAC-SHA256 of a subject, in hex."""
-    return hmac.new(secret, subject, hashlib.sha256).hexdigest()
+    return read_input(file, "--replacement")
 
 
 def write_private(file: Path, lines: Iterable[bytes]) -> None:
@@ -155,12 +150,18 @@ def write_private(file: Path, lines: Iterable[bytes]) -> None:
             target.flush()
             os.fsync(target.fileno())
         unfinished.replace(file)
+        Fs().sync_directory(file.parent)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
 
 
-def _read(file: Path, option: str) -> bytes:
+def read_input(file: Path, option: str) -> bytes:
+    """Return the content of the file of an option.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     try:
         return file.read_bytes()
     except OSError as error:

@@ -67,11 +67,16 @@ def why_not_expired(
 
 def warn_of_unstated_lag(directories: Iterable[SelectedDirectory]) -> None:
     """Warn of compacted topics without a stated `min.compaction.lag.ms`, which counts as 0."""
-    unstated: dict[str, Settings] = {}
-    for directory in directories:
-        for topic in {partition.topic for partition in directory.partitions}:
-            if _lacks_lag(directory.settings, topic):
-                unstated[topic] = directory.settings
+    warn_of_topics_without_lag(
+        (topic, directory.settings)
+        for directory in directories
+        for topic in {partition.topic for partition in directory.partitions}
+    )
+
+
+def warn_of_topics_without_lag(topics: Iterable[tuple[str, Settings]]) -> None:
+    """Warn of compacted topics without a stated `min.compaction.lag.ms`; `topics` come with their settings."""
+    unstated = {topic: settings for topic, settings in topics if _lacks_lag(settings, topic)}
     if unstated:
         topic = min(unstated)
         _LOGGER.warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from contextlib import ExitStack
 from itertools import pairwise
@@ -12,9 +11,10 @@ import numpy as np
 import pytest
 
 from sediment.compaction.rewrite import key_matches
-from sediment.compaction.rewrite.key_matches import KeyMatches, KeySet, find_key_matches
+from sediment.compaction.rewrite.key_matches import KeyMatches, find_key_matches
+from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.source_segment import SourceSegment
-from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UsageError
+from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
@@ -105,13 +105,17 @@ def test_a_second_key_with_the_same_hash_is_noticed():
     assert key_matches.enter_keys(table._replace(contents=twice.contents.ctypes.data, edges=twice.edges)) == 1
 
 
-def test_a_set_sorts_its_keys_survives_pickling_and_does_not_show_them():
-    keys = KeySet.of([b"secret", b"", b"a", b"secret"])
-    again = pickle.loads(pickle.dumps(keys))
-    assert [again.key(number) for number in range(len(again))] == [b"", b"a", b"secret"]
-    assert repr(keys) == "KeySet()"
-    with pytest.raises(UsageError):
-        KeySet.of([b"a", "b"])  # type: ignore[list-item]
+def test_zeros_after_the_last_batch_end_the_search_and_other_bytes_are_corrupt(tmp_path: Path):
+    path = write_segment(tmp_path, 0, [batch_bytes(0, "ab")])
+    whole = path.read_bytes()
+    for zeros in (5, 100_000):
+        path.write_bytes(whole + bytes(zeros))
+        assert [offset for offset, _, _ in found_in(tmp_path, KeySet.of([b"a", b"b"]))] == [0, 1]
+    for tail in (batch_bytes(2)[:-1], bytes(100) + b"x"):
+        path.write_bytes(whole + tail)
+        with pytest.raises(CorruptBatchError) as caught:
+            matches_of(tmp_path, KeySet.of([b"a"]))
+        assert caught.value.position == len(whole)
 
 
 def test_a_corrupt_batch_ends_the_search(tmp_path: Path):

@@ -497,11 +497,3 @@ def test_an_os_signal_ends_the_run_with_an_incomplete_output(log_dir, tmp_path):
     assert running.returncode == 1, stderr
     assert "stopped" in stdout, stderr
     assert not (output / MANIFEST).exists()
-
-
-def test_of_a_bucket_only_files_that_tell_of_a_log_directory_are_fetched():
-    taken = ["meta.properties", "__cluster_metadata-0/00000000000000000000.log", "t-0/partition.metadata"]
-    hostile = ["..", "", "__cluster_metadata-0/..", "__cluster_metadata-0/../../x", "../partition.metadata", "t-0"]
-    others = ["t-0/00000000000000000000.log", "t-00/partition.metadata", "t-0/deeper/partition.metadata"]
-    assert output_run.placeholder_files([*hostile, *taken, *others], {"t-0", "__cluster_metadata-0"}) == taken
-    assert output_run.placeholder_files(["t-0/partition.metadata", "meta.properties"], {"t-0"}) == ["meta.properties"]

@@ -217,3 +217,23 @@ def test_a_missing_bucket_is_reported_in_one_line(log_dir, bucket):
     assert outcome.status == 1
     assert outcome.stderr.count("\n") == 1
     assert "some-secret" not in outcome.stderr
+
+
+def test_a_clone_from_a_bucket_has_the_logs_of_the_directory(tmp_path, bucket):
+    cases = [load_case(name, tmp_path / "cases") for name in ("plain", "transactions")]
+    log_dir, _ = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0]) for case in cases])
+    where = upload(log_dir, bucket("logs"))
+    before = download(where)
+    for source, to in ((where, "remote"), (log_dir, "local")):
+        made = sediment("clone", source, "--to", tmp_path / to, "--json")
+        assert made.status == 0, made.stderr
+    assert download(where) == before
+    found, expected = (
+        {
+            name: content
+            for name, content in tree(tmp_path / to).items()
+            if name.endswith((".log", "index", ".snapshot"))
+        }
+        for to in ("remote", "local")
+    )
+    assert found == expected and found

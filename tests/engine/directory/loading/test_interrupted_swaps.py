@@ -26,3 +26,14 @@ def test_a_directory_is_interrupted_if_finishing_it_changes_something(names, cha
     assert is_interrupted(names) == changes
     assert bool(finish_interrupted(tmp_path, Fs())) == changes
     assert not is_interrupted([path.name for path in tmp_path.iterdir()])
+
+
+def test_a_new_name_and_an_old_one_for_the_same_file_become_one(tmp_path):
+    """A rename between two links to one file does nothing, and leaves both names."""
+    (tmp_path / LOG).touch()
+    (tmp_path / f"{LOG}.swap").hardlink_to(tmp_path / LOG)
+    (tmp_path / INDEX).touch()
+    (tmp_path / f"{INDEX}.swap").hardlink_to(tmp_path / INDEX)
+    finish_interrupted(tmp_path, Fs())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [INDEX, LOG]
+    assert not is_interrupted([path.name for path in tmp_path.iterdir()])

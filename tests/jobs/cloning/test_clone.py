@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from sediment.engine.copying.check import check_copy
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.partition.slices import ALL
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.stores import Store
 from sediment.server.coordinator_log import CoordinatorLog
 from sediment.server.groups.stored_groups import StoredGroup, replay_groups
 from sediment.server.transactions.stored_transactions import StoredTransaction, replay_transactions
@@ -77,7 +75,9 @@ def test_a_clone_has_the_bytes_the_configs_and_the_checkpoints_of_its_source(sou
     copied, original = tree(to), tree(source)
     logs = [name for name in original if name.endswith((".log", ".txnindex")) and "__cluster" not in name]
     assert logs and all(copied[name] == original[name] for name in logs)
-    assert not [each.what for each in check_copy(Store(str(to))).differences]
+    checked = sediment("clone", "--check", to, "--json")
+    assert checked.status == 0 and {row["status"] for row in checked.report["partitions"]} == {"unchanged"}
+    assert checked.report["files"] == len(copied) - 1  # all but the manifest
     found, given = metadata(to), metadata(source)
     assert found.topic_ids == given.topic_ids
     assert found.features == given.features
@@ -221,13 +221,14 @@ def test_a_clone_that_broke_off_is_no_log_directory_and_is_started_over(
                 outcome = sediment("clone", source, "--to", to, "--topic", "orders", "--json")
             except Killed:
                 assert not (to / "sediment-manifest.json").exists()
+                assert not to.exists() or sediment("clone", "--check", to).status == 2
                 continue
         assert outcome.status == 0
         break
     else:
         raise AssertionError("it never ended")
     assert number > 5
-    assert not [each.what for each in check_copy(Store(str(to))).differences]
+    assert sediment("clone", "--check", to).status == 0
     assert {path.name for path in to.iterdir() if path.is_dir()} == {
         *(f"{topic}-{n}" for topic in ("orders", "__consumer_offsets", "__transaction_state") for n in range(2))
     }

@@ -1,0 +1,51 @@
+"""A set of keys to search for, as tasks receive it.
+
+    contents  | key 0 | key 1 | key 2 | padding |      sorted bytes, one after another
+    edges     0       ^       ^       ^
+
+Invariant: no representation shows a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.padding import padded_copy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeySet:
+    """Different keys, ascending; tasks receive it, and no representation shows a key.
+
+    Key n is `contents`[edges[n] : edges[n + 1]]; `contents` is uint8[bytes] with padding, `edges` int64[keys + 1].
+    """
+
+    contents: ByteArray = field(repr=False)
+    edges: Int64s = field(repr=False)
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes]) -> KeySet:
+        """Return the set of `keys`, which may repeat.
+
+        Raises:
+            UsageError: a key is not bytes.
+        """
+        different = set(keys)
+        if not all(isinstance(key, bytes) for key in different):
+            raise UsageError("a key to search for is not bytes", advice="encode it as the producer did")
+        ordered = sorted(different)
+        edges = np.zeros(len(ordered) + 1, dtype=np.int64)
+        np.cumsum([len(key) for key in ordered], out=edges[1:])
+        return cls(padded_copy(b"".join(ordered)), edges)
+
+    def __len__(self) -> int:
+        return self.edges.size - 1
+
+    def key(self, number: int) -> bytes:
+        """Return key `number`."""
+        return self.contents[self.edges[number] : self.edges[number + 1]].tobytes()

@@ -1,0 +1,123 @@
+"""Compaction of a cloned log before it becomes part of the clone, as `compact` would do it in place afterwards.
+
+    1. select    the cleanable range, from the cleaner checkpoint of the source on
+    2. clean     one sweep of the log into `.part` files
+    3. commit    the cleaned segments replace those of the copy
+
+Invariant: a log with a corrupt batch stays as it was copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.prepared_swap import CleanStats
+from sediment.engine.directory.swap import commit, discard_parts
+from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.log_view import open_view
+
+CORRUPT_BATCH = "corrupt-batch"
+
+
+@dataclass(frozen=True, slots=True)
+class LogCompaction:
+    """Outcome of the compaction of a log of `bytes_before`; the reason is None if it was compacted.
+
+    `first_dirty` is the cleaner checkpoint afterwards, None for none.  `batches_without_horizon` keep their tombstones
+    because no source states delete.retention.ms.  `damage` describes the batch for which the log stays as it was.
+    """
+
+    bytes_before: int
+    first_dirty: int | None
+    reason_code: str | None = None
+    reason: str | None = None
+    messages_read: int = 0
+    messages_written: int = 0
+    batches_without_horizon: int = 0
+    damage: str | None = None
+
+
+def compact_log(
+    partition: TopicPartition,
+    directory: Path,
+    config: CompactionConfig,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    *,
+    now_ms: int,
+    run_id: str,
+    attempt: str,
+) -> LogCompaction:
+    """Compact the log in `directory`, which no other process uses.
+
+    Raises:
+        SourceChangedError: a segment was replaced meanwhile.
+        MemoryBudgetError: the keys do not fit into the memory of a task.
+        OSError: the disk failed.
+    """
+    listing = list_log(partition, directory, fs)
+    try:
+        return _compacted(listing, config, checkpoints, fs, now_ms=now_ms, run_id=run_id, attempt=attempt)
+    except CorruptCheckpointError:
+        raise
+    except CorruptDataError as error:
+        discard_parts(directory, run_id, fs, attempt=attempt)
+        return not_compacted(listing, checkpoints, CORRUPT_BATCH, str(error), damage=str(error))
+
+
+def not_compacted(
+    listing: LogListing, checkpoints: PartitionCheckpoints, code: str, reason: str, *, damage: str | None = None
+) -> LogCompaction:
+    """Return the outcome for a log that stays as it is."""
+    return LogCompaction(listing.log_bytes(), checkpoints.first_dirty, code, reason, damage=damage)
+
+
+def _compacted(
+    listing: LogListing,
+    config: CompactionConfig,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    *,
+    now_ms: int,
+    run_id: str,
+    attempt: str,
+) -> LogCompaction:
+    # Imported late, because these modules compile kernels that the driver never needs.
+    from sediment.compaction.cleaner import clean_log
+    from sediment.compaction.grouping import plan_cleaning
+    from sediment.compaction.policy import cleanable_range
+
+    view = open_view(
+        listing,
+        checkpoints,
+        fs,
+        now_ms=now_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        first_batch_timestamps=config.max_compaction_lag_ms < INT64_MAX,
+    )
+    cleanable = cleanable_range(view, config, now_ms=now_ms)
+    if cleanable.blocked_by is not None:
+        first_dirty = cleanable.force_checkpoint
+        return LogCompaction(
+            listing.log_bytes(),
+            checkpoints.first_dirty if first_dirty is None else first_dirty,
+            cleanable.blocked_by.value,
+            cleanable.reason,
+        )
+    swap = clean_log(plan_cleaning(view, cleanable, config, now_ms=now_ms), fs, run_id=run_id, attempt=attempt)
+    commit(swap, fs)
+    stats = sum((group.stats for group in swap.groups), CleanStats())
+    return LogCompaction(
+        listing.log_bytes(),
+        swap.next_dirty_offset,
+        messages_read=stats.messages_read,
+        messages_written=stats.messages_written,
+        batches_without_horizon=stats.batches_without_horizon,
+    )

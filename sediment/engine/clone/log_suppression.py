@@ -1,0 +1,74 @@
+"""Suppression of erased records in a cloned log: a restored backup does not bring them back.
+
+    1. find      records with a value and a key of the list
+    2. rewrite   in a compacted topic they become tombstones, in any other they are dropped
+    3. find      again: none may be left
+
+Invariant: a log that cannot be searched to its end is an error, because it may hold such a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.compaction.rewrite.suppression import SuppressedKeys, find_suppressed
+from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
+from sediment.engine.clone.log_rewrite import change_records
+from sediment.engine.config import LogConfig
+from sediment.segment_io.errors import CorruptDataError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class LogSuppression:
+    """Outcome of a suppression: the number of records, and the cleaner checkpoint that holds now, None without one."""
+
+    records: int
+    first_dirty: int | None
+
+
+def suppress_records(
+    partition: TopicPartition,
+    directory: Path,
+    keys: SuppressedKeys,
+    config: LogConfig,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    *,
+    run_id: str,
+    attempt: str,
+) -> LogSuppression:
+    """Suppress the records with `keys` in the log in `directory`, which no other process uses.
+
+    Raises:
+        CorruptDataError, UnsupportedDataError: a batch cannot be read or rewritten.
+        OSError: the disk failed.
+    """
+    source = Source(partition, directory)
+    found = find_suppressed(source, keys, fs)
+    if not found.size:
+        return LogSuppression(0, checkpoints.first_dirty)
+    action = Action.TOMBSTONE if config.compacts else Action.DROP
+    first_dirty = change_records(
+        partition,
+        directory,
+        Verdicts.of(Verdict(int(offset), action) for offset in found),
+        config.compaction,
+        checkpoints,
+        fs,
+        run_id=run_id,
+        attempt=f"{attempt}-suppress",
+    )
+    left = find_suppressed(source, keys, fs)
+    if left.size:
+        raise CorruptDataError(
+            f"{left.size} records with suppressed keys are left",
+            partition=str(partition),
+            path=str(directory),
+            offset=int(left[0]),
+        )
+    return LogSuppression(int(found.size), first_dirty)

@@ -1,0 +1,87 @@
+"""`clone --compact`: the topics that it leaves alone, by the rule of stated settings, and its part of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sediment.engine.clone.log_compaction import LogCompaction
+from sediment.engine.clone.plan import ClonedTopic
+from sediment.engine.clone.source import Source
+from sediment.jobs.cleaning.report import kept_tombstones
+from sediment.jobs.cloning.report import PartitionCloneReport
+from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.reporting.run_report import TOMBSTONES_KEPT
+from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.unstated_settings import warn_of_topics_without_lag, why_not_compacted
+from sediment.segment_io.format.names import TopicPartition
+
+
+def topics_left_alone(
+    topics: Iterable[ClonedTopic], source: Source, settings: Settings
+) -> Mapping[str, tuple[str, str]]:
+    """Return reason code and text for each topic that `compact` would leave alone, by its name in the source.
+
+    `settings` are those of the run with the metadata of the source.
+
+    Raises:
+        SettingsError: a bare `--set cleanup.policy` would apply to several topics without metadata, or the metadata has
+            a value that Kafka would refuse.
+    """
+    names = [topic.source_name for topic in topics]
+    settings.check_selection(names, have_metadata=source.metadata is not None)
+    found = {}
+    applied = {}
+    for name in names:
+        own = settings
+        if not source.knows(source.topics[name]):
+            own = settings.with_metadata({name: {"cleanup.policy": ""}}, settings.broker_overrides)
+        applied[name] = own
+        why = why_not_compacted(TopicPartition(name, 0), own, own.for_topic(name))
+        if why is not None:
+            found[name] = why
+    warn_of_topics_without_lag(applied.items())
+    return found
+
+
+def with_compaction(
+    row: PartitionCloneReport, compaction: LogCompaction | None, why_not: tuple[str, str] | None
+) -> PartitionCloneReport:
+    """Return the report of a cloned partition with the outcome of `--compact`; damage is the stronger reason.
+
+    `why_not` is the reason for which the topic was left alone; without it and without an outcome, the option was not
+    given.
+    """
+    if compaction is None:
+        return row if why_not is None else replace(_because(row, *why_not), compacted=False)
+    if compaction.reason_code is not None:
+        return replace(
+            _because(row, compaction.reason_code, compaction.reason),
+            compacted=False,
+            bytes_before=compaction.bytes_before,
+        )
+    if compaction.batches_without_horizon:
+        topic = row.partition.rpartition("-")[0]
+        row = _because(row, TOMBSTONES_KEPT, kept_tombstones(topic, compaction.batches_without_horizon))
+    return replace(
+        row,
+        compacted=True,
+        bytes_before=compaction.bytes_before,
+        messages_read=compaction.messages_read,
+        messages_written=compaction.messages_written,
+    )
+
+
+def _because(row: PartitionCloneReport, code: str, reason: str | None) -> PartitionCloneReport:
+    return row if row.reason_code is not None else replace(row, reason_code=code, reason=reason)
+
+
+def compaction_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
+    """Return a sentence about the partitions that were compacted and those left alone, if `--compact` was given."""
+    asked = [row for row in rows if row.compacted is not None]
+    if not asked:
+        return ()
+    done = [row for row in asked if row.compacted]
+    before = human_bytes(sum(row.bytes_before or 0 for row in done))
+    size = f" ({before} became {human_bytes(sum(row.bytes for row in done))})" if done else ""
+    return (f"--compact: {counted(len(done), 'partition')} compacted{size}, {len(asked) - len(done)} left as copied",)

@@ -1,0 +1,55 @@
+"""The file of a suppression list (`compaction.rewrite.suppression`): read with its secret, and extended by erasures.
+
+Invariants: erasures only add to a file, one at a time, and replace it as a whole; only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from sediment.compaction.rewrite.suppression import SuppressionList, format_suppression_list, parse_suppression_list
+from sediment.jobs.erasing.subjects import read_input, read_secret, write_private
+
+
+def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
+    """Return the suppression list in `file`, whose HMACs are under the secret in `secret_file`.
+
+    Raises:
+        UsageError: a file cannot be read, or is not a suppression list of this secret.
+    """
+    secret = read_secret(secret_file)
+    return parse_suppression_list(read_input(file, "--suppress"), secret, path=str(file))
+
+
+def check_suppression_file(file: Path, secret: bytes) -> None:
+    """Check that keys can be added to `file`, which may be missing.
+
+    Raises:
+        UsageError: it exists, and is not a suppression list of this secret.
+    """
+    _present(file, secret)
+
+
+def add_to_suppression_list(file: Path, secret: bytes, topics: Iterable[str], keys: Iterable[bytes]) -> None:
+    """Add `keys` to each of `topics` in `file`, durably; make the file if it is missing.
+
+    Raises:
+        UsageError: the file exists, and is not a suppression list of this secret.
+        OSError: the file could not be written.
+    """
+    folder = os.open(file.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another erasure may add to the same list
+        suppressed = _present(file, secret).with_keys(topics, keys)
+        write_private(file, [format_suppression_list(suppressed)])
+    finally:
+        os.close(folder)
+
+
+def _present(file: Path, secret: bytes) -> SuppressionList:
+    if not file.exists():
+        return SuppressionList(secret, {})
+    return parse_suppression_list(read_input(file, "--suppress-out"), secret, path=str(file))
