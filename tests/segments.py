@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sediment.segment_io.format import indexes
+from sediment.segment_io.format import transaction_index
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
@@ -110,7 +110,7 @@ def log_view(
     high_watermark: int | None = -1,
     last_stable: int | None = None,
     unverified_from: int | None = None,
-    aborted: Sequence[indexes.AbortedTransaction] = (),
+    aborted: Sequence[transaction_index.AbortedTransaction] = (),
 ) -> LogView:
     """Return a view of a log that exists only on paper, for rules that are pure.
 

@@ -32,6 +32,7 @@ import numpy.typing as npt
 from sediment.compaction.kernels.record_retention import find_survivors
 from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.kernels.transactions import DISCARD, LEGACY, TOMBSTONES_GO, UNREADABLE
+from sediment.compaction.legacy_tombstones import legacy_tombstones_have_expired
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BAD_LENGTH,
@@ -46,7 +47,6 @@ from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceC
 from sediment.segment_io.format import decode
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED, decompress_batches, find_tools
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
@@ -61,11 +61,11 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.format.upgrade import UpgradedWrapper, no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, read_into
-from sediment.segment_io.units import NS_PER_MS
 
 CHUNK_BYTES = 2 << 20
 _PLAIN_CHUNKS = 2  # multiples of CHUNK_BYTES in a chunk whose records need no decompressed copy
@@ -228,7 +228,7 @@ class ChunkReader:
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
         unreadable = batch_flags & UNREADABLE != 0
         is_legacy = (chunk.source[starts + MAGIC] < MAGIC_V2) & ~unreadable
-        has_expired = chunk.segment.mtime_ns // NS_PER_MS <= self._legacy_horizon_ms
+        has_expired = legacy_tombstones_have_expired(chunk.segment, self._legacy_horizon_ms)
         batch_flags[is_legacy] |= LEGACY | (TOMBSTONES_GO if has_expired else 0)
 
         wrapped = np.flatnonzero(is_legacy & (chunk.source[starts + LEGACY_ATTRIBUTES] & CODEC_MASK != 0))

@@ -76,17 +76,6 @@ class CompactionConfig:
         horizon_ms = now_ms + self.delete_retention_ms
         return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
 
-    def legacy_horizon_ms(self, clean_mtime_ms: int | None) -> int:
-        """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired.
-
-        `clean_mtime_ms` is the modification time of the last clean segment, None without one.
-
-        Source: kafka-log 02 §3 step 1.
-        """
-        if self.delete_retention_ms is None:
-            return -INT64_MAX
-        return 0 if clean_mtime_ms is None else clean_mtime_ms - self.delete_retention_ms
-
     @property
     def compacts(self) -> bool:
         """Return True if the cleanup policy asks for compaction."""

@@ -35,7 +35,6 @@ from sediment.segment_io.format import decode
 from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.decode import BATCH_ROW, RECORD_FIELDS, STATUS_TEXT
-from sediment.segment_io.format.indexes import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_HEADER_BYTES,
@@ -51,6 +50,7 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.offset_index import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.padding import padded_buffer, padded_copy
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile

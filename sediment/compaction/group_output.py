@@ -20,9 +20,9 @@ from sediment.compaction.kernels import registers
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, UnreadableBatch
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.huge_pages import PageReserve, anonymous_memory
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name, segment_file_name
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment

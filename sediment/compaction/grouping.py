@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sediment.compaction.config import CompactionConfig
+from sediment.compaction.legacy_tombstones import legacy_horizon_ms
 from sediment.compaction.policy import CleanableRange
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.partition.log_view import LogView
-from sediment.segment_io.units import NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class CleaningPlan:
     @property
     def legacy_horizon_ms(self) -> int:
         """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired."""
-        clean = [s for s in self.view.listing.segments if s.base_offset < self.range.first_dirty_offset]
-        return self.config.legacy_horizon_ms(clean[-1].mtime_ns // NS_PER_MS if clean else None)
+        segments = self.view.listing.segments
+        return legacy_horizon_ms(segments, self.range.first_dirty_offset, self.config.delete_retention_ms)
 
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:

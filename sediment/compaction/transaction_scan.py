@@ -14,9 +14,10 @@ from sediment.compaction.chunk_reader import ByteArray, ChunkBoundaries, Progres
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, TransactionScan
 from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
-from sediment.segment_io.format.indexes import AbortedTransaction, parse_offset_index
 from sediment.segment_io.format.layout import CONTROL_BIT
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.offset_index import parse_offset_index
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import HeaderScan

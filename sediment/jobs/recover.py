@@ -32,12 +32,13 @@ from rich.console import Console
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
-from sediment.engine.directory.interrupted_swaps import Repair, finish_interrupted
-from sediment.engine.directory.loader import LoadedLog, load_log
+from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
@@ -549,7 +550,7 @@ def _is_verified(partition: RecoveryReport) -> bool:
     return verified_from is not None and verified_from <= partition.segments[0].base_offset
 
 
-@click.command("recover")
+@click.command("recover", cls=ConfiguredCommand)
 @common_options
 @click.option("--dry-run", is_flag=True, help="Change nothing; report the repairs that would be made.")
 @click.option(

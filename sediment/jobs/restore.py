@@ -32,7 +32,7 @@ import click
 from rich.console import Console
 
 from sediment.compaction.rewrite.suppression import SuppressionList, find_suppressed
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.originals.catalogue import (
@@ -51,6 +51,7 @@ from sediment.engine.directory.originals.restore import (
 )
 from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, Files, Refusal, RestorePlan
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.standard_output import error_console
@@ -649,7 +650,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("restore")
+@click.command("restore", cls=ConfiguredCommand)
 @common_options
 @click.option(
     "--from",

@@ -5,9 +5,9 @@ import pytest
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import group_segments, plan_cleaning
 from sediment.compaction.policy import cleanable_range
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import parse_partition_directory
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints

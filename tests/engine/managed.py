@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,3 +250,12 @@ def corrupt(log, base_offset=0):
     content = bytearray(path.read_bytes())
     content[65] ^= 1
     path.write_bytes(content)
+
+
+def open_files_below(directory):
+    """Paths of the descriptors that this process has open in a directory."""
+    paths = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            paths.append(str(entry.readlink()))
+    return sorted(path for path in paths if path.startswith(f"{directory}/"))

@@ -30,7 +30,7 @@ from typing import Any
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.loader import LoadedLog, load_log
+from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.format.names import (
     PartFile,

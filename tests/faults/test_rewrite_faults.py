@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.loader import load_log
+from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.rewrites import PARTITION, killed_rewrites, visible_records

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import CommitStateUnknownError, SourceChangedError
 from sediment.segment_io.fs import Fs

@@ -16,11 +16,13 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.policy import cleanable_range
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.loader import load_log
+from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.checkpoints import parse_leader_epochs, parse_meta_properties, parse_offset_checkpoint
-from sediment.segment_io.format.indexes import parse_offset_index, parse_time_index, parse_transaction_index
 from sediment.segment_io.format.names import parse_partition_directory, parse_segment_file
+from sediment.segment_io.format.offset_index import parse_offset_index
+from sediment.segment_io.format.time_index import parse_time_index
+from sediment.segment_io.format.transaction_index import parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.index_check import check_indexes
 from sediment.segment_io.partition.listing import list_log

@@ -198,7 +198,7 @@ def test_every_citation_resolves() -> None:
 
 def test_the_pages_and_the_code_are_searched() -> None:
     names = {path.name for path in searched_files()}
-    assert {"01-file-formats.md", "README.md", "architecture.md", "loader.py", "test_citations.py"} <= names
+    assert {"01-file-formats.md", "README.md", "architecture.md", "log_loader.py", "test_citations.py"} <= names
     assert sum("kafka-log 0" in path.read_text() for path in searched_files()) > 60
 
 

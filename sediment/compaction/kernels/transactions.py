@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     CONTROL_ABORT,
     CONTROL_BIT,
@@ -31,6 +30,7 @@ from sediment.segment_io.format.layout import (
     NO_CONTROL_RECORD,
     TRANSACTIONAL_BIT,
 )
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 
 # Flags of a batch
 DISCARD = 1  # data of an aborted transaction; or a marker whose transaction has no batch left

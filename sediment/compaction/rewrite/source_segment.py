@@ -18,8 +18,8 @@ from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.rewrite.verdicts import ByteArray
 from sediment.segment_io.compiled.status import BAD_LENGTH, CUT_MISSED, DONE, LEGACY_MET
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
-from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.names import PartSegment, SegmentFileKind, segment_file_name
+from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_error

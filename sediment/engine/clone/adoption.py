@@ -22,7 +22,7 @@ from sediment.engine.clone.log_end import change_end
 from sediment.engine.clone.partition_clone import PartitionClone, describe_log, keeping_producers, note_producers
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.loader import load_log
+from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs

@@ -33,10 +33,10 @@ from sediment.engine.copying.partition_copy import (
     closed_files,
     copy_partition,
 )
-from sediment.engine.directory.interrupted_swaps import Repair
 from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.directory.load_state import LoadCorruption
-from sediment.engine.directory.loader import LoadedLog, load_log
+from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.engine.directory.loading.load_state import LoadCorruption
+from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.output import LinkKind, Publisher, file_digest
 from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import SedimentError, SourceChangedError

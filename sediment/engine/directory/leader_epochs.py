@@ -70,6 +70,14 @@ def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: in
     return (below[-1].epoch if below else epoch), above.start_offset
 
 
+def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int | None:
+    """Return the leader epoch under which `offset` was written; None if no entry covers it.
+
+    Source: kafka-log 04 §4 (epochForOffset).
+    """
+    return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
+
+
 def with_batches(entries: Epochs, rows: np.ndarray) -> Epochs:
     """Return the entries after an append of `rows` (`validation.Batches.rows`); the same object if nothing changes.
 

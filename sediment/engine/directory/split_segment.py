@@ -15,12 +15,12 @@ import numpy as np
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.interrupted_swaps import Repair
+from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
-from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import FIRST_MAGIC_WITH_PRODUCERS
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.segment.reader import HeaderScan, Rows

@@ -2,7 +2,7 @@
 
     cleaned              the checkpoint is set to the end of the cleaning
     truncated            a checkpoint above the new end is lowered to it
-    moved, deleted       checkpoint and mark follow the log, or are removed
+    deleted              checkpoint and mark are removed
     failed               the partition is marked uncleanable until its segments change
 
 Invariant: a checkpoint file lists only partitions that exist.
@@ -61,16 +61,6 @@ class CleanerCheckpoints:
         """Remove the checkpoint entry and the mark of a log that left `directory`."""
         directory.update_first_dirty(self._known(), remove=[partition])
         self._unmark(directory, partition)
-
-    def moved(self, partition: TopicPartition, source: LogDirectory, target: LogDirectory) -> None:
-        """Move the checkpoint entry and the mark of a partition to another directory."""
-        first_dirty = source.first_dirty_offsets().get(partition)
-        mark = self._uncleanable.get(partition)
-        self.forget(source, partition)
-        if first_dirty is not None:
-            self.update(target, partition, first_dirty)
-        if mark is not None:
-            self._mark(target, mark, durable=True)
 
     def _known(self) -> list[TopicPartition]:
         return [log.partition for log in self._owner.all_logs()]

@@ -1,6 +1,6 @@
-"""The cleaner of an engine: it chooses the filthiest log, cleans it in this process, and commits while the log is open.
+"""The cleaner of an engine: it cleans the filthiest log in this process, and commits while the log is open.
 
-    1 grab     the filthiest compacted log that is free, cleanable and dirty enough becomes InProgress
+    1 grab     `log_cleaner_manager` chooses the filthiest log, which becomes InProgress
     2 clean    view, plan, clean_log into .part files, throttled; an abort stops it between two chunks
     3 commit   PartitionLog.replace_segments: directory.swap, under the log's lock for one group at a time
     4 finish   cleaner checkpoint (`cleaner_checkpoints`); the state is removed, or Paused after an abort
@@ -19,39 +19,28 @@ import logging
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.policy import CleanableRange, cleanable_range, filthiest_first
+from sediment.compaction.policy import CleanableRange
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.live.broker_config import BrokerConfig
-from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints, LogOwner
-from sediment.engine.live.cleaning_states import CleaningStates
-from sediment.engine.live.log.partition_log import PartitionLog
-from sediment.engine.live.log_directory import LogDirectory
-from sediment.engine.live.open_files import open_files_limit
+from sediment.engine.live.log_cleaner_manager import CleanerOwner, LogCleanerManager, LogToClean
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
     CleaningAbortedError,
-    CommitStateUnknownError,
-    LockLostError,
-    OpenFilesLimitError,
     SedimentError,
-    SourceChangedError,
-    StorageError,
 )
 from sediment.segment_io.format.names import TopicPartition, new_run_id
-from sediment.segment_io.fs import Fs, is_out_of_descriptors
-from sediment.segment_io.partition.log_view import LogView
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.units import NS_PER_MS
 
 _LOGGER = logging.getLogger(__name__)
@@ -61,30 +50,11 @@ _MS_PER_SECOND = 1000
 _SLEEP_SLICE_MS = 100
 
 
-class CleanerOwner(LogOwner, Protocol):
-    """The part of `LogManager` that the cleaner needs."""
-
-    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a failed directory and its logs offline."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LogToClean:
-    """A chosen log with its cleanable range."""
-
-    log: PartitionLog
-    directory: LogDirectory
-    view: LogView
-    range: CleanableRange
-
-
 class LogCleaner:
     """The cleaner of the logs of `owner`; every method may be called from any thread."""
 
     def __init__(self, owner: CleanerOwner, config: BrokerConfig, fs: Fs, clock: Clock, scheduler: Scheduler) -> None:
-        self.states = CleaningStates()
-        self.checkpoints = CleanerCheckpoints(owner, fs)
+        self.manager = LogCleanerManager(owner, fs, clock)
         self._owner = owner
         self._config = config
         self._fs = fs
@@ -121,64 +91,10 @@ class LogCleaner:
                 delay_ms = 0 if cleaned else self._config.log_cleaner_backoff_ms
                 self._scheduler.schedule_once(name, partial(self._work, name), delay_ms=delay_ms)
 
-    # ---------------------------------------------------------------------------------------------------- pause, resume
-    def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Pause cleaning of a partition until `resume`; wait until a cleaning in progress has ended."""
-        self.states.abort_and_pause(partition)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo one pause of each partition."""
-        for partition in partitions:
-            self.states.resume(partition)
-
-    def abort(self, partition: TopicPartition) -> None:
-        """End a cleaning in progress and wait until it has ended."""
-        self.states.abort_and_pause(partition)
-        self.states.resume(partition)
-
-    def pause_for_retention(self) -> list[PartitionLog]:
-        """Pause the free logs that are not compacted and return them; the caller resumes them."""
-        logs = {log.partition: log for log in self._owner.all_logs() if not log.config.compacts}
-        return [logs[partition] for partition in self.states.pause_free(logs)]
-
-    # --------------------------------------------------------------------------------------------------------- choosing
-    def grab_filthiest(self) -> LogToClean | None:
-        """Choose a log and make it InProgress; return None if no log needs cleaning.
-
-        Source: kafka-log 02 §2.
-        """
-        now_ms = self._clock.now_ms()
-        checkpoints: dict[LogDirectory, dict[TopicPartition, int]] = {}
-        with self.states.lock:
-            candidates: list[tuple[LogToClean, CleanableRange]] = []
-            for log in self._owner.all_logs():
-                if not log.config.compacts or self.states.of(log.partition) is not None:
-                    continue
-                directory = self._owner.directory_of(log)
-                with self._isolating(log, directory):
-                    if directory not in checkpoints:
-                        checkpoints[directory] = directory.first_dirty_offsets()
-                    first_dirty = checkpoints[directory].get(log.partition)
-                    if _is_clean(log, first_dirty) or self.checkpoints.is_uncleanable(log, directory):
-                        continue
-                    candidate = self._select(log, directory, first_dirty, now_ms)
-                    candidates.append((candidate, candidate.range))
-            for chosen in filthiest_first(candidates):
-                if self.states.start(chosen.log.partition):
-                    return chosen
-        return None
-
-    def _select(self, log: PartitionLog, directory: LogDirectory, first_dirty: int | None, now_ms: int) -> LogToClean:
-        view = log.view(first_dirty_checkpoint=first_dirty, now_ms=now_ms)
-        found = cleanable_range(view, log.config.compaction, now_ms=now_ms)
-        if found.force_checkpoint is not None:
-            self.checkpoints.update(directory, log.partition, found.force_checkpoint)
-        return LogToClean(log, directory, view, found)
-
     # --------------------------------------------------------------------------------------------------------- cleaning
     def clean_filthiest(self) -> bool:
         """Clean one log; return False if no log needs cleaning, or if the cleaning failed."""
-        chosen = None if self._stopping.is_set() else self.grab_filthiest()
+        chosen = None if self._stopping.is_set() else self.manager.grab_filthiest()
         return chosen is not None and self.clean(chosen)
 
     def clean(self, chosen: LogToClean) -> bool:
@@ -186,7 +102,7 @@ class LogCleaner:
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
         try:
-            with self._isolating(chosen.log, chosen.directory):
+            with self.manager.isolating(chosen.log, chosen.directory):
                 next_dirty_offset = self._clean(chosen).next_dirty_offset
                 cleaned = True
         finally:
@@ -225,14 +141,14 @@ class LogCleaner:
         )
 
     def _finish(self, chosen: LogToClean, next_dirty_offset: int) -> None:
-        write = partial(self.checkpoints.update, chosen.directory, chosen.log.partition, next_dirty_offset)
-        with self._failing(chosen.directory):
-            self.states.finish(chosen.log.partition, write)
+        write = partial(self.manager.checkpoints.update, chosen.directory, chosen.log.partition, next_dirty_offset)
+        with self.manager.failing(chosen.directory):
+            self.manager.states.finish(chosen.log.partition, write)
 
     def _check_not_aborted(self, partition: TopicPartition) -> None:
         if self._stopping.is_set():
             raise CleaningAbortedError("the engine is stopping", partition=str(partition))
-        self.states.check_not_aborted(partition)
+        self.manager.states.check_not_aborted(partition)
 
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
         """Return a function to call with the bytes of every read and write.
@@ -267,11 +183,7 @@ class LogCleaner:
         for log in self._owner.all_logs():
             if self._stopping.is_set():
                 break
-            if (
-                not log.config.compacts
-                or self.checkpoints.has_mark(log.partition)
-                or not self.states.start(log.partition)
-            ):
+            if not self.manager.start_deletion(log):
                 continue
             try:
                 deleted += log.delete_old_segments()
@@ -280,41 +192,8 @@ class LogCleaner:
                     raise
                 _LOGGER.info("%s: %s", log.partition, error)
             finally:
-                self.states.finish(log.partition)
+                self.manager.states.finish(log.partition)
         return deleted
-
-    # ----------------------------------------------------------------------------------------------------------- faults
-    @contextmanager
-    def _failing(self, directory: LogDirectory) -> Iterator[None]:
-        """Take a directory offline if the disk fails inside the block."""
-        try:
-            yield
-        except OSError as error:
-            if is_out_of_descriptors(error):
-                raise open_files_limit(error) from error
-            self._owner.handle_directory_failure(directory, error)
-
-    @contextmanager
-    def _isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
-        """Confine an error inside the block to this log or its directory.
-
-        Source: kafka-log 02 §1, the table of outcomes.
-        """
-        try:
-            with self._failing(directory):
-                yield
-        except CleaningAbortedError:
-            _LOGGER.info("the cleaning of %s was aborted", log.partition)
-        except (CommitStateUnknownError, LockLostError) as error:
-            self._owner.handle_directory_failure(directory, OSError(str(error)))
-        except (StorageError, SourceChangedError, OpenFilesLimitError) as error:
-            _LOGGER.warning("%s was not cleaned: %s", log.partition, error)
-        except Exception as error:
-            if log.is_closed:
-                _LOGGER.info("%s was closed while it was being cleaned", log.partition)
-            else:
-                with self._failing(directory):
-                    self.checkpoints.quarantine(log, directory, error, since_ms=self._clock.now_ms())
 
 
 class _ThrottledFs(Fs):
@@ -352,8 +231,3 @@ class _ThrottledFs(Fs):
 
     def open_to_read(self, path: Path) -> int:
         return self._inner.open_to_read(path)
-
-
-def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
-    """Return True if only the active segment is dirty, as in most logs; no file is read."""
-    return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset

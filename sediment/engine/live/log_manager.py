@@ -36,6 +36,7 @@ from sediment.engine.directory.spool import announce, withdraw
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_cleaner import LogCleaner
+from sediment.engine.live.log_dir_failure import LogDirFailureHandler
 from sediment.engine.live.log_directory import LogDirectory, check_owners
 from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
 from sediment.engine.live.scheduler import Clock, Scheduler
@@ -140,6 +141,7 @@ class LogManager:
         self._has_announced = False
         threads = self.config.background_threads
         self.scheduler = Scheduler(clock, threads=threads and threads + self.config.log_cleaner_threads)
+        self._failures = LogDirFailureHandler(self._remove_logs, self.scheduler)
         self.cleaner = LogCleaner(self, self.config, fs, clock, self.scheduler)
 
     def __enter__(self) -> LogManager:
@@ -200,7 +202,7 @@ class LogManager:
             except (OSError, OwnershipError, NotALogDirectoryError, CorruptCheckpointError) as error:
                 if isinstance(error, OSError) and is_out_of_descriptors(error):
                     raise open_files_limit(error) from error
-                self._fail(directory, error)
+                self._failures.take_offline(directory, error)
         self._check_owners(self._live())
         self._name_owners()
 
@@ -227,7 +229,7 @@ class LogManager:
             return
         for directory in self._live():
             if directory.meta is None:
-                with self._failing(directory):
+                with self._failures.failing(directory):
                     directory.name_owner(cluster_id, node_id)
         self._check_owners(self._live())
 
@@ -246,12 +248,12 @@ class LogManager:
                 spare = max(self.config.num_recovery_threads_per_data_dir // max(len(found), 1), 1)
                 jobs.update({pool.submit(self._load, item, counted, stop, spare): directory for item in found})
             for job in as_completed(jobs):
-                with self._failing(jobs[job]):
+                with self._failures.failing(jobs[job]):
                     try:
                         job.result()
                     except CorruptCheckpointError as error:
                         # As in Kafka, where a malformed line in a checkpoint file causes an IOException.
-                        self._fail(jobs[job], error)
+                        self._failures.take_offline(jobs[job], error)
                     except StorageError as error:
                         # The log has already reported the failure of its disk; a cause of another type is not a disk
                         # failure.
@@ -262,14 +264,14 @@ class LogManager:
                 pool.shutdown(wait=True, cancel_futures=True)
         for directory in self._live():
             directory.is_loaded = not stop.is_set()
-            with self._failing(directory):
-                self.cleaner.checkpoints.remember_uncleanable(directory)
+            with self._failures.failing(directory):
+                self.cleaner.manager.checkpoints.remember_uncleanable(directory)
 
     def _find_logs(self, directory: LogDirectory) -> list[_ToLoad]:
         """Return the partition directories of a log directory; the marker of a clean stop is removed."""
         found: list[_ToLoad] = []
         try:
-            with self._failing(directory):
+            with self._failures.failing(directory):
                 state = directory.read_state()
                 for entry in self.fs.scan(directory.path):
                     item = self._to_load(directory, entry.name, state) if entry.is_directory else None
@@ -278,7 +280,7 @@ class LogManager:
                     elif item is not None:
                         found.append(item)
         except CorruptCheckpointError as error:
-            self._fail(directory, error)
+            self._failures.take_offline(directory, error)
         return [] if directory.is_offline else found
 
     @staticmethod
@@ -407,7 +409,7 @@ class LogManager:
         Source: kafka-log 03 §1.
         """
         deleted = 0
-        paused = self.cleaner.pause_for_retention()
+        paused = self.cleaner.manager.pause_for_retention()
         try:
             for log in paused:
                 deleted += self._attempt(log, log.delete_old_segments) or 0
@@ -415,7 +417,7 @@ class LogManager:
                 if not log.config.compacts:
                     deleted += self._attempt(log, log.delete_old_segments) or 0
         finally:
-            self.cleaner.resume(log.partition for log in paused)
+            self.cleaner.manager.resume(log.partition for log in paused)
         return deleted
 
     def flush_overdue(self) -> None:
@@ -450,7 +452,7 @@ class LogManager:
     ) -> None:
         for directory in self._live() if directories is None else directories:
             try:
-                with self._failing(directory):
+                with self._failures.failing(directory):
                     write(directory, offsets(self._logs_in(directory)))
             except OpenFilesLimitError as error:
                 _LOGGER.error("a checkpoint of %s was not written: %s", directory, error)
@@ -556,7 +558,7 @@ class LogManager:
                 )
             self._require_descriptors()
             for directory in self._candidates(log_dir):
-                with self._failing(directory):
+                with self._failures.failing(directory):
                     path = directory.path / str(partition)
                     if not self.fs.exists(path):
                         self.fs.make_directory(path)
@@ -597,9 +599,9 @@ class LogManager:
                 kind = StorageError if any(directory.is_offline for directory in self._directories) else UsageError
                 raise kind("the log does not exist", partition=str(partition))
             directory = self.directory_of(log)
-            self.cleaner.abort(partition)
-            with self._failing(directory):
-                self.cleaner.checkpoints.forget(directory, partition)
+            self.cleaner.manager.abort(partition)
+            with self._failures.failing(directory):
+                self.cleaner.manager.checkpoints.forget(directory, partition)
                 self._rename_aside(log, directory, DirectoryState.DELETE)
                 self._deleted.append(_DeletedLog(log, directory, self.clock.now_ms()))
             self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, [directory])
@@ -632,8 +634,8 @@ class LogManager:
                         continue
                 with self._paused(log.partition):
                     if self._attempt(log, partial(log.truncate_to, offset)):
-                        with self._failing(self.directory_of(log)):
-                            self.cleaner.checkpoints.truncate(log, log.active_base_offset)
+                        with self._failures.failing(self.directory_of(log)):
+                            self.cleaner.manager.checkpoints.truncate(log, log.active_base_offset)
             self._checkpoint_directories_of(offsets)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
@@ -642,8 +644,8 @@ class LogManager:
             for log, _ in self._present({partition: offset}):
                 with self._paused(partition):
                     self._attempt(log, partial(log.truncate_fully_and_start_at, offset))
-                    with self._failing(self.directory_of(log)):
-                        self.cleaner.checkpoints.truncate(log, log.active_base_offset)
+                    with self._failures.failing(self.directory_of(log)):
+                        self.cleaner.manager.checkpoints.truncate(log, log.active_base_offset)
             self._checkpoint_directories_of([partition])
 
     def _present(self, offsets: Mapping[TopicPartition, int]) -> list[tuple[PartitionLog, int]]:
@@ -657,11 +659,11 @@ class LogManager:
 
     @contextmanager
     def _paused(self, partition: TopicPartition) -> Iterator[None]:
-        self.cleaner.abort_and_pause(partition)
+        self.cleaner.manager.abort_and_pause(partition)
         try:
             yield
         finally:
-            self.cleaner.resume([partition])
+            self.cleaner.manager.resume([partition])
 
     # ----------------------------------------------------------------------------------------------------------- config
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
@@ -679,7 +681,7 @@ class LogManager:
                 was_compacted = log.config.compacts
                 log.update_config(config)
                 if was_compacted and not config.compacts:
-                    self.cleaner.abort(log.partition)
+                    self.cleaner.manager.abort(log.partition)
 
     def _config_of(self, topic: str) -> LogConfig:
         return self._overrides.get(topic) or self._topic_config(topic)
@@ -687,56 +689,21 @@ class LogManager:
     # ---------------------------------------------------------------------------------------------------------- failure
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
         """Take a directory and its logs offline; the other directories continue."""
-        if is_out_of_descriptors(error):
-            _LOGGER.error("%s: %s", directory, open_files_limit(error))
-        else:
-            self._fail(directory, error)
+        self._failures.report(directory, error)
 
     def _log_failed(self, log: PartitionLog, error: OSError) -> None:
-        self._fail(self.directory_of(log), error)
+        self._failures.take_offline(self.directory_of(log), error)
 
-    def _fail(self, directory: LogDirectory, error: OSError | SedimentError) -> None:
+    def _remove_logs(self, directory: LogDirectory, failure: str) -> list[PartitionLog] | None:
         with self._guard:
             if directory.failure is not None:
-                return
-            directory.failure = str(error)
-            lost = [log for logs in (self._logs, self._future) for log in logs.values() if _is_in(log, directory)]
+                return None
+            directory.failure = failure
+            lost = self._logs_in(directory)
             for logs in (self._logs, self._future):
                 for partition in [partition for partition, log in logs.items() if _is_in(log, directory)]:
                     del logs[partition]
-        # Only the text is logged, because a log handler that keeps the error would keep the files in its traceback
-        # open.
-        _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
-        lost += [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
-        for log in lost:
-            log.go_offline(f"its directory failed: {directory.failure}")
-        # Done later, because the log that reports the failure holds its lock here, and closing another log waits for
-        # that lock.
-        self.scheduler.schedule_once("log-dir-failure", partial(self._leave, directory, lost))
-
-    @staticmethod
-    def _leave(directory: LogDirectory, logs: Iterable[PartitionLog]) -> None:
-        for log in logs:
-            log.close_handlers()
-        directory.release()
-
-    @contextmanager
-    def _failing(self, directory: LogDirectory) -> Iterator[None]:
-        """Take a directory offline if the disk fails inside the block.
-
-        Raises:
-            OpenFilesLimitError: the process may open no more files, which is not a disk failure.
-        """
-        try:
-            yield
-        except OSError as error:
-            if is_out_of_descriptors(error):
-                raise open_files_limit(error) from error
-            self._fail(directory, error)
-        except StorageError as error:
-            if not directory.is_offline:
-                raise
-            _LOGGER.error("%s", error)
+        return lost + [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
 
     def is_halted(self) -> bool:
         """Return True if every directory is offline, so no log can be used."""
@@ -796,7 +763,7 @@ class LogManager:
         if not all(closed) or directory.is_offline:
             return
         try:
-            with self._failing(directory):
+            with self._failures.failing(directory):
                 directory.write_recovery_points(_recovery_points(logs))
                 directory.write_log_starts(_log_starts(logs))
                 directory.write_high_watermarks(_high_watermarks(logs))

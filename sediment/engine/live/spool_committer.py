@@ -92,7 +92,7 @@ class SpoolCommitter:
             if any(directory.is_offline for directory in self._owner.directories()):
                 return None
             return self._refused(path, CommitReply(name, run_id, "the engine has no log of this partition"))
-        states = self._owner.cleaner.states
+        states = self._owner.cleaner.manager.states
         if not states.start(log.partition):
             return None
         checkpoint: Callable[[], None] | None = None
@@ -139,7 +139,7 @@ class SpoolCommitter:
 
         def write() -> None:
             if directory.first_dirty_offsets().get(log.partition, 0) < next_dirty_offset:
-                cleaner.checkpoints.update(directory, log.partition, next_dirty_offset)
+                cleaner.manager.checkpoints.update(directory, log.partition, next_dirty_offset)
 
         return write
 

@@ -23,7 +23,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import Strategy
 from sediment.compaction.write_behind import WriteBehind
 from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
-from sediment.engine.directory.interrupted_swaps import finish_interrupted, is_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted, is_interrupted
 from sediment.engine.directory.output import Publisher, PublishingFs, SourcePublishingFs, file_chunks
 from sediment.engine.directory.swap import replaced_files
 from sediment.jobs.cleaning.environment import OnBytes, throttled

@@ -11,11 +11,12 @@ Invariant: a refreshed table equals a new table from the same log; neither has r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from sediment.engine.directory.leader_epochs import epoch_for_offset
 from sediment.segment_io.format.checkpoints import EpochEntry
 
 LATEST = "latest"
@@ -153,7 +154,7 @@ def _reason_to_rebuild(
         return Rebuild.OTHER_TOPIC
     if facts.end_offset < progress.next_offset:
         return Rebuild.ENDS_EARLIER
-    epoch = leader_epoch_at(facts.leader_epochs, progress.next_offset - 1)
+    epoch = epoch_for_offset(facts.leader_epochs, progress.next_offset - 1)
     if None not in (epoch, progress.leader_epoch) and epoch != progress.leader_epoch:
         return Rebuild.OTHER_LEADER_EPOCH
     if _tombstones_may_be_gone(facts, progress, now_ms, delete_retention_ms):
@@ -176,17 +177,12 @@ def _tombstones_may_be_gone(
     return cleaned and facts.end_offset > progress.next_offset and over
 
 
-def leader_epoch_at(entries: Sequence[EpochEntry], offset: int) -> int | None:
-    """Return the leader epoch under which `offset` was written; None if no entry covers it."""
-    return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
-
-
 def progress_after(refresh: Refresh, facts: LogState, now_ms: int) -> PartitionProgress:
     """Return the progress of the partition once `refresh` is merged."""
     return PartitionProgress(
         next_offset=max(refresh.first_offset, refresh.end_offset),
         log_start_offset=facts.log_start_offset,
         topic_id=facts.topic_id,
-        leader_epoch=leader_epoch_at(facts.leader_epochs, refresh.end_offset - 1),
+        leader_epoch=epoch_for_offset(facts.leader_epochs, refresh.end_offset - 1),
         now_ms=now_ms,
     )

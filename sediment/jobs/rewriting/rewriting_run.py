@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.config import LogConfig
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.swap import commit, discard_parts

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from sediment.jobs.verification.report import Difference
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.indexes import AbortedTransaction, encode_transaction_index, parse_transaction_index
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
@@ -21,6 +20,11 @@ from sediment.segment_io.format.names import (
     SWAP_SUFFIX,
     SegmentFileKind,
     segment_file_name,
+)
+from sediment.segment_io.format.transaction_index import (
+    AbortedTransaction,
+    encode_transaction_index,
+    parse_transaction_index,
 )
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata

@@ -18,16 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
-from sediment.segment_io.format.indexes import (
-    OffsetIndex,
-    TimeIndex,
-    TransactionIndex,
-    parse_offset_index,
-    parse_time_index,
-    parse_transaction_index,
-)
 from sediment.segment_io.format.layout import CONTROL_BIT, NO_TIMESTAMP
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.offset_index import OffsetIndex, parse_offset_index
+from sediment.segment_io.format.time_index import TimeIndex, parse_time_index
+from sediment.segment_io.format.transaction_index import TransactionIndex, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments

@@ -34,7 +34,6 @@ from sediment.segment_io.errors import (
     SourceChangedError,
     UnsupportedDataError,
 )
-from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     INT32_MAX,
@@ -47,6 +46,7 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef

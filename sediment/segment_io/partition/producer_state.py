@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.status import NO_MARKER, OK
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     FIRST_MAGIC_WITH_PRODUCERS,
     INT32_MAX,
@@ -26,6 +25,7 @@ from sediment.segment_io.format.layout import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
 )
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
-from sediment.segment_io.format.indexes import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments

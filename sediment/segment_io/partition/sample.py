@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from sediment.segment_io.errors import CorruptDataError
-from sediment.segment_io.format.indexes import parse_offset_index
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import BatchSpan, HeaderScan

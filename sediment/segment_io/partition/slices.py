@@ -26,11 +26,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-import crc32c
+import google_crc32c
 import numpy as np
 
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
-from sediment.segment_io.format.indexes import Int64s, OffsetIndex, TimeIndex, parse_offset_index, parse_time_index
+from sediment.segment_io.format.index_parsing import Int64s
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
@@ -51,6 +51,8 @@ from sediment.segment_io.format.names import (
     DELETED_SUFFIX,
     SegmentFileKind,
 )
+from sediment.segment_io.format.offset_index import OffsetIndex, parse_offset_index
+from sediment.segment_io.format.time_index import TimeIndex, parse_time_index
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.index_files import read_entries
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
@@ -287,7 +289,7 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
         good = zlib.crc32(memoryview(batch)[LEGACY_CRC_START:]) == stored
         return base_offset if good and not batch[LEGACY_ATTRIBUTES] & CODEC_MASK else None
     stored = int.from_bytes(batch[CRC : CRC + 4], "big")
-    return base_offset if crc32c.crc32c(memoryview(batch)[ATTRIBUTES:]) == stored else None
+    return base_offset if google_crc32c.value(batch[ATTRIBUTES:]) == stored else None
 
 
 def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:

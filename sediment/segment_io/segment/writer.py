@@ -29,7 +29,6 @@ from sediment.segment_io.format.index_entries import (
     end_time_index,
     start_indexes,
 )
-from sediment.segment_io.format.indexes import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_HEADER_BYTES,
@@ -52,6 +51,7 @@ from sediment.segment_io.format.names import (
     part_file_name,
     segment_file_name,
 )
+from sediment.segment_io.format.transaction_index import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.fs import Fs
 
 ByteArray = npt.NDArray[np.uint8]

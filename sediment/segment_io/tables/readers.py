@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from sediment.segment_io.format.indexes import (
-    Int64s,
-    parse_offset_index,
-    parse_time_index,
-    parse_transaction_index,
-)
+from sediment.segment_io.format.index_parsing import Int64s
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
+from sediment.segment_io.format.offset_index import parse_offset_index
+from sediment.segment_io.format.time_index import parse_time_index
+from sediment.segment_io.format.transaction_index import parse_transaction_index
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log

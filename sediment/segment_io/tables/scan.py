@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
-from sediment.segment_io.format.indexes import parse_offset_index
 from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
@@ -33,6 +32,7 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.fs import Fs, only_zeros
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, Slice, current_slices, opened, verified_batch

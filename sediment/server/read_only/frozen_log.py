@@ -44,7 +44,7 @@ from sediment.segment_io.errors import (
     SedimentError,
     StorageError,
 )
-from sediment.segment_io.format.indexes import AbortedTransaction, Int64s
+from sediment.segment_io.format.index_parsing import Int64s
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,
@@ -54,6 +54,7 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs, ReadableFile, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.file_slice import FileSlice
@@ -178,6 +179,11 @@ class FrozenLog:
     def unreadable(self) -> tuple[UnreadableRange, ...]:
         """Ranges that reads so far had to leave out."""
         return tuple(self._unreadable)
+
+    @property
+    def failure(self) -> SedimentError | None:
+        """The error because of which no read can succeed any more; None if there was none so far."""
+        return self._failure
 
     # ---------------------------------------------------------------------------------------------------------- offsets
     @property

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.directory.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.swap import commit
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle

@@ -2,7 +2,13 @@
 
 import pytest
 
-from sediment.engine.directory.leader_epochs import assign, latest_epoch, truncate_from_end, truncate_from_start
+from sediment.engine.directory.leader_epochs import (
+    assign,
+    epoch_for_offset,
+    latest_epoch,
+    truncate_from_end,
+    truncate_from_start,
+)
 from sediment.segment_io.format.checkpoints import EpochEntry
 
 
@@ -49,3 +55,11 @@ def test_the_epoch_in_force_at_the_start_begins_there(start, expected):
 
 def test_a_start_below_all_epochs_changes_nothing():
     assert truncate_from_start(epochs((1, 10)), 5) == epochs((1, 10))
+
+
+def test_the_leader_epoch_of_an_offset():
+    entries = epochs((2, 0), (5, 40))
+    assert epoch_for_offset(entries, 39) == 2
+    assert epoch_for_offset(entries, 40) == 5
+    assert epoch_for_offset(entries, -1) is None
+    assert epoch_for_offset((), 40) is None

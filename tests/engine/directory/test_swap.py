@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
-from sediment.engine.directory.interrupted_swaps import Repair, finish_interrupted, next_offset_of
+from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.originals.backup_links import link_replaced_files
 from sediment.engine.directory.swap import commit, discard_parts, make_durable
 from sediment.segment_io.errors import (
@@ -19,6 +19,7 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.names import PartFile
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.segment.batch_boundaries import next_offset_of
 from tests.corpus import load_loading_case
 from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed, read_image, write_image
 from tests.faults.swap_scenario import Scenario, committed_groups, full_scenario, prepare

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sediment.engine.directory.uncleanable import read_uncleanable
-from sediment.segment_io.fs import Fs
 from tests.clocks import ManualClock
-from tests.engine.managed import T0, append, corrupt, dirty_log, running, topic_config
+from tests.engine.managed import T0, corrupt, dirty_log, running, topic_config
 from tests.jobs.log_dirs import read_checkpoint
 
 FIRST_DIRTY = "cleaner-offset-checkpoint"
@@ -26,25 +24,25 @@ def logs(tmp_path):
 def test_cm_20_a_truncation_lowers_a_checkpoint_above_it(logs, policy, stored, offset, expected):
     with running(logs, topic=topic_config(policy)) as manager:
         log = manager.create_log(T0)
-        manager.cleaner.checkpoints.update(manager.directory_of(log), T0, stored)
-        manager.cleaner.checkpoints.truncate(log, offset)
+        manager.cleaner.manager.checkpoints.update(manager.directory_of(log), T0, stored)
+        manager.cleaner.manager.checkpoints.truncate(log, offset)
         assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": expected}
 
 
-def test_cm_21_a_partition_that_moves_takes_its_checkpoint_and_its_mark_along(tmp_path):
-    with running(tmp_path / "a", tmp_path / "b") as manager:
-        log = manager.create_log(T0, log_dir=tmp_path / "a")
-        append(log, *[("a", "1")] * 4)
-        source, target = manager.directories()
-        manager.cleaner.checkpoints.update(source, T0, 12)
-        corrupt(log)
-        manager.update_topic_config("t", EAGER)
-        assert not manager.cleaner.clean_filthiest()
-        manager.cleaner.checkpoints.update(source, T0, 12)
-        manager.cleaner.checkpoints.moved(T0, source, target)
-        assert (source.first_dirty_offsets(), target.first_dirty_offsets()) == ({}, {T0: 12})
-        assert set(read_uncleanable(source.path, Fs())) == set()
-        assert set(read_uncleanable(target.path, Fs())) == {T0} == set(manager.cleaner.checkpoints.uncleanable())
+def test_cm_21_a_partition_that_moved_to_another_directory_is_cleaned_from_its_start(tmp_path):
+    source, target = tmp_path / "a", tmp_path / "b"
+    with running(source, target, topic=EAGER) as manager:
+        log = dirty_log(manager)
+        assert manager.cleaner.clean_filthiest()
+        cleaned = {"t-0": log.active_base_offset}
+        moved_from, moved_to = (source, target) if log.directory.parent == source else (target, source)
+    assert read_checkpoint(moved_from / FIRST_DIRTY) == cleaned
+    (moved_from / "t-0").rename(moved_to / "t-0")
+    with running(source, target, topic=EAGER) as manager:
+        log = manager.get_log(T0)
+        log.update_high_watermark(log.log_end_offset)
+        assert manager.cleaner.clean_filthiest()
+        assert read_checkpoint(moved_to / FIRST_DIRTY) == cleaned
 
 
 def test_a_quarantine_survives_a_restart_and_ends_with_the_damage(logs):
@@ -53,15 +51,15 @@ def test_a_quarantine_survives_a_restart_and_ends_with_the_damage(logs):
         whole = (log.directory / "00000000000000000000.log").read_bytes()
         corrupt(log)
         assert not manager.cleaner.clean_filthiest()
-        since_ms = manager.cleaner.checkpoints.uncleanable()[T0].since_ms
+        since_ms = manager.cleaner.manager.checkpoints.uncleanable()[T0].since_ms
     with running(logs, topic=EAGER, clock=ManualClock(since_ms + 1)) as manager:
-        mark = manager.cleaner.checkpoints.uncleanable()[T0]
+        mark = manager.cleaner.manager.checkpoints.uncleanable()[T0]
         assert (mark.reason_code, mark.since_ms) == ("corrupt-batch", since_ms)
         assert "00000000000000000000.log" in mark.reason
-        assert manager.cleaner.grab_filthiest() is None
+        assert manager.cleaner.manager.grab_filthiest() is None
         (logs / "t-0" / "00000000000000000000.log").write_bytes(whole)
         assert manager.cleaner.clean_filthiest()
-        assert manager.cleaner.checkpoints.uncleanable() == {}
+        assert manager.cleaner.manager.checkpoints.uncleanable() == {}
     assert not (logs / ".sediment-uncleanable").exists()
 
 
@@ -70,5 +68,5 @@ def test_the_quarantine_of_a_deleted_partition_is_forgotten(logs):
         corrupt(dirty_log(manager))
         assert not manager.cleaner.clean_filthiest()
         manager.delete_log(T0)
-        assert manager.cleaner.checkpoints.uncleanable() == {}
+        assert manager.cleaner.manager.checkpoints.uncleanable() == {}
     assert not (logs / ".sediment-uncleanable").exists()

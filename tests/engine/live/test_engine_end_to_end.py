@@ -215,9 +215,9 @@ class Churn:
         elif what == 4:
             engine.update_topic_config("t", self.random.choice(list(TOPICS.values())))
         elif what == 5:
-            engine.cleaner.abort_and_pause(partition)
+            engine.cleaner.manager.abort_and_pause(partition)
             self.stop.wait(0.01)
-            engine.cleaner.resume([partition])
+            engine.cleaner.manager.resume([partition])
         else:
             log.roll()
 
@@ -236,7 +236,7 @@ def test_whatever_is_done_at_once_no_thread_fails_and_no_directory_goes_offline(
             thread.join()
         assert churn.errors == []
         assert [directory.failure for directory in engine.directories()] == [None, None]
-        assert engine.cleaner.checkpoints.uncleanable() == {}
+        assert engine.cleaner.manager.checkpoints.uncleanable() == {}
         ends = {log.partition: log.log_end_offset for log in engine.all_logs()}
     assert caplog.text == ""
     with running(*directories, topic=COMPACTED) as engine:

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from sediment.engine.directory.uncleanable import read_uncleanable
-from sediment.engine.live.cleaning_states import Aborted, InProgress, Paused
-from sediment.engine.live.log_cleaner import LogToClean
+from sediment.engine.live.cleaning_states import Aborted, Paused
+from sediment.engine.live.log_cleaner_manager import LogToClean
 from sediment.engine.live.scheduler import Clock
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition
@@ -58,157 +58,6 @@ def parts_in(directory):
     return [path.name for path in directory.iterdir() if path.name.endswith((".part", ".cleaned", ".swap"))]
 
 
-def log_of_ratio(manager, partition, clean_segments, dirty_segments):
-    """Make a log of three-record segments, the first `clean_segments` of them below the cleaner checkpoint."""
-    log = manager.create_log(partition)
-    for number in range(3 * (clean_segments + dirty_segments)):
-        append(log, (str(number % 10), "v"))
-    log.roll()
-    manager.cleaner.checkpoints.update(manager.directory_of(log), partition, 3 * clean_segments)
-    return log
-
-
-# ------------------------------------------------------------------------------------------------------------ choosing
-@pytest.fixture
-def filthy(logs):
-    """Logs of ratio 0, 0.2 and a third."""
-    with running(logs, topic=topic_config("compact", min_cleanable_dirty_ratio=0.05)) as manager:
-        for partition, dirty in ((T0, 0), (T1, 1), (T2, 2)):
-            log_of_ratio(manager, partition, 4, dirty)
-        yield manager
-
-
-def test_cm_01_the_filthiest_log_is_grabbed(filthy):
-    chosen = filthy.cleaner.grab_filthiest()
-    assert chosen.log.partition == T2
-    assert chosen.range.cleanable_ratio == pytest.approx(1 / 3)
-    assert filthy.cleaner.states.of(T2) == InProgress()
-
-
-def test_cm_02_what_is_in_progress_is_not_grabbed(filthy):
-    grabbed = [filthy.cleaner.grab_filthiest() for _ in range(3)]
-    assert [chosen and chosen.log.partition for chosen in grabbed] == [T2, T1, None]
-
-
-def test_cm_02_what_is_uncleanable_is_not_grabbed(filthy):
-    log = filthy.get_log(T2)
-    filthy.cleaner.checkpoints.quarantine(log, filthy.directory_of(log), ValueError("a fault"), since_ms=0)
-    assert set(filthy.cleaner.checkpoints.uncleanable()) == {T2}
-    assert filthy.cleaner.grab_filthiest().log.partition == T1
-    assert filthy.cleaner.grab_filthiest() is None
-
-
-def test_what_is_paused_is_not_grabbed(filthy):
-    filthy.cleaner.abort_and_pause(T2)
-    assert filthy.cleaner.grab_filthiest().log.partition == T1
-    filthy.cleaner.resume([T2])
-    assert filthy.cleaner.grab_filthiest().log.partition == T2
-
-
-@pytest.mark.parametrize(("minimum", "grabbed"), [(0.2, False), (0.19, True)])
-def test_cm_03_a_ratio_that_equals_the_minimum_is_not_enough(logs, minimum, grabbed):
-    with running(logs, topic=topic_config("compact", min_cleanable_dirty_ratio=minimum)) as manager:
-        log_of_ratio(manager, T0, 4, 1)
-        assert (manager.cleaner.grab_filthiest() is not None) == grabbed
-
-
-@pytest.mark.parametrize(
-    ("start", "checkpoint", "expected"),
-    [
-        pytest.param(0, 200, 0, id="cm_04_above_the_log_end"),
-        pytest.param(1, 0, 1, id="cm_05_below_the_log_start"),
-        pytest.param(3, 3, 3, id="at_the_log_start"),
-    ],
-)
-def test_a_checkpoint_outside_the_log_is_rewritten_though_nothing_is_cleaned(logs, start, checkpoint, expected):
-    with running(logs, topic=topic_config("compact", min_cleanable_dirty_ratio=1.0)) as manager:
-        log = log_of_ratio(manager, T0, 0, 3)
-        log.maybe_increment_log_start_offset(start)
-        write_checkpoint(logs / FIRST_DIRTY, {"t-0": checkpoint})
-        assert manager.cleaner.grab_filthiest() is None
-        assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": expected}
-
-
-def test_cm_06_a_log_of_which_nothing_is_left_is_not_chosen(logs):
-    with running(logs, topic=EAGER) as manager:
-        log = manager.create_log(T0)
-        append(log, *[(str(number), "v") for number in range(20)])
-        log.maybe_increment_log_start_offset(20)
-        write_checkpoint(logs / FIRST_DIRTY, {"t-0": 15})
-        assert manager.cleaner.grab_filthiest() is None
-        assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": 20}
-
-
-@pytest.mark.parametrize(("start", "checkpoint"), [(2, 0), (0, 1)])
-def test_cm_07_the_active_segment_alone_is_not_chosen(logs, start, checkpoint):
-    with running(logs, topic=EAGER) as manager:
-        log = manager.create_log(T0)
-        append(log, ("a", "1"), ("a", "2"), ("a", "3"))
-        log.maybe_increment_log_start_offset(start)
-        write_checkpoint(logs / FIRST_DIRTY, {"t-0": checkpoint})
-        assert manager.cleaner.grab_filthiest() is None
-
-
-def test_cm_11_an_open_transaction_holds_the_cleaner_back(logs):
-    with running(logs, topic=EAGER) as manager:
-        log = manager.create_log(T0)
-        guard = log.maybe_start_transaction_verification(7, 0, 0)
-        now_ms = clock_of(manager).now_ms()
-        records = batch_bytes(0, "aab", producer_id=7, transactional=True, timestamp=now_ms)
-        log.append_as_leader(records, 0, verification_guard=guard)
-        log.roll()
-        log.maybe_increment_high_watermark()
-        assert log.last_stable_offset == 0
-        assert manager.cleaner.grab_filthiest() is None
-
-
-@pytest.mark.parametrize(("later_ms", "chosen"), [(1000, False), (1001, True)])
-def test_cm_12_an_exceeded_lag_lets_a_log_be_cleaned_below_the_ratio(logs, later_ms, chosen):
-    config = topic_config("compact", min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000)
-    with running(logs, topic=config) as manager:
-        log_of_ratio(manager, T0, 0, 2)
-        clock_of(manager).advance(later_ms)
-        assert (manager.cleaner.grab_filthiest() is not None) == chosen
-
-
-def test_cm_13_a_log_without_dirt_is_not_chosen_however_late(logs):
-    config = topic_config("compact", max_compaction_lag_ms=1000)
-    with running(logs, topic=config) as manager:
-        log_of_ratio(manager, T0, 2, 0)
-        clock_of(manager).advance(100_000)
-        assert manager.cleaner.grab_filthiest() is None
-
-
-def test_cm_17_which_logs_the_cleaner_and_the_retention_task_delete_from(logs):
-    configs = {
-        "c": topic_config("compact"),
-        "d": topic_config("delete"),
-        "cd": topic_config("compact", "delete"),
-    }
-    with running(logs, topic=configs) as manager:
-        for topic in configs:
-            manager.create_log(TopicPartition(topic, 0))
-        paused = manager.cleaner.pause_for_retention()
-        assert [log.partition.topic for log in paused] == ["d"]
-        assert manager.cleaner.states.of(TopicPartition("d", 0)) == Paused(1)
-        manager.cleaner.resume(log.partition for log in paused)
-
-
-def test_cm_18_a_log_that_is_paused_for_retention_is_not_cleaned_though_it_is_compacted_meanwhile(logs):
-    with running(logs, topic=topic_config("delete")) as manager:
-        dirty_log(manager)
-        (paused,) = manager.cleaner.pause_for_retention()
-        manager.update_topic_config("t", EAGER)
-        assert manager.cleaner.grab_filthiest() is None
-        manager.cleaner.resume([paused.partition])
-        chosen = manager.cleaner.grab_filthiest()
-        assert chosen.log is paused
-        paused.update_config(topic_config("delete"))
-        assert manager.cleaner.pause_for_retention() == []
-        manager.cleaner.clean(chosen)
-        assert manager.cleaner.pause_for_retention() == [paused]
-
-
 def test_a_cleaned_log_has_the_end_of_its_cleaning_as_checkpoint(logs):
     with running(logs, topic=EAGER) as manager:
         log = dirty_log(manager)
@@ -217,7 +66,7 @@ def test_a_cleaned_log_has_the_end_of_its_cleaning_as_checkpoint(logs):
         assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": log.active_base_offset}
         assert latest_of(log) == before
         assert len(records_of(log)) < log.log_end_offset
-        assert manager.cleaner.states.of(T0) is None
+        assert manager.cleaner.manager.states.of(T0) is None
         assert not manager.cleaner.clean_filthiest()
         append(log, ("a", "9"))
         assert parts_in(logs / "t-0") == []
@@ -238,7 +87,7 @@ def test_what_supersedes_is_durable_before_what_it_supersedes_goes(logs):
     with running(logs, topic=EAGER, fs=ListingFs()) as manager:
         log = dirty_log(manager)
         assert log.recovery_point == 0
-        chosen = manager.cleaner.grab_filthiest()
+        chosen = manager.cleaner.manager.grab_filthiest()
         assert manager.cleaner.clean(chosen)
         assert recovery_points[0] >= chosen.range.first_uncleanable_offset > 0
 
@@ -276,19 +125,19 @@ def halting(logs):
 def test_cp_39_an_aborted_cleaning_leaves_the_log_and_the_checkpoint_as_they_were(logs, halting):
     manager, fs, cleaning, answers = halting
     before = {name: content for name, content in files_of(logs / "t-0").items() if not name.endswith(".part")}
-    aborting = threading.Thread(target=manager.cleaner.abort_and_pause, args=(T0,))
+    aborting = threading.Thread(target=manager.cleaner.manager.abort_and_pause, args=(T0,))
     aborting.start()
-    wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
+    wait_until(lambda: manager.cleaner.manager.states.of(T0) == Aborted())
     assert aborting.is_alive()
     fs.go_on.set()
     cleaning.join(timeout=LIMIT_SECONDS)
     aborting.join(timeout=LIMIT_SECONDS)
     assert answers == [False]
-    assert manager.cleaner.states.of(T0) == Paused(1)
+    assert manager.cleaner.manager.states.of(T0) == Paused(1)
     assert files_of(logs / "t-0") == before
     assert read_checkpoint(logs / FIRST_DIRTY) == {}
     assert not manager.cleaner.clean_filthiest()
-    manager.cleaner.resume([T0])
+    manager.cleaner.manager.resume([T0])
     assert manager.cleaner.clean_filthiest()
 
 
@@ -296,13 +145,13 @@ def test_a_log_that_is_deleted_while_it_is_cleaned_waits_for_the_end_of_that(log
     manager, fs, cleaning, answers = halting
     deleting = threading.Thread(target=manager.delete_log, args=(T0,))
     deleting.start()
-    wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
+    wait_until(lambda: manager.cleaner.manager.states.of(T0) == Aborted())
     assert (logs / "t-0").exists()
     fs.go_on.set()
     deleting.join(timeout=LIMIT_SECONDS)
     cleaning.join(timeout=LIMIT_SECONDS)
     assert answers == [False]
-    assert manager.cleaner.states.of(T0) is None
+    assert manager.cleaner.manager.states.of(T0) is None
     (deleted,) = [path for path in logs.iterdir() if path.is_dir()]
     assert deleted.name.endswith("-delete") and parts_in(deleted) == []
     assert read_checkpoint(logs / FIRST_DIRTY) == {}
@@ -312,14 +161,14 @@ def test_a_truncation_into_what_is_being_cleaned_waits_for_the_end_of_that(logs,
     manager, fs, cleaning, answers = halting
     cutting = threading.Thread(target=manager.truncate_to, args=({T0: 2},))
     cutting.start()
-    wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
+    wait_until(lambda: manager.cleaner.manager.states.of(T0) == Aborted())
     assert manager.get_log(T0).log_end_offset == 12
     fs.go_on.set()
     cutting.join(timeout=LIMIT_SECONDS)
     cleaning.join(timeout=LIMIT_SECONDS)
     assert answers == [False]
     assert manager.get_log(T0).log_end_offset == 2
-    assert manager.cleaner.states.of(T0) is None
+    assert manager.cleaner.manager.states.of(T0) is None
 
 
 def test_appends_and_reads_go_on_while_a_log_is_cleaned(logs, halting):
@@ -364,12 +213,12 @@ def test_cp_41_a_swap_whose_first_segment_is_gone_changes_nothing(logs, caplog):
     with running(logs, topic=EAGER) as manager:
         log = dirty_log(manager)
         before = latest_of(log)
-        chosen = manager.cleaner.grab_filthiest()
+        chosen = manager.cleaner.manager.grab_filthiest()
         log.maybe_increment_log_start_offset(3)
         assert log.delete_old_segments() == 1
         assert not manager.cleaner.clean(chosen)
         assert "was not cleaned" in caplog.text
-        assert set(manager.cleaner.checkpoints.uncleanable()) == set()
+        assert set(manager.cleaner.manager.checkpoints.uncleanable()) == set()
         assert latest_of(log) == before
         assert manager.cleaner.clean_filthiest()
         assert latest_of(log) == before
@@ -382,13 +231,13 @@ def test_cp_33_a_damaged_partition_is_left_alone_and_the_others_are_cleaned(logs
         corrupt(bad)
         before = files_of(logs / "t-0")
         advance(manager, 0)
-        mark = manager.cleaner.checkpoints.uncleanable()[T0]
+        mark = manager.cleaner.manager.checkpoints.uncleanable()[T0]
         assert (mark.reason_code, mark.since_ms) == ("corrupt-batch", clock_of(manager).now_ms())
         assert "t-0 is not cleaned any more" in caplog.text and "Traceback" not in caplog.text
         assert files_of(logs / "t-0") == before
         advance(manager, 15_000)
         assert len(records_of(good)) < good.log_end_offset
-        assert manager.cleaner.states.of(T0) is None
+        assert manager.cleaner.manager.states.of(T0) is None
 
 
 def test_cm_22_a_log_that_cannot_be_looked_at_is_left_alone_and_the_others_are_cleaned(logs, caplog):
@@ -399,7 +248,7 @@ def test_cm_22_a_log_that_cannot_be_looked_at_is_left_alone_and_the_others_are_c
         bad, good = dirty_log(manager, TopicPartition("bad", 0)), dirty_log(manager, T0)
         assert manager.cleaner.clean_filthiest()
         assert len(records_of(good)) < good.log_end_offset
-        assert set(manager.cleaner.checkpoints.uncleanable()) == {bad.partition}
+        assert set(manager.cleaner.manager.checkpoints.uncleanable()) == {bad.partition}
         assert "bad-0 is not cleaned any more: cleaning failed: TypeError" in caplog.text
     assert read_uncleanable(logs, Fs()) == {}
 
@@ -410,7 +259,7 @@ def test_a_log_that_is_closed_under_the_cleaner_is_no_damage(logs):
         gone.close()
         assert manager.cleaner.clean_filthiest()
         assert len(records_of(good)) < good.log_end_offset
-        assert manager.cleaner.checkpoints.uncleanable() == {}
+        assert manager.cleaner.manager.checkpoints.uncleanable() == {}
         assert manager.cleaner.delete_old_segments() == 0
 
 
@@ -433,14 +282,14 @@ def test_cm_23_a_disk_that_fails_under_a_cleaning_takes_its_directory_offline(tm
         good = dirty_log(manager, T1)
         before = latest_of(manager.get_log(T0))
         write_checkpoint(tmp_path / "a" / FIRST_DIRTY, {"t-0": 0})
-        manager.cleaner.abort_and_pause(T1)
+        manager.cleaner.manager.abort_and_pause(T1)
         assert not manager.cleaner.clean_filthiest()
         assert manager.get_log(T0) is None and manager.get_log(T1) is good
-        assert manager.cleaner.states.of(T0) is None
-        assert set(manager.cleaner.checkpoints.uncleanable()) == set()
+        assert manager.cleaner.manager.states.of(T0) is None
+        assert set(manager.cleaner.manager.checkpoints.uncleanable()) == set()
         assert read_checkpoint(tmp_path / "a" / FIRST_DIRTY) == {"t-0": 0}
         fs.broken = {tmp_path / "a"}
-        manager.cleaner.resume([T1])
+        manager.cleaner.manager.resume([T1])
         what = "nothing"
         assert manager.cleaner.clean_filthiest()
     with running(tmp_path / "a", tmp_path / "b", topic=EAGER) as manager:
@@ -454,7 +303,7 @@ def test_a_directory_whose_lock_was_taken_away_is_not_cleaned_any_more(logs):
         (logs / ".lock").unlink()
         assert not manager.cleaner.clean_filthiest()
         assert manager.directories()[0].is_offline and manager.get_log(T0) is None
-        assert manager.cleaner.checkpoints.uncleanable() == {}
+        assert manager.cleaner.manager.checkpoints.uncleanable() == {}
         manager.run_due()
         assert log.is_closed
         after = files_of(logs / "t-0")
@@ -476,7 +325,7 @@ def test_cp_45_the_cleaner_deletes_expired_segments_of_what_is_compacted_and_del
         advance(manager, 15_000)
         assert manager.get_log(TopicPartition("both", 0)).base_offsets == (7,)
         assert manager.get_log(TopicPartition("only", 0)).base_offsets == (3, 6)
-        assert manager.cleaner.states.of(TopicPartition("both", 0)) is None
+        assert manager.cleaner.manager.states.of(TopicPartition("both", 0)) is None
 
 
 # ------------------------------------------------------------------------------------------------------------- throttle
@@ -492,7 +341,7 @@ def test_a_throttled_cleaning_keeps_to_its_rate(logs):
         log = manager.create_log(T0)
         for number in range(60):
             append(log, (str(number % 20), "v" * 40))
-        chosen = manager.cleaner.grab_filthiest()
+        chosen = manager.cleaner.manager.grab_filthiest()
         clock = clock_of(manager)
         before_ms, slept_before_ms = clock.time_ms, clock.slept_ms
         assert manager.cleaner.clean(chosen)
@@ -525,7 +374,7 @@ def test_an_abort_does_not_wait_for_the_throttle(logs):
     clock = StandingClock()
     with running(logs, topic=EAGER, clock=clock, log_cleaner_io_max_bytes_per_second=1.0) as manager:
         dirty_log(manager)
-        chosen = manager.cleaner.grab_filthiest()
+        chosen = manager.cleaner.manager.grab_filthiest()
         answers = []
 
         def clean():
@@ -535,7 +384,7 @@ def test_an_abort_does_not_wait_for_the_throttle(logs):
         clock_moves(manager, clock)
         throttled.start()
         assert clock.slept.wait(timeout=LIMIT_SECONDS)
-        manager.cleaner.abort_and_pause(T0)
+        manager.cleaner.manager.abort_and_pause(T0)
         throttled.join(timeout=LIMIT_SECONDS)
         assert answers == [False]
 
@@ -559,12 +408,12 @@ def test_cp_39_a_cleaning_is_aborted_while_it_walks_over_transactions(logs, log_
         log.append_as_follower(batch(at=log.log_end_offset, pid=7, tx=True), 0)
         log.append_as_follower(marker_bytes(log.log_end_offset, ControlType.ABORT, producer_id=7), 0)
         append(log, ("c", "1"), ("c", "2"), ("c", "3"), ("c", "4"))
-        chosen = manager.cleaner.grab_filthiest()
-        aborting = threading.Thread(target=manager.cleaner.abort_and_pause, args=(T0,))
+        chosen = manager.cleaner.manager.grab_filthiest()
+        aborting = threading.Thread(target=manager.cleaner.manager.abort_and_pause, args=(T0,))
 
         def abort():
             aborting.start()
-            wait_until(lambda: manager.cleaner.states.of(T0) == Aborted())
+            wait_until(lambda: manager.cleaner.manager.states.of(T0) == Aborted())
 
         clock.looks, clock.second_look = 0, abort
         log_bytes_read.clear()
@@ -574,7 +423,7 @@ def test_cp_39_a_cleaning_is_aborted_while_it_walks_over_transactions(logs, log_
         assert len(log.base_offsets) > 4
         assert set(log_bytes_read) == {"00000000000000000000.log", "00000000000000000003.log"}
         assert parts_in(log.directory) == []
-        assert manager.cleaner.states.of(T0) == Paused(1)
+        assert manager.cleaner.manager.states.of(T0) == Paused(1)
 
 
 def clock_moves(manager, clock):
@@ -631,17 +480,17 @@ def test_two_threads_clean_two_logs_at_once(logs):
         log_cleaner_backoff_ms=10,
     ) as manager:
         for partition in (T0, T1):
-            manager.cleaner.abort_and_pause(partition)
+            manager.cleaner.manager.abort_and_pause(partition)
             dirty_log(manager, partition)
         for partition in (T0, T1):
-            manager.cleaner.resume([partition])
+            manager.cleaner.manager.resume([partition])
         wait_until(lambda: all(len(records_of(log)) < log.log_end_offset for log in manager.all_logs()))
 
 
 def test_an_unknown_outcome_of_finish_is_wrong_use(logs):
     with running(logs, topic=EAGER) as manager:
         log = dirty_log(manager)
-        chosen = manager.cleaner.grab_filthiest()
+        chosen = manager.cleaner.manager.grab_filthiest()
         manager.cleaner.clean(chosen)
         with pytest.raises(UsageError, match="finished"):
             manager.cleaner.clean(LogToClean(log, chosen.directory, chosen.view, chosen.range))
@@ -696,7 +545,7 @@ def crash_at(tmp_path, number):
     manager.start()
     log = dirty_log(manager, rounds=4)
     expected = latest_of(log)
-    chosen = manager.cleaner.grab_filthiest()
+    chosen = manager.cleaner.manager.grab_filthiest()
     fs.fault = Kill(fs.operations + number)
     try:
         manager.cleaner.clean(chosen)
@@ -741,7 +590,7 @@ def test_cp_40_offsets_that_overflow_a_segment_are_cleaned_into_segments_that_ho
         assert log.log_end_offset == far + 9
         while manager.cleaner.clean_filthiest():
             pass
-        assert manager.cleaner.checkpoints.uncleanable() == {}
+        assert manager.cleaner.manager.checkpoints.uncleanable() == {}
         assert [record.offset for record in records_of(log)] == [0, far, far + 8]
         assert log.base_offsets == (0, far, far + 8)
 
@@ -783,7 +632,7 @@ def test_a_batch_above_every_buffer_is_cleaned(logs, most_bytes):
         log.roll()
         manager.update_topic_config("t", topic_config("compact", segment_bytes=1 << 20, max_message_bytes=most_bytes))
         assert manager.cleaner.clean_filthiest()
-        assert manager.cleaner.checkpoints.uncleanable() == {}
+        assert manager.cleaner.manager.checkpoints.uncleanable() == {}
         assert latest_of(log) == {b"a": b"x" * 70_000, b"b": b"2"}
         assert len(records_of(log)) == 2
 
@@ -805,4 +654,4 @@ def test_the_offset_map_of_the_cleaner_is_bounded_and_more_keys_take_more_rounds
         assert len(ends) == rounds and ends == sorted(ends) and ends[-1] == log.log_end_offset == 12
         assert latest_of(log) == wanted
         assert len(records_of(log)) == 4
-        assert manager.cleaner.checkpoints.uncleanable() == {}
+        assert manager.cleaner.manager.checkpoints.uncleanable() == {}

@@ -264,7 +264,7 @@ def test_tasks_and_the_cleaner_go_on_once_files_can_be_opened_again(tmp_path: Pa
                 with pytest.raises(OpenFilesLimitError):
                     call()
         assert "ulimit -n" in caplog.text and "was not written" in caplog.text
-        assert not manager.directories()[0].is_offline and manager.cleaner.checkpoints.uncleanable() == {}
+        assert not manager.directories()[0].is_offline and manager.cleaner.manager.checkpoints.uncleanable() == {}
         assert manager.get_log(T0) is log and manager.get_log(T2) is None
         assert manager.cleaner.clean_filthiest()
         assert latest_of(log) == wanted

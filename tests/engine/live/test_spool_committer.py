@@ -93,7 +93,7 @@ def test_what_a_job_cleaned_is_committed_while_the_log_is_appended_to(engine, lo
     assert len(records_of(log)) < log.log_end_offset
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": swap.next_dirty_offset}
     assert parts_in(logs) == []
-    assert engine.cleaner.states.of(T0) is None
+    assert engine.cleaner.manager.states.of(T0) is None
 
 
 def test_what_was_committed_is_there_after_a_restart(logs, folder):
@@ -136,8 +136,8 @@ def test_a_swap_of_segments_that_changed_is_refused_and_its_parts_go(engine, log
     assert latest_of(log) == before
     assert sorted(path.name for path in (logs / "t-0").iterdir()) == [n for n in files if not n.endswith(".part")]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == checkpoint
-    assert engine.cleaner.states.of(T0) is None
-    assert engine.cleaner.checkpoints.uncleanable() == {}
+    assert engine.cleaner.manager.states.of(T0) is None
+    assert engine.cleaner.manager.checkpoints.uncleanable() == {}
 
 
 def test_a_swap_whose_parts_are_gone_is_refused(engine, logs, folder):
@@ -218,10 +218,10 @@ def test_other_files_of_the_folder_are_left_alone(engine, folder):
 
 def test_a_partition_that_somebody_works_on_waits_for_its_turn(engine, logs, folder):
     spool_swap(prepare(logs), folder, RUN, FS)
-    engine.cleaner.abort_and_pause(T0)
+    engine.cleaner.manager.abort_and_pause(T0)
     assert take(engine, folder) == []
     assert read_replies(folder, FS) == []
-    engine.cleaner.resume([T0])
+    engine.cleaner.manager.resume([T0])
     assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
 
 
@@ -259,7 +259,7 @@ def test_a_disk_that_fails_under_the_commit_leaves_the_swap_for_the_next_start(l
         path = spool_swap(prepare(logs), folder, RUN, FS)
         assert take(engine, folder) == []
         assert path.exists() and engine.get_log(T0) is None
-        assert engine.cleaner.states.of(T0) is None
+        assert engine.cleaner.manager.states.of(T0) is None
     with running(logs, topic=EAGER, hand_off=folder) as engine:
         assert latest_of(engine.get_log(T0)) == expected
         (told,) = take(engine, folder)
@@ -278,7 +278,7 @@ def test_a_swap_in_a_directory_whose_lock_was_taken_away_is_left_alone(engine, l
 def test_the_checkpoint_does_not_go_back(engine, logs, folder):
     log = engine.get_log(T0)
     spool_swap(prepare(logs), folder, RUN, FS)
-    engine.cleaner.checkpoints.update(engine.directory_of(log), T0, log.log_end_offset)
+    engine.cleaner.manager.checkpoints.update(engine.directory_of(log), T0, log.log_end_offset)
     assert take(engine, folder) == [CommitReply("t-0", RUN, None)]
     assert read_checkpoint(logs / "cleaner-offset-checkpoint") == {"t-0": log.log_end_offset}
 

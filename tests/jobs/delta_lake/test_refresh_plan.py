@@ -11,7 +11,6 @@ from sediment.jobs.delta_lake.refresh_plan import (
     Rebuild,
     Refresh,
     RefreshProgress,
-    leader_epoch_at,
     parse_progress,
     plan_refresh,
     progress_after,
@@ -127,13 +126,6 @@ def test_tombstones_may_be_gone_at_once_where_their_retention_is_not_stated():
 def test_where_nothing_was_appended_no_tombstone_can_be_gone():
     given = facts(end_offset=60, cleaner_unknown=True)
     assert plan(given, progress(), now_ms=NOW_MS + 9 * DAY_MS).rebuild is None
-
-
-def test_the_leader_epoch_of_an_offset():
-    assert leader_epoch_at(EPOCHS, 39) == 2
-    assert leader_epoch_at(EPOCHS, 40) == 5
-    assert leader_epoch_at(EPOCHS, -1) is None
-    assert leader_epoch_at((), 40) is None
 
 
 def test_progress_survives_the_commits_metadata():

@@ -13,7 +13,8 @@ from sediment.segment_io.format.index_entries import (
     entry_goes_back,
     start_indexes,
 )
-from sediment.segment_io.format.indexes import parse_offset_index, parse_time_index
+from sediment.segment_io.format.offset_index import parse_offset_index
+from sediment.segment_io.format.time_index import parse_time_index
 from tests.twin.batches import Record, encode_batch, parse_batch
 from tests.twin.indexes import build_indexes
 

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from sediment.segment_io.errors import CorruptBatchError, CorruptCheckpointError, SourceChangedError
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints, read_checkpoints

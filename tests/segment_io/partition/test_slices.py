@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.errors import SourceChangedError
-from sediment.segment_io.format.indexes import OffsetIndex
+from sediment.segment_io.format.offset_index import OffsetIndex
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import ALL, Bounds, current_slices, opened, plan_slices

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.indexes import parse_transaction_index
+from sediment.segment_io.format.transaction_index import parse_transaction_index
 from sediment.segment_io.segment.batch_reader import (
     Batch,
     ControlType,

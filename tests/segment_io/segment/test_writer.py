@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.writer import lay_out_segments, write_segment, write_segments
 from tests.twin.batches import Record, encode_batch, parse_batch

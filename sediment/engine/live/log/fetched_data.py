@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from sediment.segment_io.format.indexes import AbortedTransaction
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.file_slice import FileSlice
 
 EARLIEST_TIMESTAMP = -2

@@ -18,7 +18,7 @@ from itertools import islice
 
 from sediment.engine.live.log.segment import Segment
 from sediment.retention.policy import SegmentState
-from sediment.segment_io.format.indexes import AbortedTransaction, collect_aborted
+from sediment.segment_io.format.transaction_index import AbortedTransaction, collect_aborted
 from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.record_times import FoundRecord
 

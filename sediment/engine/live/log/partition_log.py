@@ -1,6 +1,6 @@
 """A partition's log while an engine owns it: append, roll, flush, read, search, truncate, clean, close.
 
-    open      engine.directory.loader repairs the log after a stop and returns its state
+    open      engine.directory.loading.log_loader repairs the log after a stop and returns its state
     append    read_batches -> validate -> producers -> roll? -> write -> producers, epochs, offsets
     read      limit by isolation -> segment -> a slice of its file
 
@@ -31,7 +31,7 @@ from types import TracebackType
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
-from sediment.engine.directory.loader import LoadedLog, load_log
+from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.engine.live.log import (
     log_append,

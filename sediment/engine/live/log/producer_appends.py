@@ -27,7 +27,6 @@ from sediment.segment_io.errors import (
     TransactionCoordinatorFencedError,
     UsageError,
 )
-from sediment.segment_io.format.indexes import AbortedTransaction
 from sediment.segment_io.format.layout import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
@@ -36,6 +35,7 @@ from sediment.segment_io.format.layout import (
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
 )
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.producer_state import (
     NO_COORDINATOR_EPOCH,
     NO_OFFSET,

@@ -30,7 +30,6 @@ from sediment.segment_io.format.index_entries import (
     SINCE_ENTRY_BYTES,
     TIME_INDEX_BYTES,
 )
-from sediment.segment_io.format.indexes import AbortedTransaction, OffsetPosition, TimestampOffset
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     LAST_OFFSET_DELTA,
@@ -42,13 +41,17 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.offset_index import OffsetPosition
+from sediment.segment_io.format.time_index import TimestampOffset
+from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.segment.append import index_entries
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
-from sediment.segment_io.segment.mapped_indexes import MappedOffsetIndex, MappedTimeIndex
+from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
+from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
+from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.segment.record_times import FoundRecord, first_record_at, first_record_since
 from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
-from sediment.segment_io.segment.transaction_index import OpenTransactionIndex
 from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind

@@ -1,0 +1,32 @@
+"""Tombstones of magic 0 and 1, which have no delete horizon: the modification time of their segment decides.
+
+    horizon     the modification time of the last clean segment, minus delete.retention.ms
+    expired     a segment that was modified at the horizon or before
+
+Source: kafka-log 02 §3 step 1, §6, §10 (legacyDeleteHorizonMs, retainLegacyDeletes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.units import NS_PER_MS
+
+
+def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
+    """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired.
+
+    It is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None, no
+    tombstone has expired.
+    """
+    if delete_retention_ms is None:
+        return -INT64_MAX
+    clean = [segment for segment in segments if segment.base_offset < first_dirty_offset]
+    return clean[-1].mtime_ns // NS_PER_MS - delete_retention_ms if clean else 0
+
+
+def legacy_tombstones_have_expired(segment: SegmentRef, horizon_ms: int) -> bool:
+    """Return True if the cleaning drops the tombstones of magic 0 and 1 in `segment`."""
+    return segment.mtime_ns // NS_PER_MS <= horizon_ms

@@ -1,0 +1,286 @@
+"""Completion or undoing of interrupted replacements and deletions in a partition directory, as at a broker's start.
+
+Kafka's loader decides by names alone (kafka-log 05 §2); the docstring of `swap` has its rules.
+
+Invariants of `finish_interrupted`: if every new segment is whole, the result is that of Kafka's loader; the work may
+itself be interrupted at any step and repeated.  A new segment that is not whole never replaces a whole old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sediment.engine.directory.loading.orphan_indexes import is_orphan, leading_offset
+from sediment.engine.directory.loading.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
+from sediment.engine.directory.swap import is_part_file
+from sediment.segment_io.errors import (
+    CorruptBatchError,
+    CorruptDataError,
+)
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFileKind,
+    parse_segment_file,
+    segment_file_name,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.segment.batch_boundaries import next_offset_of
+
+_KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
+_KINDS = tuple(SegmentFileKind)
+_LOG = SegmentFileKind.LOG
+_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One change that a start makes to one file; `action` is a past participle (deleted, renamed), and `why` a clause.
+
+    `is_routine` marks a change that a broker makes silently when it loads a healthy log.
+    """
+
+    action: str
+    name: str
+    why: str
+    is_routine: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.action}: {self.why}"
+
+
+def is_interrupted(names: Collection[str]) -> bool:
+    """Return True if `finish_interrupted` would change a directory with files of these names."""
+    return any(_is_leftover(name) or is_orphan(name, names) for name in names)
+
+
+def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
+    """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
+
+    Nothing else may work on the directory: its lock must be held, and no task of this run may have begun to write.  So
+    the `.part` files of every run are deleted: a run that could still commit them would hold the lock.
+
+    Beyond Kafka's rules:
+
+    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
+      records.  Otherwise the replacement is refused, unless no old log is left and the new logs are framed.
+    * A replacement that a `.cleaned` file requires to be undone is refused if a new segment has no old segment.  A new
+      segment with a second link is deleted nevertheless: a restore linked it, and the original keeps its bytes.
+    * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
+    * If there are several new segments, an old log that lies between two of them and ends before the next one stays.
+    * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
+      log is empty.  Kafka would keep a transaction index without its markers, and consumers would treat later
+      transactions of those producers as aborted.
+    * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
+      one suffix at each start.
+
+    A second call, even after an interrupted one, ends in the same directory.
+
+    Returns:
+        The repairs, in order; empty if nothing was interrupted.
+
+    Raises:
+        CorruptDataError: a `.cleaned` or `.swap` file has no offset, or a new segment is not whole and an old segment
+            that it replaces is missing; nothing changed, except that outer suffixes of stacked names may be gone.
+        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, except the same
+            suffixes.
+
+    Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
+    """
+    names = [entry.name for entry in fs.scan(directory) if entry.is_file]
+    deleted = [name for name in names if _is_deleted(name)]
+    parts = [name for name in names if is_part_file(name)]
+    cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
+    swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
+    rest = sorted(set(names) - set(deleted) - set(parts) - set(cleaned) - set(swaps))
+    repairs: list[Repair] = []
+
+    lowest_cleaned = min((_offset_of(directory, name) for name in cleaned), default=INT64_MAX)
+    undone = [name for name in swaps if _offset_of(directory, name) >= lowest_cleaned]
+    old = _old_segments(directory, rest, fs)
+    _check_undone(directory, undone, old, fs)
+    new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
+    broken = _first_to_undo(directory, new, old)
+    if broken is not None:
+        # With this name, Kafka's loader undoes the replacement too.  Deleting file by file could leave a set that looks
+        # complete.
+        first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
+        fs.rename(directory / first, directory / marker)
+        fs.sync_directory(directory)
+        why = f"{broken.name} is not whole ({broken.problem}); the old segments have its records"
+        repairs.append(Repair(f"renamed to {marker}", first, why))
+        cleaned.append(marker)
+        undone = [name for name in swaps if _offset_of(directory, name) >= new[0].base_offset and name != first]
+        swaps, new = [name for name in swaps if name != first], []
+
+    unfit = _unfit_indexes(directory, sorted(set(swaps) - set(undone)), rest, fs)
+    completed = sorted(set(swaps) - set(undone) - unfit.keys(), key=_finishing_order)
+    replaced = _replaced_names(directory, rest, completed, new, fs)
+    final = {name.removesuffix(SWAP_SUFFIX) for name in completed}
+    live = (set(rest) - set(replaced)) | final
+    orphans = [name for name in sorted(live) if is_orphan(name, live)]
+
+    def delete(removed: Sequence[str], why: str, *, is_routine: bool = False) -> None:
+        for name in removed:
+            fs.unlink(directory / name, missing_ok=True)
+            repairs.append(Repair("deleted", name, why, is_routine))
+        if removed:
+            fs.sync_directory(directory)
+
+    delete(deleted, "its deletion had begun", is_routine=True)
+    delete(parts, "the run that could commit it has ended")
+    delete(undone, "the replacement that it belongs to was not complete")
+    delete(cleaned, "the replacement that it belongs to was not complete")
+    for name, why in unfit.items():
+        delete([name], why)
+    delete(replaced, "a complete replacement covers its offsets")
+    for name in completed:
+        fs.rename(directory / name, directory / name.removesuffix(SWAP_SUFFIX))
+        if fs.exists(directory / name):  # both names were links to one file, and a rename between such does nothing
+            fs.unlink(directory / name)
+        repairs.append(Repair("renamed", name, "its replacement was complete"))
+    if completed:
+        fs.sync_directory(directory)
+    delete(orphans, "it is the index of a log that does not exist")
+    if any(_is_leftover(name) for name in final):
+        repairs += finish_interrupted(directory, fs)
+    return tuple(repairs)
+
+
+def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
+    """Refuse to delete a new log without an old one; while a `.cleaned` exists, all old logs should exist."""
+    for name in undone:
+        entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
+        if entry is None or not entry.size_bytes or (directory / name).stat().st_nlink > 1:
+            continue
+        if not old.reach(_offset_of(directory, name)):
+            raise CorruptDataError(
+                "a new segment of an interrupted, incomplete replacement has no old segment beside it",
+                partition=directory.name,
+                path=str(directory / name),
+                advice="restore the old segments from a backup or .deleted files, or move the .cleaned files away",
+            )
+
+
+def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
+    """Return the new segments among `swaps`, ascending by base offset."""
+    found = []
+    for name in swaps:
+        if not name.endswith(_LOG + SWAP_SUFFIX):
+            continue
+        base_offset = _offset_of(directory, name)
+        if name != segment_file_name(base_offset, _LOG) + SWAP_SUFFIX:
+            raise _nameless(directory, name)
+        replaces_records = old.have_records(base_offset)
+        found.append(read_new_segment(directory, base_offset, fs, replaces_records=replaces_records))
+    return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
+    """Return, by index name, the mismatches between indexes among `swaps` and logs that already have final names."""
+    unfit = {}
+    for name in swaps:
+        file = parse_segment_file(name)
+        if file is None or file.kind not in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX):
+            continue
+        log = segment_file_name(file.base_offset, _LOG)
+        if log in rest and log + SWAP_SUFFIX not in swaps:
+            problem = index_mismatch(directory, file.base_offset, file.kind, fs)
+            if problem is not None:
+                unfit[name] = problem
+    return unfit
+
+
+def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
+    parsed = [(parse_segment_file(name), name) for name in rest]
+    return OldSegments(
+        directory, {file.base_offset: name for file, name in parsed if file is not None and file.kind is _LOG}, fs
+    )
+
+
+def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
+    """Return the first new segment that is not whole if the replacement has to be undone; None if it is completed.
+
+    Raises:
+        CorruptDataError: neither is possible without a loss of records.
+    """
+    problems = [segment for segment in new if segment.problem is not None]
+    if not problems:
+        return None
+    if all(old.hold(segment) for segment in new):
+        return problems[0]
+    refused = next((segment for segment in problems if not segment.is_framed or old.have_records_of(segment)), None)
+    if refused is None:
+        return None
+    raise CorruptDataError(
+        f"a new segment of an interrupted replacement is not whole ({refused.problem}), and old segments are missing",
+        partition=directory.name,
+        path=str(directory / refused.name),
+        offset=refused.next_offset,
+        advice="restore the old segments from a backup or their .deleted files and move the .swap files away",
+    )
+
+
+def _replaced_names(
+    directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
+) -> list[str]:
+    """Return those of `names` that the complete replacement `swaps` covers."""
+    lowest = min((segment.base_offset for segment in new), default=0)
+    end = max((segment.next_offset for segment in new), default=0)
+    covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
+    covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
+    in_range = [name for name in names if lowest <= leading_offset(name) < end]
+    kept = {leading_offset(name) for name in in_range if _lies_between(directory, name, new, fs)}
+    return [name for name in names if name in covered or (name in in_range and leading_offset(name) not in kept)]
+
+
+def _lies_between(directory: Path, name: str, new: Sequence[NewSegment], fs: Fs) -> bool:
+    """Return True for a log that begins after the end of one new segment and ends before the next one begins."""
+    file = parse_segment_file(name)
+    if file is None or file.kind is not _LOG:
+        return False
+    base_offset = file.base_offset
+    if any(segment.base_offset <= base_offset < max(segment.next_offset, segment.base_offset + 1) for segment in new):
+        return False
+    following = min(segment.base_offset for segment in new if segment.base_offset > base_offset)
+    try:
+        return next_offset_of(directory / name, base_offset, fs) <= following
+    except CorruptBatchError:
+        return True
+
+
+def _offset_of(directory: Path, name: str) -> int:
+    offset = leading_offset(name)
+    if offset < 0:
+        raise _nameless(directory, name)
+    return offset
+
+
+def _nameless(directory: Path, name: str) -> CorruptDataError:
+    return CorruptDataError(
+        "the name of a file of an interrupted replacement has no offset of 20 digits",
+        partition=directory.name,
+        path=str(directory / name),
+        advice="a broker refuses to load this partition; move the file out of the directory",
+    )
+
+
+def _is_deleted(name: str) -> bool:
+    return name.endswith(DELETED_SUFFIX) and not name.endswith(_KRAFT_SNAPSHOT_SUFFIX)
+
+
+def _is_leftover(name: str) -> bool:
+    return name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) or _is_deleted(name) or is_part_file(name)
+
+
+def _finishing_order(name: str) -> tuple[int, int, str]:
+    """Return a key that sorts files ascending, with a segment's log before its indexes.
+
+    Once a log has its final name, no range of a replacement covers its indexes.
+    """
+    parsed = parse_segment_file(name)
+    return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name

@@ -1,0 +1,249 @@
+"""The state that the steps of one load of a partition share: segments, leader epochs, snapshots, repairs.
+
+Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` are those
+loaded so far, ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.engine.config import LogConfig
+from sediment.engine.directory.leader_epochs import Epochs
+from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
+from sediment.engine.directory.swap import mark_deleted
+from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
+from sediment.segment_io.format.checkpoints import format_leader_epochs
+from sediment.segment_io.format.names import (
+    LEADER_EPOCH_FILE,
+    DirectoryState,
+    SegmentFileKind,
+    TopicPartition,
+    segment_file_name,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import SegmentRef
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.segment.recovery_scan import SegmentScan, scan_segment
+
+_LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCorruption:
+    """Corrupt bytes of a trusted segment, left unchanged; `offset` follows the last good batch before them."""
+
+    name: str
+    position: int
+    offset: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.name} is damaged at position {self.position} (offset {self.offset}): {self.what}"
+
+
+@dataclass(slots=True, eq=False)
+class LoadingSegment:
+    """The present state of a segment on disk.
+
+    `following_base_offset` is the base offset of the next segment, None for the last; `scan` is the result of a
+    recovery scan of these bytes, None if there was none.
+    """
+
+    ref: SegmentRef
+    following_base_offset: int | None
+    scan: SegmentScan | None = None
+
+    @property
+    def base_offset(self) -> int:
+        """The base offset."""
+        return self.ref.base_offset
+
+    def name(self, kind: SegmentFileKind = _LOG) -> str:
+        """Return the name of a file of the segment."""
+        return segment_file_name(self.ref.base_offset, kind)
+
+
+class LoadState:
+    """The state of one load; `checkpoints` hold the offsets of the log directory's checkpoint files."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        directory: Path,
+        config: LogConfig,
+        checkpoints: PartitionCheckpoints,
+        fs: Fs,
+        *,
+        now_ms: int,
+        verify_trusted: bool,
+        directory_state: DirectoryState,
+        threads: int,
+    ) -> None:
+        self.partition = partition
+        self.directory = directory
+        self.config = config.compaction
+        self.is_clean = checkpoints.clean_shutdown
+        self.log_start_checkpoint = checkpoints.log_start or 0
+        self.recovery_point_checkpoint = checkpoints.recovery_point or 0
+        self.high_watermark_checkpoint = checkpoints.high_watermark
+        self.fs = fs
+        self.now_ms = now_ms
+        self.verify_trusted = verify_trusted
+        self.directory_state = directory_state
+        self.threads = threads
+        self.segments: list[LoadingSegment] = []
+        self.epochs: Epochs = ()
+        self.repairs: list[Repair] = []
+        self.corruption: list[LoadCorruption] = []
+        self.verified_from_offset: int | None = None
+        self.snapshots = Snapshots(directory, (), fs, like=self.like, repairs=self.repairs)
+        self.snapshots_found: tuple[int, ...] = ()
+        self.segment_ends: dict[tuple[int, int, int | None], tuple[int, int]] = {}
+        """(next offset, end position) by (base offset, bytes of the log, bytes of the offset index)."""
+
+    def path(self, segment: LoadingSegment, kind: SegmentFileKind = _LOG) -> Path:
+        """Return the path of a file of the segment."""
+        return self.directory / segment.name(kind)
+
+    def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
+        """Write this content to a file of the segment, durably; a file that already has this content stays untouched.
+
+        An index of an active segment is preallocated.  For the comparison, only the first bytes, as many as `content`
+        has, are read, and after them only the parts that are not holes.
+        """
+        path = self.path(segment, kind)
+        entry = self.fs.entry(path)
+        begins_so = entry is not None and self.fs.read_range(path, 0, len(content)) == content
+        if entry is not None and begins_so and entry.size_bytes == len(content):
+            self.fs.sync_file(path)
+        else:
+            is_trimmed = begins_so and self.fs.ends_in_zeros(path, len(content))
+            self.fs.replace_file(path, content, like=self.path(segment))
+            if entry is None:
+                self.repairs.append(Repair("created", path.name, "it was missing"))
+            elif is_trimmed:
+                trimmed = f"trimmed to {len(content)} bytes"
+                self.repairs.append(Repair(trimmed, path.name, "its entries end there", is_routine=True))
+            else:
+                self.repairs.append(Repair("rewritten", path.name, why))
+        sizes = {
+            _OFFSET_INDEX: "offset_index_bytes",
+            _TIME_INDEX: "time_index_bytes",
+            _TRANSACTION_INDEX: "transaction_index_bytes",
+        }
+        segment.ref = replace(segment.ref, **{sizes[kind]: len(content)})
+
+    def put_epochs(self, epochs: Epochs, *, is_routine: bool = False) -> None:
+        """Replace the leader epochs, in memory and on disk."""
+        if epochs == self.epochs:
+            return
+        path = self.directory / LEADER_EPOCH_FILE
+        self.fs.replace_file(path, format_leader_epochs(epochs), like=self.like())
+        self.repairs.append(Repair("rewritten", path.name, "its epochs were not those of the log", is_routine))
+        self.epochs = epochs
+
+    def like(self) -> Path:
+        """Return a path whose owner, group and mode new files get: a file, or the directory if it has no files."""
+        if self.segments:
+            return self.path(self.segments[0])
+        files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
+        return self.directory / files[0] if files else self.directory
+
+    def create_segment(self, base_offset: int) -> None:
+        """Create an empty segment, durably; its log is created last."""
+        path = self.directory / segment_file_name(base_offset, _LOG)
+        like = self.like()
+        for kind in (_TIME_INDEX, _OFFSET_INDEX, _LOG):
+            new = self.directory / segment_file_name(base_offset, kind)
+            self.fs.replace_file(new, b"", like=like)
+        self.repairs.append(Repair("created", path.name, "the log had no segment"))
+        mtime_ns = self.mtime_ns(path)
+        self.segments.append(LoadingSegment(SegmentRef(base_offset, 0, 0, 0, None, mtime_ns), None))
+
+    def mtime_ns(self, path: Path) -> int:
+        """Return the modification time of a file, 0 if it does not exist."""
+        entry = self.fs.entry(path)
+        return 0 if entry is None else entry.mtime_ns
+
+    def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
+        """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
+
+        Their snapshots are dropped too, except those that recovery has taken.
+
+        Source: kafka-log 05 §3 step 2.
+        """
+        descending = list(reversed(removed))
+        mark_deleted(self.directory, [segment.base_offset for segment in descending], self.fs)
+        for segment in descending:
+            self.segments.remove(segment)
+            if segment.base_offset in self.snapshots_found:
+                self.snapshots.drop(segment.base_offset, why)
+            self.repairs.append(
+                Repair(f"and its indexes renamed to .deleted, {segment.ref.log_bytes} bytes", segment.name(), why)
+            )
+
+    def index_entry(self, path: Path, number: int, entry_bytes: int) -> bytes:
+        """Return an entry of an index by its number.
+
+        Raises:
+            SourceChangedError: the index became shorter meanwhile.
+        """
+        entry = self.fs.read_range(path, number * entry_bytes, entry_bytes)
+        if len(entry) < entry_bytes:
+            raise SourceChangedError(
+                "the index became shorter while it was read",
+                path=str(path),
+                position=number * entry_bytes,
+                advice="another process writes to this directory; stop it and run again",
+            )
+        return entry
+
+    def producer_manager(self) -> ProducerStateManager:
+        """Return a new manager over the snapshots of this load."""
+        return ProducerStateManager(
+            self.snapshots, now_ms=self.now_ms, expiration_ms=self.config.producer_id_expiration_ms
+        )
+
+    def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
+        """Return the segment in the form that a replay of producers needs."""
+        return ReplayedSegment(segment.base_offset, self.path(segment), segment.ref.log_bytes, self.fs)
+
+    @contextmanager
+    def naming_partition(self) -> Iterator[None]:
+        """Add the partition to errors about batches."""
+        try:
+            yield
+        except (CorruptBatchError, UnsupportedDataError) as error:
+            error.partition = str(self.partition)
+            raise
+
+    def scan(
+        self,
+        segment: LoadingSegment,
+        on_producer_batches: Callable[..., None] | None,
+        known_leader_epoch: int,
+        *,
+        stop_if_offsets_go_back: bool,
+    ) -> SegmentScan:
+        """Scan every batch of a segment.
+
+        Raises:
+            CorruptBatchError, UnsupportedDataError, IndexOffsetOverflowError: as `scan_segment`.
+        """
+        with self.naming_partition():
+            return scan_segment(
+                self.path(segment),
+                segment.base_offset,
+                segment.ref.log_bytes,
+                index_interval_bytes=self.config.index_interval_bytes,
+                segment_index_bytes=self.config.segment_index_bytes,
+                known_leader_epoch=known_leader_epoch,
+                stop_if_offsets_go_back=stop_if_offsets_go_back,
+                on_producer_batches=on_producer_batches,
+                fs=self.fs,
+            )

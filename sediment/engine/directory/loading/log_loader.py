@@ -1,0 +1,406 @@
+"""Loading a partition as a broker does at its start, and repairing the effects of a crash (kafka-log 05 §2 to §6).
+
+    1  finish_interrupted    complete or undo interrupted replacements and deletions, remove   passes 1 to 4
+                             indexes without a log
+    2  load segment files    recover segments without an offset index                          pass 4
+    3  recover               verify batches from the recovery point on, cut after the last     §3, §4
+                             good one (`log_recovery`, `segment_recovery`)
+    4  settle ends           log end, recovery point; at least one segment                     §3
+    5  finish                leader epochs, producer state and snapshots, log start            §2, §6
+
+Invariants
+* After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From a trusted part,
+  only a tail without a batch is cut off; other corruption there is reported.
+* After every change the directory can be loaded, here and by a broker.  After a crash at any step, another load ends
+  with the same directory.  So segments after a cut are removed before the cut, and a segment's offset index is written
+  last.
+* `checkpoints` shows whether the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint
+  files of the log directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sediment.engine.config import LogConfig
+from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
+from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
+from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.engine.directory.loading.log_recovery import (
+    check_trusted,
+    recover_unverified,
+    settle_ends,
+    unverified_from,
+)
+from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
+from sediment.engine.directory.loading.read_next_offset import end_of
+from sediment.engine.directory.loading.segment_recovery import recover_segment
+from sediment.engine.directory.split_segment import split_segment
+from sediment.segment_io.errors import (
+    CorruptBatchError,
+    CorruptDataError,
+    CorruptIndexError,
+    IndexOffsetOverflowError,
+)
+from sediment.segment_io.format.layout import (
+    INT64_MAX,
+    MAX_SEGMENT_BYTES,
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TIME_ENTRY_STRUCT,
+)
+from sediment.segment_io.format.names import (
+    LEADER_EPOCH_FILE,
+    DirectoryState,
+    SegmentFileKind,
+    TopicPartition,
+    parse_segment_file,
+    segment_file_name,
+)
+from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.listing import list_log
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.producer_state import ProducerState
+from sediment.segment_io.units import NS_PER_MS
+
+_LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
+_INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
+
+_Result = TypeVar("_Result")
+
+
+# --------------------------------------------------------------------------------------------------------------- result
+@dataclass(frozen=True, slots=True)
+class LoadedSegment:
+    """A segment of a loaded log, in Kafka's terms.
+
+    `largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.  Without
+    any timestamp, it is the file's modification time.
+    """
+
+    base_offset: int
+    log_bytes: int
+    offset_index_entries: int
+    time_index_entries: int
+    next_offset: int
+    largest_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A partition as a broker would have it after its start; offsets are absolute, ends exclusive.
+
+    `high_watermark` comes from the checkpoint, limited to the log's range; without a checkpoint it is the log start
+    offset.  `recovery_point` is the recovery point after the start; only a flush raises it.  `repairs` lists the
+    changes in order, `damage` the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was
+    verified; None: no batch was.
+    """
+
+    partition: TopicPartition
+    path: Path
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    recovery_point: int
+    segments: tuple[LoadedSegment, ...]
+    leader_epochs: Epochs
+    producers: ProducerState
+    aborted: tuple[AbortedTransaction, ...]
+    repairs: tuple[Repair, ...]
+    damage: tuple[LoadCorruption, ...]
+    verified_from_offset: int | None
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of a transaction that is open or whose marker is not below the high watermark."""
+        return self.producers.first_unstable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset at which readers of committed data stop."""
+        return self.producers.last_stable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
+
+
+def load_log(
+    partition: TopicPartition,
+    directory: Path,
+    config: LogConfig,
+    checkpoints: PartitionCheckpoints,
+    fs: Fs,
+    *,
+    now_ms: int,
+    verify_trusted: bool = False,
+    state: DirectoryState = DirectoryState.LIVE,
+    threads: int = 1,
+) -> LoadedLog:
+    """Load the log in `directory` and repair it; the log directory's lock must be held.
+
+    After a clean stop, a broker reads hardly any batches; with `verify_trusted` every batch is checked.  `threads`
+    segments are verified at once.  The returned state is durable.
+
+    Raises:
+        CorruptDataError: a broker would refuse to load this partition; repairs so far stay.
+        UnsupportedDataError: a batch or an index is of a later version; nothing was cut.
+        CorruptCheckpointError: the leader epochs are malformed.
+        OSError: a file operation failed.
+
+    Source: kafka-log 05 §2.
+    """
+    return _load(
+        LoadState(
+            partition,
+            directory,
+            config,
+            checkpoints,
+            fs,
+            now_ms=now_ms,
+            verify_trusted=verify_trusted,
+            directory_state=state,
+            threads=threads,
+        )
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- loading
+def _load(state: LoadState) -> LoadedLog:
+    _check_segment_files(state.partition, state.directory, state.fs)
+    state.epochs = read_leader_epochs(state.fs, state.directory / LEADER_EPOCH_FILE) or ()
+    state.repairs += finish_interrupted(state.directory, state.fs)
+    _remove_temporary_files(state)
+    if state.directory_state is DirectoryState.DELETE:
+        _split_and_retry(state, partial(_load_segment_files, state))
+        if not state.segments:
+            state.create_segment(0)
+        recovery_point, log_end_offset = 0, 0
+    else:
+        recovery_point, log_end_offset = _split_and_retry(state, partial(_load_and_recover, state))
+    log_start_offset = max(state.log_start_checkpoint, state.segments[0].base_offset)
+    state.put_epochs(
+        truncate_from_start(truncate_from_end(state.epochs, log_end_offset), state.log_start_checkpoint),
+        # An idle leader records an epoch that begins at the log end.
+        is_routine=truncate_from_end(state.epochs, log_end_offset + 1) == state.epochs,
+    )
+    manager = _rebuild_producers(state, log_start_offset, log_end_offset)
+    high_watermark = log_start_offset
+    if state.high_watermark_checkpoint is not None:
+        high_watermark = min(max(state.high_watermark_checkpoint, log_start_offset), log_end_offset)
+    return LoadedLog(
+        partition=state.partition,
+        path=state.directory,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        high_watermark=high_watermark,
+        recovery_point=max(recovery_point, log_start_offset),
+        segments=tuple(_loaded(state, segment) for segment in state.segments),
+        leader_epochs=state.epochs,
+        producers=manager.state,
+        aborted=tuple(entry for segment in state.segments for entry in _aborted_in(state, segment)),
+        repairs=tuple(state.repairs),
+        damage=tuple(state.corruption),
+        verified_from_offset=state.verified_from_offset,
+    )
+
+
+def _load_and_recover(state: LoadState) -> tuple[int, int]:
+    """Return (recovery point, log end offset)."""
+    state.corruption.clear()
+    _load_segment_files(state)
+    bases = [segment.base_offset for segment in state.segments]
+    first = 0 if state.is_clean and state.verify_trusted else unverified_from(state, bases)
+    state.verified_from_offset = bases[first] if first < len(bases) else None
+    if state.is_clean:
+        check_trusted(state)
+    else:
+        recover_unverified(state)
+    return settle_ends(state)
+
+
+def _remove_temporary_files(state: LoadState) -> None:
+    """Remove small files that a crash left half written; a broker ignores them."""
+    for entry in state.fs.scan(state.directory):
+        target = entry.name.removesuffix(".tmp")
+        if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):
+            state.fs.unlink(state.directory / entry.name)
+            state.repairs.append(Repair("deleted", entry.name, "a crash left it half written"))
+
+
+def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
+    """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
+
+    If an offset has more or fewer than 20 digits, a broker uses the file with 20 digits instead, and creates an empty
+    segment if that file is missing.  Here the partition is refused, so the log is not ignored.
+
+    Raises:
+        CorruptDataError: such a file exists.
+
+    Source: kafka-log 05 §2 pass 4.
+    """
+    found = fs.scan(path)
+    special = [entry.name for entry in found if not entry.is_file and not entry.is_directory]
+    for name in (*special, *fs.broken_links(path)):
+        parsed = parse_segment_file(name)
+        if parsed is not None and parsed.kind is SegmentFileKind.LOG and not parsed.state:
+            raise CorruptDataError(
+                "a segment is not a regular file, or its link is dangling",
+                partition=str(partition),
+                path=str(path / name),
+                advice="mount the target of the link, or move the entry away; a broker would leave a hole here",
+            )
+    entries = [entry for entry in found if entry.is_file]
+    names = {entry.name for entry in entries}
+    for entry in entries:
+        kind = next((kind for kind in (SegmentFileKind.LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
+        if kind is None:
+            continue
+        parsed = parse_segment_file(entry.name)
+        if parsed is None and not _stands_for_another(entry.name, kind, names):
+            raise CorruptDataError(
+                "the name of a segment file is not an offset of 20 digits",
+                partition=str(partition),
+                path=str(path / entry.name),
+                advice="a broker refuses to load this partition; move the file out of the directory",
+            )
+        if parsed is not None and kind is SegmentFileKind.LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
+            raise CorruptDataError(
+                f"a segment of {entry.size_bytes} bytes is larger than any segment that a broker opens",
+                partition=str(partition),
+                path=str(path / entry.name),
+                advice="restore the segment from a replica or a backup",
+            )
+
+
+def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
+    """Return True if `name` is an index, or if `names` has the file of the same offset with 20 digits."""
+    digits = name.removesuffix(kind)
+    if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
+        return False
+    return kind is not SegmentFileKind.LOG or segment_file_name(int(digits), kind) in names
+
+
+def _load_segment_files(state: LoadState) -> None:
+    """List the segments, ascending; recover one at once if its offset index is missing.
+
+    A segment whose transaction index ends below its base is recovered at once too.  If an unverified segment before it
+    is corrupt, the producers are not known yet, so the segment waits for its turn; a broker does not load such a log.
+
+    Source: kafka-log 05 §2 pass 4.
+    """
+    listing = list_log(state.partition, state.directory, state.fs)
+    state.segments = []
+    state.snapshots_found = listing.snapshots
+    state.snapshots = Snapshots(state.directory, listing.snapshots, state.fs, like=state.like, repairs=state.repairs)
+    bases = [ref.base_offset for ref in listing.segments]
+    unverified = unverified_from(state, bases)
+    for index, ref in enumerate(listing.segments):
+        segment = LoadingSegment(ref, bases[index + 1] if index + 1 < len(bases) else None)
+        reason = _why_recover(state, segment)
+        if reason is not None:
+            try:
+                recover_segment(state, segment, cut=index >= unverified, reason=reason)
+            except CorruptBatchError:
+                # An earlier segment is not verified yet, and its recovery decides about this segment.
+                if index <= unverified:
+                    raise
+        else:
+            _trim_indexes(state, segment)
+            if ref.time_index_bytes is None:
+                state.put(segment, _TIME_INDEX, b"", "")
+        state.segments.append(segment)
+
+
+def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
+    """Return why a broker recovers this segment regardless of the recovery point, or None if it does not."""
+    if segment.ref.offset_index_bytes is None:
+        return "its segment had no offset index"
+    path = state.path(segment, _TRANSACTION_INDEX)
+    if segment.ref.transaction_index_bytes:
+        try:
+            parse_transaction_index(state.fs.read_bytes(path), path=str(path)).check(segment.base_offset)
+        except CorruptIndexError as error:
+            return error.what
+    return None
+
+
+def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
+    """Cut a partial last entry off trusted indexes, like a broker when it stops."""
+    for kind, size_bytes, entry_bytes in (
+        (_OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
+        (_TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),
+    ):
+        if size_bytes is not None and size_bytes % entry_bytes:
+            content = state.fs.read_bytes(state.path(segment, kind))
+            whole_bytes = size_bytes - size_bytes % entry_bytes
+            state.put(segment, kind, content[:whole_bytes], "its last entry was not whole")
+
+
+def _loaded(state: LoadState, segment: LoadingSegment) -> LoadedSegment:
+    ref = segment.ref
+    largest_ms = _last_timestamp(state, segment) if segment.scan is None else segment.scan.largest_timestamp_ms
+    return LoadedSegment(
+        base_offset=ref.base_offset,
+        log_bytes=ref.log_bytes,
+        offset_index_entries=(ref.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES,
+        time_index_entries=(ref.time_index_bytes or 0) // TIME_ENTRY_BYTES,
+        next_offset=end_of(state, segment)[0],
+        largest_timestamp_ms=largest_ms if largest_ms >= 0 else ref.mtime_ns // NS_PER_MS,
+    )
+
+
+def _last_timestamp(state: LoadState, segment: LoadingSegment) -> int:
+    count = (segment.ref.time_index_bytes or 0) // TIME_ENTRY_BYTES
+    if not count:
+        return -1
+    path = state.path(segment, _TIME_INDEX)
+    return int(TIME_ENTRY_STRUCT.unpack(state.index_entry(path, count - 1, TIME_ENTRY_BYTES))[0])
+
+
+def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTransaction, ...]:
+    if not segment.ref.transaction_index_bytes:
+        return ()
+    path = state.path(segment, _TRANSACTION_INDEX)
+    return parse_transaction_index(state.fs.read_bytes(path), path=str(path)).transactions()
+
+
+def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
+    """Rebuild the producers at the end of the log, with the snapshots that start-up leaves.
+
+    Source: kafka-log 05 §2, §6.
+    """
+    manager = state.producer_manager()
+    manager.remove_stray_snapshots([segment.base_offset for segment in state.segments])
+    *earlier, last = state.segments
+    replayed_last = replace(state.replayed(last), log_bytes=end_of(state, last)[1])
+    manager.rebuild(
+        [*map(state.replayed, earlier), replayed_last],
+        log_start_offset,
+        log_end_offset,
+        reload_from_clean_shutdown=state.is_clean,
+    )
+    state.snapshots.delete_dropped()
+    return manager
+
+
+def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
+    """Run `step`; after each split of a segment whose offsets do not fit it, run `step` again.
+
+    Source: kafka-log 05 §2 pass 4.
+    """
+    found: set[tuple[int, int | None]] = set()
+    while True:
+        try:
+            return step()
+        except IndexOffsetOverflowError as error:
+            name = parse_segment_file(Path(error.path or "").name)
+            # The offsets in the header of a batch may fit no segment; a split then leaves the batch in its segment.
+            if name is None or (name.base_offset, error.offset) in found:
+                raise
+            found.add((name.base_offset, error.offset))
+            state.repairs.append(
+                split_segment(state.partition, state.directory, name.base_offset, error, state.config, state.fs)
+            )

@@ -1,0 +1,155 @@
+"""Recovery of a log during a load: the segments to verify, and the offsets at which the log ends.
+
+    recover_unverified   after an unclean stop, every segment from the recovery point on
+    check_trusted        after a clean stop, the end of the log, or on request every batch
+    settle_ends          the recovery point and the log end offset
+
+Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.engine.directory.loading.read_next_offset import end_by_headers, end_of
+from sediment.engine.directory.loading.segment_recovery import (
+    ScannedAhead,
+    cut_log,
+    is_torn_tail,
+    note_corruption,
+    recover_segment,
+)
+from sediment.segment_io.errors import (
+    CorruptCheckpointError,
+    CorruptDataError,
+    IndexOffsetOverflowError,
+    UnsupportedDataError,
+)
+from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH
+from sediment.segment_io.format.names import LOG_START_FILE
+from sediment.segment_io.segment.reader import Rows
+
+_MOST_BATCHES_AHEAD = 1 << 18
+
+
+class _TooManyBatchesError(Exception):
+    """A scan ahead of its turn would have to hold too many batches in memory."""
+
+
+def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
+    """Return the index of the first segment that a broker would verify; the number of segments if there is none.
+
+    After an unclean stop it is the segment of the recovery point.
+    """
+    if state.is_clean:
+        return len(base_offsets)
+    return max(bisect_right(base_offsets, state.recovery_point_checkpoint) - 1, 0)
+
+
+def recover_unverified(state: LoadState) -> None:
+    """Verify the segment with the recovery point and all later ones; end the log before the first corrupt batch.
+
+    Source: kafka-log 05 §3.
+    """
+    first = unverified_from(state, [segment.base_offset for segment in state.segments])
+    unverified = state.segments[first:]
+    threads = min(state.threads, len(unverified))
+    with ThreadPoolExecutor(max(threads, 1), thread_name_prefix="sediment-verify") as pool:
+        scans: deque[Future[ScannedAhead | None]] = deque()
+        for index, segment in enumerate(unverified):
+            if threads > 1:
+                following = unverified[index + len(scans) : index + threads]
+                scans.extend(pool.submit(_scan_ahead, state, one) for one in following)
+            ahead = scans.popleft().result() if scans else None
+            if recover_segment(state, segment, cut=True, reason="it did not match its log", ahead=ahead):
+                for scan in scans:
+                    scan.cancel()
+                return
+
+
+def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
+    """Return a scan with its batches of producers; None if the segment must be scanned in its turn.
+
+    That is so if the scan finds corruption, or too many batches to hold in memory.
+    """
+    tables: list[Rows] = []
+
+    def keep(rows: Rows) -> None:
+        if len(rows) + sum(map(len, tables)) > _MOST_BATCHES_AHEAD:
+            raise _TooManyBatchesError
+        tables.append(rows.copy())
+
+    try:
+        scan = state.scan(segment, keep, NO_LEADER_EPOCH, stop_if_offsets_go_back=True)
+    except (CorruptDataError, UnsupportedDataError, _TooManyBatchesError):
+        return None
+    return ScannedAhead(scan, tuple(tables))
+
+
+def check_trusted(state: LoadState) -> None:
+    """Check the log after a clean stop: with `verify_trusted` every batch, otherwise its end.
+
+    A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow.
+    """
+    for segment in state.segments:
+        if segment.scan is not None:
+            continue
+        is_last = segment.following_base_offset is None
+        is_torn = is_last and end_by_headers(state, segment)[1] < segment.ref.log_bytes
+        if not (is_torn or state.verify_trusted):
+            continue
+        try:
+            scan = state.scan(segment, None, 0, stop_if_offsets_go_back=False)
+        except IndexOffsetOverflowError as error:
+            _note_overflow(state, segment, error)
+            continue
+        if is_torn_tail(state, segment, scan):
+            if is_last:
+                recover_segment(state, segment, cut=False, reason="it did not match its log")
+            else:
+                cut_log(state, segment, scan)
+                state.fs.sync_file(state.path(segment))
+        elif scan.good_bytes < segment.ref.log_bytes:
+            note_corruption(state, segment, scan)
+
+
+def _note_overflow(state: LoadState, segment: LoadingSegment, overflow: IndexOffsetOverflowError) -> None:
+    state.corruption.append(LoadCorruption(segment.name(), overflow.position or 0, overflow.offset or 0, overflow.what))
+
+
+def settle_ends(state: LoadState) -> tuple[int, int]:
+    """Return (recovery point, log end offset), with at least one segment.
+
+    Source: kafka-log 05 §3 steps 3 to 5.
+    """
+    if state.segments:
+        log_end_offset, _ = end_of(state, state.segments[-1])
+        if not state.segments[-1].base_offset <= log_end_offset <= INT64_MAX:
+            raise CorruptDataError(
+                "the last batch has the largest possible offset, and no offset follows it",
+                partition=str(state.partition),
+                path=str(state.path(state.segments[-1])),
+                advice="a broker would delete the whole log; move this segment out of the directory",
+            )
+        if log_end_offset >= state.log_start_checkpoint:
+            if state.is_clean:
+                return log_end_offset, log_end_offset
+            return min(state.recovery_point_checkpoint, log_end_offset), log_end_offset
+        if state.is_clean and state.verify_trusted and any(segment.ref.log_bytes for segment in state.segments):
+            raise CorruptCheckpointError(
+                f"the log start offset {state.log_start_checkpoint} is above the log end {log_end_offset}, and a "
+                "broker would delete every segment at its start",
+                partition=str(state.partition),
+                path=str(state.directory.parent / LOG_START_FILE),
+                advice="restore the checkpoint that belongs to these segments, or remove the partition from it",
+            )
+        why = f"the log ends at {log_end_offset}, below its start at {state.log_start_checkpoint}"
+        state.remove_segments(list(state.segments), why)
+        state.put_epochs(())
+        for offset in state.snapshots.offsets():
+            state.snapshots.drop(offset, why)
+    state.create_segment(state.log_start_checkpoint)
+    return min(state.recovery_point_checkpoint, state.log_start_checkpoint), state.log_start_checkpoint

@@ -1,0 +1,265 @@
+"""Producer state of a log during a load: snapshots, and the state rebuilt from snapshots and batches.
+
+Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the next start knows
+producers only from the snapshots that this start leaves.
+
+Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
+file stays until `delete_dropped`.  So a snapshot that is taken again with the same producers need not be rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.segment_io.errors import CorruptSnapshotError
+from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.producer_snapshots import encode_snapshot, parse_snapshot, stray_snapshots
+from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
+from sediment.segment_io.segment.reader import HeaderScan, Rows
+
+
+class Snapshots:
+    """The producer snapshots of a partition directory by their offsets.
+
+    New files get the owner, group and mode of the file `like()`.  Changes are added to `repairs`.
+    """
+
+    def __init__(
+        self, directory: Path, offsets: Iterable[int], fs: Fs, *, like: Callable[[], Path], repairs: list[Repair]
+    ) -> None:
+        self._directory = directory
+        self._fs = fs
+        self._like = like
+        self._offsets = set(offsets)
+        self._dropped: dict[int, tuple[str, bool]] = {}
+        self._repairs = repairs
+
+    def offsets(self) -> tuple[int, ...]:
+        """Return the offsets of the snapshots that were not dropped, ascending."""
+        return tuple(sorted(self._offsets))
+
+    def path(self, offset: int) -> Path:
+        """Return the path of the snapshot at `offset`."""
+        return self._directory / segment_file_name(offset, SegmentFileKind.SNAPSHOT)
+
+    def read(self, offset: int) -> tuple[ProducerEntry, ...]:
+        """Return the producers of a snapshot.
+
+        Raises:
+            CorruptSnapshotError: it is malformed or fails its checksum.
+        """
+        return parse_snapshot(self._fs.read_bytes(self.path(offset)), path=str(self.path(offset)))
+
+    def take(self, offset: int, entries: Iterable[ProducerEntry]) -> None:
+        """Write the snapshot at `offset` durably."""
+        path = self.path(offset)
+        wanted = {entry.producer_id: entry for entry in entries}
+        is_there = offset in self._offsets or offset in self._dropped
+        if is_there and self._holds(offset, wanted):
+            self._fs.sync_file(path)
+        else:
+            self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like())
+            action = "rewritten" if is_there else "written"
+            why = f"it holds the {len(wanted)} producers known at this offset"
+            self._repairs.append(Repair(action, path.name, why, is_routine=not is_there))
+        self._dropped.pop(offset, None)
+        self._offsets.add(offset)
+
+    def drop(self, offset: int, why: str, *, is_routine: bool = False) -> None:
+        """Drop a snapshot, if there is one; `delete_dropped` deletes its file."""
+        if offset in self._offsets:
+            self._offsets.remove(offset)
+            self._dropped[offset] = why, is_routine
+
+    def restore(self, offsets: Iterable[int]) -> None:
+        """Undo the drop of these snapshots."""
+        for offset in offsets:
+            self._dropped.pop(offset, None)
+            self._offsets.add(offset)
+
+    def delete_dropped(self) -> None:
+        """Delete the files of the snapshots that were dropped and not taken again."""
+        for offset, (why, is_routine) in sorted(self._dropped.items()):
+            self._fs.unlink(self.path(offset), missing_ok=True)
+            self._repairs.append(Repair("deleted", self.path(offset).name, why, is_routine))
+        if self._dropped:
+            self._fs.sync_directory(self._directory)
+        self._dropped.clear()
+
+    def _holds(self, offset: int, wanted: dict[int, ProducerEntry]) -> bool:
+        try:
+            found = self.read(offset)
+        except CorruptSnapshotError:
+            return False
+        return len(found) == len(wanted) and {entry.producer_id: entry for entry in found} == wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedSegment:
+    """A segment to replay: its file up to `log_bytes`."""
+
+    base_offset: int
+    path: Path
+    log_bytes: int
+    fs: Fs
+
+    def batches(self) -> Iterator[Rows]:
+        """Yield header rows, BATCH_ROW tables in log order.
+
+        Raises:
+            CorruptBatchError: a header is malformed.
+        """
+        if self.log_bytes:
+            yield from HeaderScan(self.path, size_bytes=self.log_bytes, fs=self.fs, unknown_magic_may_be_torn=True)
+
+
+def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
+    """Return True if a snapshot has to be taken at `map_end_offset`: no snapshot is at this offset or above.
+
+    Source: kafka-log 04 §3.1 (takeSnapshot).
+    """
+    return map_end_offset > last_snapshot_offset
+
+
+class ProducerStateManager:
+    """The producers of a log while they are rebuilt, with their snapshots.
+
+    `state` reflects the batches below `map_end_offset`; `state.completed` are the transactions that ended since the
+    state was last cleared.
+    """
+
+    def __init__(self, snapshots: Snapshots, *, now_ms: int, expiration_ms: int | None) -> None:
+        self._snapshots = snapshots
+        self._now_ms = now_ms
+        self._expiration_ms = expiration_ms
+        self._last_snapshot_offset = 0
+        self.map_end_offset = 0
+        self.state = ProducerState.at(0)
+
+    def replay(self, table: Rows) -> None:
+        """Fold a BATCH_ROW table into the state; the caller advances `map_end_offset`.
+
+        Raises:
+            CorruptBatchError: the batches contradict each other; a broker does not load such a log either.
+        """
+        self.state = replay(self.state, table)
+
+    def replay_aborted(self, table: Rows) -> None:
+        """Fold a table into the state like `replay`, but add only aborted transactions to `state.completed`."""
+        self.state = replay(self.state, table, only_aborted=True)
+
+    def take_snapshot(self) -> None:
+        """Take a snapshot at the map end offset, unless there is one at or after it."""
+        if needs_snapshot(self.map_end_offset, self._last_snapshot_offset):
+            self._snapshots.take(self.map_end_offset, self.state.entries.values())
+            self._last_snapshot_offset = self.map_end_offset
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Drop snapshots out of range; unless the map already ends at the end of the range, load the newest one left.
+
+        If a snapshot is corrupt, drop it and try the next one.
+
+        Source: kafka-log 05 §6 (truncateAndReload).
+        """
+        for offset in self._snapshots.offsets():
+            if offset > log_end_offset:
+                self._snapshots.drop(offset, "it is past the end of the log")
+            elif offset <= log_start_offset:
+                self._snapshots.drop(offset, f"the log starts at {log_start_offset}", is_routine=True)
+        if log_end_offset == self.map_end_offset:
+            self.map_end_offset = max(self.map_end_offset, log_start_offset)
+            self._last_snapshot_offset = max(self._snapshots.offsets(), default=log_start_offset)
+            return
+        self.map_end_offset, entries = self._newest(log_start_offset)
+        self._last_snapshot_offset = self.map_end_offset
+        state = ProducerState.at(self.map_end_offset, entries)
+        self.state = state.without_expired(self._now_ms, self._expiration_ms)
+
+    def _newest(self, log_start_offset: int) -> tuple[int, tuple[ProducerEntry, ...]]:
+        for offset in reversed(self._snapshots.offsets()):
+            try:
+                return offset, self._snapshots.read(offset)
+            except CorruptSnapshotError as error:
+                self._snapshots.drop(offset, error.what)
+        return log_start_offset, ()
+
+    def rebuild(
+        self,
+        segments: Sequence[ReplayedSegment],
+        log_start_offset: int,
+        end_offset: int,
+        *,
+        reload_from_clean_shutdown: bool,
+    ) -> None:
+        """Rebuild the state at `end_offset` from the newest snapshot at or below it and the batches after the snapshot.
+
+        Snapshots are taken at the bases of the last two segments and at the end.  After a clean stop without any
+        snapshot, nothing is read and the state is empty, because a broker treats this as an upgrade.
+
+        Raises:
+            CorruptBatchError: a batch to replay is malformed.
+
+        Source: kafka-log 05 §6 (rebuildProducerState).
+        """
+        marks = sorted({*(segment.base_offset for segment in segments[-2:]), end_offset})
+        if reload_from_clean_shutdown and not self._snapshots.offsets():
+            for mark in marks:
+                self.map_end_offset = mark
+                self.take_snapshot()
+            return
+        is_empty_before = not self.state.entries and not self.state.completed and self.map_end_offset >= end_offset
+        self.truncate_and_reload(log_start_offset, end_offset)
+        if end_offset > self.map_end_offset and not is_empty_before:
+            end_base_offset = max((s.base_offset for s in segments if s.base_offset <= end_offset), default=end_offset)
+            for segment in _from_offset(segments, self.map_end_offset):
+                if segment.base_offset >= end_offset:
+                    break
+                start_offset = max(segment.base_offset, self.map_end_offset, log_start_offset)
+                self.map_end_offset = start_offset
+                if segment.base_offset in marks:
+                    self.take_snapshot()
+                holds_end = segment.base_offset == end_base_offset
+                self._replay_range(segment, start_offset, end_offset if holds_end else INT64_MAX)
+        self.map_end_offset = end_offset
+        self.take_snapshot()
+
+    def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
+        """Fold the batches from the first that reaches `start_offset` up to the first that reaches `end_offset`.
+
+        All batches in between count, even if their offset is out of range: no checksum covers the offset, and a broker
+        counts them too.
+        """
+        has_begun = False
+        for rows in segment.batches():
+            first = 0 if has_begun else _first_at_or_after(rows, start_offset)
+            has_begun = has_begun or first < len(rows)
+            end = first + _first_at_or_after(rows[first:], end_offset)
+            self.replay(rows[first:end])
+            if end < len(rows):
+                return
+
+    def forget_completed(self) -> None:
+        """Forget the transactions that have ended; keep the producers."""
+        self.state = replace(self.state, completed=())
+
+    def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
+        """Drop snapshots that belong to no segment, except one after all segments.  Source: kafka-log 05 §6."""
+        for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
+            self._snapshots.drop(offset, "no segment begins there", is_routine=True)
+
+
+def _first_at_or_after(rows: Rows, offset: int) -> int:
+    """Return the index of the first row whose last offset is at least `offset`; the number of rows if none is."""
+    found = rows["last_offset"] >= offset
+    return int(found.argmax()) if found.any() else len(rows)
+
+
+def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:
+    """Return the segment that contains `offset` and all later ones; all segments if every one begins above it."""
+    first = sum(segment.base_offset <= offset for segment in segments) - 1
+    return segments[max(first, 0) :]

@@ -1,0 +1,158 @@
+"""Recovery of one segment during a load: verify batches, rebuild indexes, and cut off what is not whole.
+
+    1 producers   the state at the base of the segment, from snapshots and earlier segments
+    2 scan        every batch up to the first bad one; leader epochs and indexes come from the good ones
+    3 write       leader epochs, a snapshot, the transaction index, the time index, then the offset index
+    4 cut         bytes after the last good batch
+
+Invariants
+* Segments after a cut are removed before the cut, and the offset index is written last.  So the next load after a crash
+  in between completes the work.
+* From a trusted segment only a tail without a batch is cut off; other corruption is reported and stays.
+
+Source: Kafka's LogLoader.recoverSegment, LogSegment.recover (kafka-log 05 §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.engine.directory.leader_epochs import assign, latest_epoch
+from sediment.engine.directory.loading.interrupted_swaps import Repair
+from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
+from sediment.segment_io.format.names import SegmentFileKind, part_file_name
+from sediment.segment_io.format.transaction_index import encode_transaction_index
+from sediment.segment_io.segment.reader import Rows
+from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
+
+_COPIED_BYTES = 1 << 20
+_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
+    SegmentFileKind.OFFSET_INDEX,
+    SegmentFileKind.TIME_INDEX,
+    SegmentFileKind.TRANSACTION_INDEX,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScannedAhead:
+    """A scan made before the earlier segments were verified, with the batches of producers, in BATCH_ROW tables."""
+
+    scan: SegmentScan
+    tables: tuple[Rows, ...]
+
+    def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
+        """Return the scan in the form that it has if that leader epoch was known before."""
+        epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
+        return replace(self.scan, leader_epochs=epochs)
+
+
+def recover_segment(
+    state: LoadState, segment: LoadingSegment, *, cut: bool, reason: str, ahead: ScannedAhead | None = None
+) -> bool:
+    """Verify one segment and rebuild its indexes; return True if its end was cut off.
+
+    With `cut` the log ends before the first bad batch.  The loaded segments after this one are removed first, so after
+    a crash in between, start-up finds the corruption again.  Without `cut` only a tail without a batch is cut off;
+    other corruption stays, and the indexes end before it.
+
+    Source: kafka-log 05 §4.
+    """
+    manager = state.producer_manager()
+    counted = state.snapshots.offsets()
+    manager.rebuild(
+        [state.replayed(other) for other in state.segments],
+        state.log_start_checkpoint,
+        segment.base_offset,
+        reload_from_clean_shutdown=False,
+    )
+    manager.forget_completed()
+    if ahead is None:
+        scan = state.scan(segment, manager.replay_aborted, latest_epoch(state.epochs), stop_if_offsets_go_back=cut)
+    else:
+        scan = ahead.after_epoch(latest_epoch(state.epochs))
+        with state.naming_partition():
+            for rows in ahead.tables:
+                manager.replay_aborted(rows)
+    is_corrupt = scan.good_bytes < segment.ref.log_bytes
+    cuts = is_corrupt and (cut or is_torn_tail(state, segment, scan))
+    if is_corrupt and not cuts:
+        note_corruption(state, segment, scan)
+        state.snapshots.restore(counted)
+    else:
+        epochs = state.epochs
+        for epoch, start_offset in scan.leader_epochs:
+            epochs = assign(epochs, epoch, start_offset)
+        state.put_epochs(epochs)
+        manager.map_end_offset = scan.producers_end_offset
+        manager.take_snapshot()
+    if cuts and cut and segment in state.segments:
+        why = f"the log ends at offset {scan.next_offset}, in segment {segment.base_offset}"
+        state.remove_segments(state.segments[state.segments.index(segment) + 1 :], why)
+    aborted = encode_transaction_index(manager.state.aborted())
+    if aborted or segment.ref.transaction_index_bytes is not None:
+        state.put(segment, _TRANSACTION_INDEX, aborted, reason)
+    state.put(segment, _TIME_INDEX, scan.time_index, reason)
+    state.put(segment, _OFFSET_INDEX, scan.offset_index, reason)
+    segment.scan = scan
+    if cuts:
+        cut_log(state, segment, scan)
+    state.fs.sync_file(state.path(segment))
+    return cuts
+
+
+def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
+    """Cut a log after its last good batch.
+
+    The file is truncated in place, because a copy of the good batches could need a gigabyte that the disk does not
+    have.  If the file has a second link, a backup of a run, it is replaced instead, so the link keeps its bytes.
+    """
+    path, before = state.path(segment), segment.ref.log_bytes
+    lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)
+    why = f"{scan.stop}; the log ends at offset {scan.next_offset}"
+    if lost.good_batches:
+        why += f", and {lost.good_batches} good batches after it, up to offset {lost.last_offset}, were cut off too"
+    if path.stat().st_nlink > 1:
+        _replace_by_copy(state, path, scan.good_bytes)
+    else:
+        state.fs.truncate(path, scan.good_bytes)
+    state.repairs.append(Repair(f"cut from {before} to {scan.good_bytes} bytes", path.name, why))
+    segment.ref = replace(segment.ref, log_bytes=scan.good_bytes, mtime_ns=state.mtime_ns(path))
+
+
+def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
+    part = path.with_name(part_file_name(int(path.stem), SegmentFileKind.LOG, "recover", "0"))
+    state.fs.unlink(part, missing_ok=True)
+    state.fs.write_new(part, _beginning(path, size_bytes))
+    state.fs.adopt_owner(part, path)
+    state.fs.sync_file(part)
+    state.fs.rename(part, path)
+    state.fs.sync_directory(path.parent)
+
+
+def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
+    """Return True if the bytes after the good batches contain no batch, so cutting them off loses nothing.
+
+    If another segment follows, it also has to begin at the next offset.
+    """
+    if not scan.is_torn or segment.following_base_offset not in (None, scan.next_offset):
+        return False
+    path = state.path(segment)
+    return not find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, state.fs).good_batches
+
+
+def note_corruption(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
+    """Note corruption that stays in a trusted segment, with the number of good batches after it."""
+    path = state.path(segment)
+    after = find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, state.fs)
+    what = f"{scan.stop}; {after.good_batches} good batches follow in this segment"
+    state.corruption.append(LoadCorruption(segment.name(), scan.good_bytes, scan.next_offset, what))
+
+
+def _beginning(path: Path, size_bytes: int) -> Iterator[bytes]:
+    """Yield the first `size_bytes` of a file, in chunks."""
+    with path.open("rb") as file:
+        while size_bytes > 0 and (chunk := file.read(min(size_bytes, _COPIED_BYTES))):
+            yield chunk
+            size_bytes -= len(chunk)

@@ -1,0 +1,166 @@
+"""The choice of the log to clean, and the state of each partition meanwhile: Kafka's LogCleanerManager.
+
+    candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
+    choice       the largest dirty ratio among those that may be cleaned (`compaction.policy`)
+    outcome      an abort leaves the log as it is; any other error of one log marks it uncleanable
+
+Invariant: after an error in one partition, the others are still cleaned.
+
+Source: kafka-log 02 §1, §2, §9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from sediment.compaction.policy import CleanableRange, cleanable_range, filthiest_first
+from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints, LogOwner
+from sediment.engine.live.cleaning_states import CleaningStates
+from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.live.log_directory import LogDirectory
+from sediment.engine.live.open_files import open_files_limit
+from sediment.engine.live.scheduler import Clock
+from sediment.segment_io.errors import (
+    CleaningAbortedError,
+    CommitStateUnknownError,
+    LockLostError,
+    OpenFilesLimitError,
+    SourceChangedError,
+    StorageError,
+)
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
+from sediment.segment_io.partition.log_view import LogView
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class CleanerOwner(LogOwner, Protocol):
+    """The part of `LogManager` that the cleaner needs."""
+
+    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
+        """Take a failed directory and its logs offline."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogToClean:
+    """A chosen log with its cleanable range."""
+
+    log: PartitionLog
+    directory: LogDirectory
+    view: LogView
+    range: CleanableRange
+
+
+class LogCleanerManager:
+    """The cleaning states and checkpoints of the logs of `owner`; every method may be called from any thread."""
+
+    def __init__(self, owner: CleanerOwner, fs: Fs, clock: Clock) -> None:
+        self.states = CleaningStates()
+        self.checkpoints = CleanerCheckpoints(owner, fs)
+        self._owner = owner
+        self._clock = clock
+
+    # --------------------------------------------------------------------------------------------------------- choosing
+    def grab_filthiest(self) -> LogToClean | None:
+        """Choose a log and make it InProgress; return None if no log needs cleaning.
+
+        Source: kafka-log 02 §2.
+        """
+        now_ms = self._clock.now_ms()
+        checkpoints: dict[LogDirectory, dict[TopicPartition, int]] = {}
+        with self.states.lock:
+            candidates: list[tuple[LogToClean, CleanableRange]] = []
+            for log in self._owner.all_logs():
+                if not log.config.compacts or self.states.of(log.partition) is not None:
+                    continue
+                directory = self._owner.directory_of(log)
+                with self.isolating(log, directory):
+                    if directory not in checkpoints:
+                        checkpoints[directory] = directory.first_dirty_offsets()
+                    first_dirty = checkpoints[directory].get(log.partition)
+                    if _is_clean(log, first_dirty) or self.checkpoints.is_uncleanable(log, directory):
+                        continue
+                    candidate = self._select(log, directory, first_dirty, now_ms)
+                    candidates.append((candidate, candidate.range))
+            for chosen in filthiest_first(candidates):
+                if self.states.start(chosen.log.partition):
+                    return chosen
+        return None
+
+    def _select(self, log: PartitionLog, directory: LogDirectory, first_dirty: int | None, now_ms: int) -> LogToClean:
+        view = log.view(first_dirty_checkpoint=first_dirty, now_ms=now_ms)
+        found = cleanable_range(view, log.config.compaction, now_ms=now_ms)
+        if found.force_checkpoint is not None:
+            self.checkpoints.update(directory, log.partition, found.force_checkpoint)
+        return LogToClean(log, directory, view, found)
+
+    def start_deletion(self, log: PartitionLog) -> bool:
+        """Make a log InProgress whose old segments the cleaner may delete; return False for any other log.
+
+        Source: kafka-log 02 §9 (deletableLogs).
+        """
+        return log.config.compacts and not self.checkpoints.has_mark(log.partition) and self.states.start(log.partition)
+
+    # ---------------------------------------------------------------------------------------------------- pause, resume
+    def abort_and_pause(self, partition: TopicPartition) -> None:
+        """Pause cleaning of a partition until `resume`; wait until a cleaning in progress has ended."""
+        self.states.abort_and_pause(partition)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo one pause of each partition."""
+        for partition in partitions:
+            self.states.resume(partition)
+
+    def abort(self, partition: TopicPartition) -> None:
+        """End a cleaning in progress and wait until it has ended."""
+        self.states.abort_and_pause(partition)
+        self.states.resume(partition)
+
+    def pause_for_retention(self) -> list[PartitionLog]:
+        """Pause the free logs that are not compacted and return them; the caller resumes them."""
+        logs = {log.partition: log for log in self._owner.all_logs() if not log.config.compacts}
+        return [logs[partition] for partition in self.states.pause_free(logs)]
+
+    # ----------------------------------------------------------------------------------------------------------- faults
+    @contextmanager
+    def failing(self, directory: LogDirectory) -> Iterator[None]:
+        """Take a directory offline if the disk fails inside the block."""
+        try:
+            yield
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise open_files_limit(error) from error
+            self._owner.handle_directory_failure(directory, error)
+
+    @contextmanager
+    def isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
+        """Confine an error inside the block to this log or its directory.
+
+        Source: kafka-log 02 §1, the table of outcomes.
+        """
+        try:
+            with self.failing(directory):
+                yield
+        except CleaningAbortedError:
+            _LOGGER.info("the cleaning of %s was aborted", log.partition)
+        except (CommitStateUnknownError, LockLostError) as error:
+            self._owner.handle_directory_failure(directory, OSError(str(error)))
+        except (StorageError, SourceChangedError, OpenFilesLimitError) as error:
+            _LOGGER.warning("%s was not cleaned: %s", log.partition, error)
+        except Exception as error:
+            if log.is_closed:
+                _LOGGER.info("%s was closed while it was being cleaned", log.partition)
+            else:
+                with self.failing(directory):
+                    self.checkpoints.quarantine(log, directory, error, since_ms=self._clock.now_ms())
+
+
+def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
+    """Return True if only the active segment is dirty, as in most logs; no file is read."""
+    return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset

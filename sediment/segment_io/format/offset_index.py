@@ -1,0 +1,95 @@
+"""The offset index: parsing, searching, checking and encoding (kafka-log 01 §7.1).
+
+An entry has 8 bytes: relative offset i32 | position i32.
+
+Invariants: a parsed index is a value; its offsets ascend, so a search is a binary search.  Relative offsets count from
+the segment's base offset and fit 0 … 2^31 − 1.  A look-up returns a position from which to scan forward, so an index
+with fewer entries than possible is still correct.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.format.index_parsing import Int64s, ascending_entries, whole_entries
+from sediment.segment_io.format.layout import OFFSET_ENTRY_BYTES
+
+_OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+assert _OFFSET_ENTRY.itemsize == OFFSET_ENTRY_BYTES
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetPosition:
+    """A log offset and the byte position in the segment file to scan forward from."""
+
+    offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffsetIndex:
+    """Entries of one `.index`: relative_offsets int64[n], strictly ascending, and positions int64[n] in bytes."""
+
+    base_offset: int
+    relative_offsets: Int64s
+    positions: Int64s
+
+    def __len__(self) -> int:
+        return len(self.relative_offsets)
+
+    def __getitem__(self, slot: int) -> OffsetPosition:
+        return OffsetPosition(self.base_offset + int(self.relative_offsets[slot]), int(self.positions[slot]))
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry; the base offset if the index is empty."""
+        return self[-1].offset if len(self) else self.base_offset
+
+    def lookup(self, target_offset: int) -> OffsetPosition:
+        """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
+
+        Source: kafka-log 01 §7.1.
+        """
+        slot = int(np.searchsorted(self.relative_offsets, target_offset - self.base_offset, side="right")) - 1
+        return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
+
+    def fetch_upper_bound(self, start: OffsetPosition, size_bytes: int) -> OffsetPosition | None:
+        """Return the first entry at or above `start.position + size_bytes`: every offset of that fetch is below it.
+
+        Source: kafka-log 01 §7.1 (fetchUpperBoundOffset).
+        """
+        slot = int(np.searchsorted(self.positions, start.position + size_bytes, side="left"))
+        return self[slot] if slot < len(self) else None
+
+    def to_bytes(self) -> bytes:
+        """Return the trimmed file."""
+        entries = np.empty(len(self), dtype=_OFFSET_ENTRY)
+        entries["relative_offset"] = self.relative_offsets
+        entries["position"] = self.positions
+        return entries.tobytes()
+
+
+def parse_offset_index(
+    data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
+) -> OffsetIndex:
+    """Parse an offset index.
+
+    With `preallocated`, the file may be longer than its entries, like that of an active segment after a crash.  Entries
+    then end before the zero tail, or before an offset or position that does not ascend.
+
+    Raises:
+        CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend or
+            positions descend; with `preallocated` never.
+
+    Source: kafka-log 01 §7, §7.1.
+    """
+    entries = whole_entries(data, _OFFSET_ENTRY, path=path, preallocated=preallocated)
+    relative_offsets = entries["relative_offset"].astype(np.int64)
+    positions = entries["position"].astype(np.int64)
+    good = (relative_offsets >= 0) & (positions >= 0)
+    good[1:] &= (np.diff(relative_offsets) > 0) & (np.diff(positions) >= 0)
+    count = ascending_entries(good, OFFSET_ENTRY_BYTES, base_offset, path=path, preallocated=preallocated)
+    return OffsetIndex(base_offset, relative_offsets[:count], positions[:count])

@@ -1,0 +1,146 @@
+"""The transaction index: parsing, collecting, checking and encoding (kafka-log 01 §7.4).
+
+An entry has 34 bytes: version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | last stable offset i64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.errors import CorruptIndexError, UnsupportedDataError
+from sediment.segment_io.format.index_parsing import REBUILD_ADVICE, Int64s
+from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES, TRANSACTION_ENTRY_STRUCT
+
+_TRANSACTION_ENTRY = np.dtype(
+    [("version", "i1"), ("version_low", "i1"), *((name, ">i8") for name in ("producer", "first", "last", "lso"))]
+)
+assert _TRANSACTION_ENTRY.itemsize == TRANSACTION_ENTRY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """One aborted transaction; offsets are absolute.
+
+    `last_offset` is the offset of its ABORT marker; `last_stable_offset` is the log's last stable offset when the
+    marker was appended.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedAborted:
+    """Aborted transactions of a range; `is_complete` is True if later segments cannot list another one."""
+
+    transactions: tuple[AbortedTransaction, ...]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransactionIndex:
+    """Entries of one `.txnindex` in file order, each column int64[n]."""
+
+    producer_ids: Int64s
+    first_offsets: Int64s
+    last_offsets: Int64s
+    last_stable_offsets: Int64s
+
+    def __len__(self) -> int:
+        return len(self.producer_ids)
+
+    def transactions(self) -> tuple[AbortedTransaction, ...]:
+        """Return all entries as values."""
+        return self._take(np.ones(len(self), dtype=np.bool_))
+
+    def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
+        """Return the aborted transactions that overlap [fetch_offset, upper_bound), by Kafka's rule.
+
+        The search ends after the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
+        to a transaction that began at or above `upper_bound`.
+
+        Source: kafka-log 01 §7.4 (collectAbortedTxns).
+        """
+        stops = self.last_stable_offsets >= upper_bound
+        is_complete = bool(stops.any())
+        wanted = (self.last_offsets >= fetch_offset) & (self.first_offsets < upper_bound)
+        if is_complete:
+            wanted[int(stops.argmax()) + 1 :] = False
+        return CollectedAborted(self._take(wanted), is_complete)
+
+    def check(self, base_offset: int, *, path: str | None = None) -> None:
+        """Run the check of Kafka's loader for a segment.
+
+        Raises:
+            CorruptIndexError: an entry ends below the segment's base offset.
+        """
+        below = self.last_offsets < base_offset
+        if below.any():
+            slot = int(below.argmax())
+            raise CorruptIndexError(
+                f"aborted transaction ends at offset {int(self.last_offsets[slot])}, below base offset {base_offset}",
+                path=path,
+                position=slot * TRANSACTION_ENTRY_BYTES,
+                advice=REBUILD_ADVICE,
+            )
+
+    def _take(self, wanted: npt.NDArray[np.bool_]) -> tuple[AbortedTransaction, ...]:
+        columns = (self.producer_ids, self.first_offsets, self.last_offsets, self.last_stable_offsets)
+        return tuple(
+            AbortedTransaction(*row) for row in zip(*(column[wanted].tolist() for column in columns), strict=True)
+        )
+
+
+def parse_transaction_index(data: Buffer, *, path: str | None = None) -> TransactionIndex:
+    """Parse a transaction index; trailing bytes of an incomplete entry are ignored.
+
+    Raises:
+        UnsupportedDataError: an entry has a newer version.  As in Kafka, only the first byte of the version counts.
+
+    Source: kafka-log 01 §7.4.
+    """
+    view = memoryview(data).cast("B")
+    entries = np.frombuffer(view, dtype=_TRANSACTION_ENTRY, count=len(view) // TRANSACTION_ENTRY_BYTES)
+    newer = entries["version"] > 0
+    if newer.any():
+        slot = int(newer.argmax())
+        raise UnsupportedDataError(
+            "transaction index entry has a version newer than 0", path=path, position=slot * TRANSACTION_ENTRY_BYTES
+        )
+    return TransactionIndex(*(entries[name].astype(np.int64) for name in ("producer", "first", "last", "lso")))
+
+
+def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """Return the bytes of the entries of `transactions`: a whole `.txnindex`, or bytes to append to one."""
+    return b"".join(
+        TRANSACTION_ENTRY_STRUCT.pack(
+            0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
+        )
+        for entry in transactions
+    )
+
+
+def collect_aborted(
+    indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound: int
+) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions that overlap [fetch_offset, upper_bound).
+
+    `indexes` are those of all segments from the one with `fetch_offset` to the active one, because the marker of a
+    transaction can be far above the range.  No more of them are read than necessary.
+
+    Source: kafka-log 01 §7.4, 04 §8 step 7.
+    """
+    found: list[AbortedTransaction] = []
+    for index in indexes:
+        collected = index.collect(fetch_offset, upper_bound)
+        found += collected.transactions
+        if collected.is_complete:
+            break
+    return tuple(found)

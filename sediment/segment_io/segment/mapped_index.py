@@ -1,0 +1,159 @@
+"""The common part of the offset and time index of an open segment: a file of entries, appended to and searched.
+
+Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
+mapping of the same file, which shows new entries at once.
+
+Most look-ups are for the end of the log.  Therefore the last 8192 bytes of entries are searched first (the warm section
+of Kafka's AbstractIndex): they stay in the page cache.  A binary search over the whole file would touch pages that have
+been cold for hours.
+
+Invariants
+* An index file is created when the index is first needed.  While an index grows, its file has its full size, with zeros
+  after the last entry.
+* Only an index that grows keeps a descriptor; an index that is only searched is mapped and its file is closed.
+* Only the bytes of entries are read from a mapping, and nothing here cuts a file below its entries.
+* Offsets and timestamps ascend, so every search is a binary search.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.memory import load_i32, load_i64
+from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.fs import FileMapping, Fs, OpenFile
+
+_WARM_BYTES = 8192
+
+
+@kernel
+def last_at_most_i32(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
+    """Return the last of `entries` whose 32-bit `field` is not above `target`; -1 if there is none."""
+    first = max(entries - 1 - warm, 0)
+    if load_i32(address + first * entry_bytes + field) > target:
+        low, high = -1, first - 1
+    else:
+        low, high = first, entries - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if load_i32(address + middle * entry_bytes + field) <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def last_at_most_i64(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
+    """Return the last of `entries` whose 64-bit `field` is not above `target`; -1 if there is none."""
+    first = max(entries - 1 - warm, 0)
+    if load_i64(address + first * entry_bytes + field) > target:
+        low, high = -1, first - 1
+    else:
+        low, high = first, entries - 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if load_i64(address + middle * entry_bytes + field) <= target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class MappedIndex:
+    """The common part of offset and time index: a file of whole entries."""
+
+    entry_bytes: int
+
+    def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
+        """Prepare an index; `entries` is 0 for a new file, and None for a file of entries without zeros after them."""
+        if max_bytes < self.entry_bytes:
+            raise SettingsError(
+                f"an index of {max_bytes} bytes cannot hold an entry", advice="raise segment.index.bytes to at least 12"
+            )
+        self.path = path
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // self.entry_bytes
+        self._fs = fs
+        self._entries = entries
+        self.is_reserved = False
+        self._file: OpenFile | None = None
+        self._mapping: FileMapping | None = None
+
+    def __len__(self) -> int:
+        if self._entries is None:
+            self.open()
+        return self._entries or 0
+
+    def open(self) -> OpenFile:
+        """Return the file, created if it is missing; only an index that grows keeps it open."""
+        file = self._file
+        if file is None:
+            file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
+            if self._entries is None:
+                self._entries = file.size_bytes() // self.entry_bytes
+            if self.is_reserved:
+                self._file = file
+        return file
+
+    def reserve(self) -> None:
+        """Extend the file to its full size and keep it open for appends."""
+        if self._file is not None:
+            return
+        file = self._file = self.open()
+        if self.is_reserved:
+            return
+        self.is_reserved = True
+        if file.size_bytes() != self.max_entries * self.entry_bytes:
+            self._mapping = None
+            file.resize(self.max_entries * self.entry_bytes)
+
+    def trim(self) -> None:
+        """Truncate the file after its last entry."""
+        file = self.open()
+        self.is_reserved = False
+        self._file = None
+        if file.size_bytes() != len(self) * self.entry_bytes:
+            self._mapping = None
+            file.resize(len(self) * self.entry_bytes)
+
+    def extend(self, entries: bytes) -> None:
+        """Append whole entries; the caller has checked that they fit and follow the last one."""
+        self.open().write(entries, len(self) * self.entry_bytes)
+        self._entries = len(self) + len(entries) // self.entry_bytes
+
+    def cut(self, entries: int) -> None:
+        """Keep the first `entries` and overwrite the others with zeros."""
+        file, before = self.open(), len(self)
+        if entries < before:
+            file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)
+            self._entries = entries
+
+    def moved(self, path: Path) -> None:
+        """Note the new name of the file."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def close_file(self) -> None:
+        """Close the descriptor until the index grows again; the mapping stays."""
+        self._file = None
+
+    def release(self) -> None:
+        """Drop the file, which closes with its last reference."""
+        self._file = self._mapping = None
+
+    def mapped(self) -> FileMapping:
+        """Return the mapping of all entries; the index is not empty."""
+        mapping = self._mapping
+        if mapping is None or len(mapping) < len(self) * self.entry_bytes:
+            file = self.open()
+            mapping = self._mapping = file.map(file.size_bytes())
+        return mapping
+
+    @property
+    def warm_entries(self) -> int:
+        """The number of last entries that a search tries first."""
+        return _WARM_BYTES // self.entry_bytes

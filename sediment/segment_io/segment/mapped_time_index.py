@@ -1,0 +1,86 @@
+"""The time index of an open segment: entries are appended to its file, and searched in a memory mapping."""
+
+from __future__ import annotations
+
+from sediment.segment_io.errors import IndexFullError, IndexOffsetOverflowError, IndexOrderError
+from sediment.segment_io.format.layout import (
+    INT32_MAX,
+    NO_TIMESTAMP,
+    TIME_ENTRY_BYTES,
+    TIME_ENTRY_STRUCT,
+)
+from sediment.segment_io.format.time_index import TimestampOffset
+from sediment.segment_io.segment.mapped_index import MappedIndex, last_at_most_i32, last_at_most_i64
+
+
+class MappedTimeIndex(MappedIndex):
+    """The `.timeindex` of an open segment (kafka-log 01 §7.2)."""
+
+    entry_bytes = TIME_ENTRY_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """True if only the slot for the last entry is left, which is a reason to roll the segment."""
+        return len(self) >= self.max_entries - 1
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """The entry with the largest timestamp; (−1, base offset) if the index is empty."""
+        return self[len(self) - 1] if len(self) else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def __getitem__(self, slot: int) -> TimestampOffset:
+        mapping = self.mapped()
+        timestamp_ms, relative = TIME_ENTRY_STRUCT.unpack_from(mapping.memory, slot * TIME_ENTRY_BYTES)
+        return TimestampOffset(timestamp_ms, self.base_offset + relative)
+
+    def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
+        """Add an entry if `timestamp_ms` exceeds the last one.
+
+        Raises:
+            IndexFullError: the index is full; `skip_full_check` allows the reserved slot.
+            IndexOrderError: `offset` or `timestamp_ms` is below the last entry's.
+            IndexOffsetOverflowError: `offset` is out of the segment's range.
+        """
+        if len(self) >= self.max_entries or (self.is_full and not skip_full_check):
+            raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
+        last = self.last_entry
+        if len(self) and offset < last.offset:
+            raise IndexOrderError(f"offset is below the last one indexed, {last.offset}", offset=offset)
+        if len(self) and timestamp_ms < last.timestamp_ms:
+            raise IndexOrderError(
+                f"timestamp {timestamp_ms} is below the last one indexed, {last.timestamp_ms}", offset=offset
+            )
+        if timestamp_ms > last.timestamp_ms:
+            self.extend(TIME_ENTRY_STRUCT.pack(timestamp_ms, relative_offset(offset, self.base_offset)))
+
+    def lookup(self, target_ms: int) -> TimestampOffset:
+        """Return the entry with the largest timestamp ≤ `target_ms`; (−1, base offset) if there is none."""
+        entries = len(self)
+        if not entries:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        mapping = self.mapped()
+        slot = last_at_most_i64(mapping.address, TIME_ENTRY_BYTES, 0, entries, self.warm_entries, target_ms)
+        return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries whose offset is below `offset`."""
+        entries = len(self)
+        if entries:
+            mapping, target = self.mapped(), offset - self.base_offset - 1
+            self.cut(last_at_most_i32(mapping.address, TIME_ENTRY_BYTES, 8, entries, self.warm_entries, target) + 1)
+
+
+def relative_offset(offset: int, base_offset: int) -> int:
+    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
+
+    Raises:
+        IndexOffsetOverflowError: it is out of the segment's range.
+    """
+    relative = offset - base_offset
+    if not 0 <= relative <= INT32_MAX:
+        raise IndexOffsetOverflowError(
+            f"offset is not within 2^31 of the segment's base offset {base_offset}",
+            offset=offset,
+            advice="split the segment",
+        )
+    return relative

@@ -1,0 +1,72 @@
+"""The transaction index of an open segment: entries are appended to its file, and it is read as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES
+from sediment.segment_io.format.names import SegmentFileKind
+from sediment.segment_io.format.transaction_index import (
+    AbortedTransaction,
+    TransactionIndex,
+    encode_transaction_index,
+    parse_transaction_index,
+)
+from sediment.segment_io.fs import Fs, OpenFile
+
+
+class OpenTransactionIndex:
+    """The `.txnindex` of an open segment, which exists after the first aborted transaction (kafka-log 01 §7.4)."""
+
+    def __init__(self, path: Path, fs: Fs) -> None:
+        self.path = path
+        self._fs = fs
+        self._file: OpenFile | None = None
+        self._index: TransactionIndex | None = None
+
+    def index(self) -> TransactionIndex:
+        """Return the current entries."""
+        if self._index is None:
+            data = self._fs.read_bytes(self.path) if self._fs.exists(self.path) else b""
+            self._index = parse_transaction_index(data, path=str(self.path))
+        return self._index
+
+    def append(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Add entries; the caller has appended their markers after all earlier ones."""
+        entries = encode_transaction_index(transactions)
+        if entries:
+            at = len(self.index()) * TRANSACTION_ENTRY_BYTES
+            if self._file is None:
+                self._file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
+            self._file.write(entries, at)
+            self._index = None
+
+    def truncate_to(self, offset: int) -> None:
+        """Truncate the index before the first entry whose last offset is at or above `offset`."""
+        beyond = np.flatnonzero(self.index().last_offsets >= offset)
+        if beyond.size:
+            if self._file is None:
+                self._file = self._fs.open_file(self.path)
+            self._file.resize(int(beyond[0]) * TRANSACTION_ENTRY_BYTES)
+            self._index = None
+
+    def changed_file(self) -> OpenFile | None:
+        """Return the file if it was changed here, else None."""
+        return self._file
+
+    def moved(self, path: Path) -> None:
+        """Note the new name of the file."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def close_file(self) -> None:
+        """Close the descriptor; the caller has made changes durable."""
+        self._file = None
+
+    def release(self) -> None:
+        """Drop the file, which closes with its last reference."""
+        self._file = None
