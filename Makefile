@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PYTEST := conf/in-memory.sh $(BIN)/python -m pytest
 AIRFLOW := .venv-airflow
 S3 := .venv-s3
 
@@ -26,7 +27,7 @@ demo: setup ## compact a log that Kafka wrote, and show the result
 	@$(BIN)/python -m tests.demo
 
 test: setup ## run the test suite (ARGS: further arguments for pytest)
-	@$(BIN)/python -m pytest -n 2 -m "not delta and not s3 and not fuzz" $(ARGS)
+	@$(PYTEST) -n 2 -m "not delta and not s3 and not fuzz" $(ARGS)
 
 $(S3)/.ready: conf/s3-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(S3)/bin/python ] || "$$python" -m venv $(S3); }
@@ -34,10 +35,10 @@ $(S3)/.ready: conf/s3-constraints.txt
 	@touch $@
 
 test-s3: setup $(S3)/.ready ## test outputs and sources in buckets (installs moto's S3 server into .venv-s3 once)
-	@$(BIN)/python -m pytest -n 0 -m s3 $(ARGS)
+	@$(PYTEST) -n 0 -m s3 $(ARGS)
 
 test-delta: setup ## test Delta tables on Spark (downloads Delta's JARs once)
-	@$(BIN)/python -m pytest -m delta $(ARGS)
+	@$(PYTEST) -m delta $(ARGS)
 
 lint: $(READY) ## check style, types and import contracts
 	@$(BIN)/ruff check
@@ -55,13 +56,13 @@ bench-page: $(READY) ## write the results of `make bench` into docs/internals/pe
 	@$(BIN)/python -m benchmarks.race --report
 
 crash: setup ## crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times
-	@SEDIMENT_CRASHES=500 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(BIN)/python -m pytest -n 0 tests/faults \
+	@SEDIMENT_CRASHES=500 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(PYTEST) -n 0 tests/faults \
 		tests/conformance/crashes/test_crash_matrix.py tests/conformance/crashes/test_crashes.py \
 		tests/conformance/crashes/test_expire_crashes.py $(ARGS)
-	@SEDIMENT_CRASH_MATRIX=whole $(BIN)/python -m pytest -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
+	@SEDIMENT_CRASH_MATRIX=whole $(PYTEST) -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
 
 fuzz: setup ## feed 10 million mutated batches and messages to every decoder, run every command on every corrupted directory, send signals at many points
-	@$(BIN)/python -m pytest -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshot/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
+	@$(PYTEST) -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshot/test_untrusted_snapshots.py tests/jobs/spark/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
 bench-append: setup ## compare appends to a live log with Kafka's (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)
@@ -76,13 +77,13 @@ bench-serve: setup ## compare serve with a Kafka broker on the same files, 4 GB 
 	@$(BIN)/python -m benchmarks.serve $(ARGS)
 
 conformance: setup ## compare Sediment with Kafka's own classes on random logs (downloads Kafka's JARs once)
-	@$(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+	@$(PYTEST) -m conformance tests/conformance $(ARGS)
 
 schemas: setup ## write the message schemas from the JARs of Kafka (downloads them once)
 	@$(BIN)/python -m tests.conformance.formats.message_schemas
 
 conformance-nightly: setup ## run conformance on 10,000 logs
-	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 $(BIN)/python -m pytest -m conformance tests/conformance $(ARGS)
+	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 $(PYTEST) -m conformance tests/conformance $(ARGS)
 
 e2e: setup ## test Sediment with a Kafka broker and real clients (downloads both once)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'

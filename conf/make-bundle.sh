@@ -9,7 +9,7 @@ environment=build/bundle
 
 rm -rf "$environment" "$archive"
 "$python" -m venv "$environment"
-"$environment/bin/python" -I -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[delta]"
+"$environment/bin/python" -I -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[spark,delta]"
 "$environment/bin/python" -I -m pip uninstall --quiet --yes pyspark py4j
 SEDIMENT_KERNEL_CACHE=in-tree "$environment/bin/python" -I -c \
     'from sediment.compaction.warm_up import warm_up; warm_up(everything=True)'

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         adopt,
         clone,
         compact,
+        doctor,
         dump,
         erase,
         expire,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from sediment.jobs.adopt import AdoptionRunReport
     from sediment.jobs.cloning.report import CloneRunReport
+    from sediment.jobs.doctor import DoctorReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
@@ -70,6 +72,7 @@ __all__ = [
     "CompactionRunReport",
     "CorruptDataError",
     "DirectoryInUseError",
+    "DoctorReport",
     "EraseRunReport",
     "ExpiryRunReport",
     "HistoryReport",
@@ -94,6 +97,7 @@ __all__ = [
     "adopt",
     "clone",
     "compact",
+    "doctor",
     "dump",
     "erase",
     "expire",
@@ -115,6 +119,7 @@ if not TYPE_CHECKING:
             "adopt",
             "clone",
             "compact",
+            "doctor",
             "dump",
             "erase",
             "expire",
@@ -130,6 +135,7 @@ if not TYPE_CHECKING:
         ),
         "sediment.jobs.adopt": ("AdoptionRunReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
+        "sediment.jobs.doctor": ("DoctorReport",),
         "sediment.jobs.dump": ("TableDump",),
         "sediment.jobs.erasing.check_evidence": ("CheckReport",),
         "sediment.jobs.erasing.report": ("EraseRunReport",),

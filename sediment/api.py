@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from sediment.jobs.adopt import AdoptionRunReport
     from sediment.jobs.cloning.report import CloneRunReport
+    from sediment.jobs.doctor import DoctorReport
     from sediment.jobs.dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
@@ -801,6 +802,32 @@ def snapshot(
     from sediment.jobs import snapshot as job
 
     return call(job.command, job.perform, keywords)
+
+
+def doctor(
+    log_dirs: Paths = (),
+    *,
+    settings: Settings = (),
+    config: Path | None = None,
+    metadata: Path | None = None,
+    broker_defaults: bool = False,
+) -> DoctorReport:
+    """Check this machine, and log directories, for what is missing, slow or contradictory; change nothing.
+
+    Spark is not started.
+
+    Args:
+        log_dirs: entries of a broker's `log.dirs`; none: check only the machine, and those that `config` names.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
+            one topic.
+        config: the broker's `server.properties`.
+        metadata: the log directory that holds `__cluster_metadata-0`.
+        broker_defaults: use Kafka's default for every setting that is not stated.
+    """
+    keywords = locals()
+    from sediment.jobs import doctor as job
+
+    return call_plainly(job.command, job.perform, keywords)
 
 
 def dump(

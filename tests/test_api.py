@@ -47,7 +47,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 FUNCTIONS = {
     name: getattr(sediment, name)
     for name in (
-        *("adopt", "clone", "compact", "dump", "erase", "expire", "history", "originals", "plan"),
+        *("adopt", "clone", "compact", "doctor", "dump", "erase", "expire", "history", "originals", "plan"),
         *("recover", "reencode", "restore", "snapshot", "vacuum", "verify"),
     )
 }

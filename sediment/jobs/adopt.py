@@ -34,6 +34,7 @@ from sediment.engine.clone.source import Source, open_source
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cloning.options import check_cluster_id
 from sediment.jobs.cloning.run import new_kafka_id
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
@@ -320,7 +321,7 @@ def perform(
     return adopt(options, own, confirm=confirm, stop=stop)
 
 
-@click.command("adopt")
+@click.command("adopt", cls=ConfiguredCommand)
 @common_options
 @click.option("--node-id", type=click.IntRange(0, INT32_MAX), help="Give the directory to this node.")
 @click.option("--cluster-id", metavar="ID", help="Give the node this cluster id.")

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sediment.jobs.command_line.configured_command import VERBOSE_OPTION, nearest_name
 from sediment.jobs.command_line.examples import epilog
 from sediment.jobs.command_line.standard_output import help_in_one_sentence_if_not_printed, occupy_standard_descriptors
+from sediment.jobs.command_line.stderr_log import is_verbose
 from sediment.jobs.spark.cancellation import RunStopped, end_on_signals
 from sediment.version import __version__
 
@@ -31,6 +33,7 @@ COMMANDS = {
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy includes compact."),
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
+    "doctor": ("sediment.jobs.doctor", "Check this machine, and log directories, for what hinders a run."),
     "dump": ("sediment.jobs.dump", "Show the contents of segments and of their indexes and checkpoints."),
     "erase": ("sediment.jobs.erase", "Erase records from any log, with evidence."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
@@ -84,6 +87,20 @@ class _Commands(click.Group):
         with _one_line_if_stopped():
             return super().invoke(context)
 
+    def get_params(self, context: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with the one that every command has too."""
+        return [*super().get_params(context), VERBOSE_OPTION]
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names, and the other arguments."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
+            nearest = nearest_name(name, {each: each for each in COMMANDS})
+            context.fail(f"No such command {name!r}.{f' Did you mean {nearest!r}?' if nearest else ''}")
+        return super().resolve_command(context, args)
+
     def list_commands(self, _context: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
@@ -110,8 +127,21 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
 
+def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    """Print the version and end; with -v also those of the packages that a run uses, and of Java."""
+    if not is_wanted or context.resilient_parsing:
+        return
+    click.echo(f"sediment, version {__version__}")
+    if is_verbose():
+        from sediment.jobs.diagnostics.versions import versions
+
+        for name, release in versions():
+            click.echo(f"{name} {release}")
+    context.exit()
+
+
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="sediment")
+@click.option("--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit.")
 def main() -> None:
     """Compact, expire, repair and explain Kafka log directories on Spark, without a broker."""
 

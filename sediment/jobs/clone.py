@@ -21,6 +21,7 @@ from sediment.jobs.cloning.options import check_cluster_id, parse_parts, parse_r
 from sediment.jobs.cloning.report import CloneRunReport, print_report
 from sediment.jobs.cloning.run import CloneRequest
 from sediment.jobs.cloning.run import clone as clone_directories
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
@@ -81,7 +82,7 @@ def perform(
     return clone_directories(options, own, request, stop=stop)
 
 
-@click.command("clone")
+@click.command("clone", cls=ConfiguredCommand)
 @common_options
 @click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Write the clone to this new directory.")
 @click.option("--topic", "topics", multiple=True, metavar="GLOB", help="Clone these topics (default: all).")

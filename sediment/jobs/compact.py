@@ -47,6 +47,7 @@ from sediment.jobs.cleaning.options import FAIL, KEEP, CleaningTask, CompactOpti
 from sediment.jobs.cleaning.report import quarantined, settled, uncommitted, untouched
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
@@ -479,7 +480,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     return sum(segment.log_bytes for segment in task.listing.segments if segment.base_offset >= lowest)
 
 
-@click.command("compact")
+@click.command("compact", cls=ConfiguredCommand)
 @common_options
 @click.option(
     "--force", is_flag=True, help="Ignore the dirty ratio; a log without dirty records still stays unchanged."

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -21,11 +23,13 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the partitions in the directories on the command line that begin with `incomplete`, sorted."""
+    """Return the partitions in the directories on the command line that begin with `incomplete`, by number."""
+    from sediment.segment_io.format.names import by_number
+
     # While the value of an option is missing, click does not parse the arguments.
     directories = [*(context.params.get("log_dirs") or context.params.get("paths") or ()), *context.args]
     names = {name for directory in directories for name in _partitions(Path(str(directory)).expanduser())}
-    return sorted(name for name in names if name.startswith(incomplete))
+    return sorted((name for name in names if name.startswith(incomplete)), key=by_number)
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -48,7 +52,7 @@ def _partitions(directory: Path) -> Iterator[str]:
                         yield entry.name
 
 
-@click.command("completion")
+@click.command("completion", cls=ConfiguredCommand)
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:

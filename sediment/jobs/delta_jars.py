@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import errors_as_exit_status
 from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.delta_lake.session import FETCH, IVY_KEY, coordinate, fetched_jars, ivy_folder
@@ -51,7 +52,7 @@ def fetch_jars() -> tuple[Path, ...]:
     return jars
 
 
-@click.command("delta-jars")
+@click.command("delta-jars", cls=ConfiguredCommand)
 def command() -> None:
     """Fetch the JARs that Delta tables need, once per machine, from Maven Central or spark.jars.repositories."""
     with errors_as_exit_status():

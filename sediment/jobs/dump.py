@@ -34,6 +34,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
@@ -467,7 +468,7 @@ def _short(text: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- command line
-@click.command("dump")
+@click.command("dump", cls=ConfiguredCommand)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
 @click.option("--offsets", metavar="A:B", help="Print only offsets from A to below B; either side may be empty.")

@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options
 from sediment.jobs.command_line.standard_output import error_console
@@ -127,7 +128,7 @@ def perform(
     return erase(options, EraseOptions(keep_originals=kept, **own), confirm=confirm, stop=stop)
 
 
-@click.command("erase")
+@click.command("erase", cls=ConfiguredCommand)
 @common_options
 @click.option(
     "--keys-file",

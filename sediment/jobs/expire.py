@@ -48,6 +48,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
@@ -739,7 +740,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     )
 
 
-@click.command("expire")
+@click.command("expire", cls=ConfiguredCommand)
 @common_options
 @click.option("--dry-run", is_flag=True, help="Delete nothing; report the segments that would be deleted.")
 @click.option(

@@ -26,6 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.delta_lake import ledger
@@ -34,6 +35,7 @@ from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.run_report import SCHEMA, result_console
 from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.dataset as ds
 
     rows = _rows(path, ledger.PARTITIONS, ds.field("run_id").isin(list(run_ids)))
-    return sorted(rows, key=lambda row: (row["log_dir"] or "", row["partition"] or ""))
+    return sorted(rows, key=lambda row: (row["log_dir"] or "", by_number(row["partition"] or "")))
 
 
 def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
@@ -216,7 +218,7 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("history")
+@click.command("history", cls=ConfiguredCommand)
 @click.argument("path", metavar="LEDGER")
 @click.option("--run", "run_id", metavar="ID", help="Show the partitions of one run.")
 @click.option(

@@ -32,6 +32,7 @@ from sediment.engine.directory.originals.retained import (
     held_without_catalogue,
     read_pins,
 )
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import as_text, write_result
 from sediment.jobs.reporting.error_text import describe
@@ -271,7 +272,7 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
     return list_originals(path.absolute(), now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
 
-@click.command("originals")
+@click.command("originals", cls=ConfiguredCommand)
 @click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in the report (default: now).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")

@@ -33,6 +33,7 @@ from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.cleaning.task import clean_partition, open_and_select
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
@@ -542,7 +543,7 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     return texts
 
 
-@click.command("plan")
+@click.command("plan", cls=ConfiguredCommand)
 @common_options
 @click.option("--exact", is_flag=True, help="Read every key, so the figures are exactly what `compact` would produce.")
 @click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")

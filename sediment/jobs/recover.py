@@ -38,6 +38,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
@@ -549,7 +550,7 @@ def _is_verified(partition: RecoveryReport) -> bool:
     return verified_from is not None and verified_from <= partition.segments[0].base_offset
 
 
-@click.command("recover")
+@click.command("recover", cls=ConfiguredCommand)
 @common_options
 @click.option("--dry-run", is_flag=True, help="Change nothing; report the repairs that would be made.")
 @click.option(

@@ -32,6 +32,7 @@ from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, Reenco
 from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.byte_size import ByteSize
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
@@ -226,7 +227,7 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
         )
 
 
-@click.command("reencode")
+@click.command("reencode", cls=ConfiguredCommand)
 @common_options
 @click.option(
     "--codec",

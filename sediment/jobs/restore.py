@@ -50,6 +50,7 @@ from sediment.engine.directory.originals.restore import (
 )
 from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, Files, Refusal, RestorePlan
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.standard_output import error_console
@@ -606,7 +607,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 
 
 # -------------------------------------------------------------------------------------------------------------- command
-@click.command("restore")
+@click.command("restore", cls=ConfiguredCommand)
 @common_options
 @click.option(
     "--from",

@@ -25,13 +25,15 @@ from typing import Any
 import click
 
 from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
 from sediment.jobs.command_line.options import message_console
 from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.completion import complete_partition
+from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
-from sediment.jobs.reporting.run_report import SCHEMA
+from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import configured_log_dirs
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import stop_on_signals
@@ -49,6 +51,7 @@ from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
 
+SERVED = "served"
 _METRICS_SECONDS = 15.0
 _NEVER_MS = 10 * 365 * 86_400_000
 _OWN_PREFIX = "sediment."
@@ -148,33 +151,48 @@ def _partitions(server: KafkaServer) -> list[Mapping[str, Any]]:
     unreadable: dict[TopicPartition, list[UnreadableRange]] = {}
     for partition, found in server.catalog.unreadable():
         unreadable.setdefault(partition, []).append(found)
-    return [
+    served = [
         _partition(TopicPartition(topic.name, number), log, unreadable.get(TopicPartition(topic.name, number), []))
         for topic in server.catalog.topics()
         for number, log in sorted(topic.partitions.items())
     ]
+    skipped = [_row(name, out.path, SKIPPED, *describe(out.error)) for name, out in server.catalog.left_out]
+    return served + skipped
 
 
 def _partition(name: TopicPartition, log: FrozenLog, unreadable: Sequence[UnreadableRange]) -> Mapping[str, Any]:
-    reason = None
-    if unreadable:
-        first = unreadable[0]
-        reason = (
-            f"bytes {first.start_position} to {first.end_position} of {first.path} were left out, after offset "
-            f"{first.from_offset}: {first.reason}"
-        )
+    if log.failure is not None:
+        return _row(name, log.directory, QUARANTINED, *describe(log.failure))
+    if not unreadable:
+        return _row(name, log.directory, SERVED)
+    first = unreadable[0]
+    reason = (
+        f"bytes {first.start_position} to {first.end_position} of {first.path} were left out, after offset "
+        f"{first.from_offset}: {first.reason}"
+    )
+    return _row(name, log.directory, SERVED, "corrupt-batch", reason, len(unreadable))
+
+
+def _row(
+    name: TopicPartition,
+    directory: Path,
+    status: str,
+    reason_code: str | None = None,
+    reason: str | None = None,
+    unreadable_ranges: int = 0,
+) -> Mapping[str, Any]:
     return {
         "partition": str(name),
-        "log_dir": str(log.directory.parent),
-        "status": "served",
-        "reason_code": "corrupt-batch" if unreadable else None,
+        "log_dir": str(directory.parent),
+        "status": status,
+        "reason_code": reason_code,
         "reason": reason,
-        "unreadable_ranges": len(unreadable),
+        "unreadable_ranges": unreadable_ranges,
     }
 
 
 # --------------------------------------------------------------------------------------------------------- command line
-@click.command("serve")
+@click.command("serve", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--read-only", is_flag=True, help="Serve the directories as they are, and write nothing into them.")
 @click.option(

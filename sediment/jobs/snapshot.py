@@ -31,6 +31,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.delta_lake.latest_per_key import (
@@ -56,7 +57,7 @@ from sediment.jobs.delta_lake.refresh_plan import (
 from sediment.jobs.delta_lake.session import delta_session
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failures
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -510,7 +511,7 @@ class _Run:
             rows_inserted=rows("numTargetRowsInserted", "numOutputRows"),
             rows_updated=rows("numTargetRowsUpdated"),
             rows_deleted=rows("numTargetRowsDeleted"),
-            partitions=tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition))),
+            partitions=in_order(reports),
         )
 
 
@@ -659,7 +660,7 @@ def perform(
         return snapshot(options, own, spark)
 
 
-@click.command("snapshot")
+@click.command("snapshot", cls=ConfiguredCommand)
 @common_options
 @click.option("--to", required=True, metavar="PATH", help="The Delta table; it is created if it does not exist.")
 @click.option(

@@ -35,6 +35,7 @@ from sediment.engine.directory.originals.retained import (
     remove_originals,
     write_pins,
 )
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import as_text, error_console, write_result
@@ -349,7 +350,7 @@ def perform(
     return vacuum(vacuum_options(path, **given), confirm=confirm, stop=stop)
 
 
-@click.command("vacuum")
+@click.command("vacuum", cls=ConfiguredCommand)
 @click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--older-than",

@@ -31,6 +31,7 @@ import click
 
 from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE
 from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, read_mark
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.reporting.error_text import describe
@@ -61,7 +62,7 @@ from sediment.jobs.verification.report import (
 from sediment.jobs.verification.rows import AFTER, BEFORE, load_aborted, load_batches, load_records
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
-from sediment.segment_io.format.names import CLEANER_FILE, new_run_id, parse_segment_file
+from sediment.segment_io.format.names import CLEANER_FILE, by_number, new_run_id, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
@@ -637,12 +638,12 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
         command="verify",
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
-        partitions=tuple(sorted(reports, key=lambda report: report.partition)),
+        partitions=tuple(sorted(reports, key=lambda report: by_number(report.partition))),
     )
 
 
 # -------------------------------------------------------------------------------------------------------- command line
-@click.command("verify")
+@click.command("verify", cls=ConfiguredCommand)
 @options_of_two_directories
 @click.option(
     "--since-ms",

@@ -11,13 +11,14 @@ import time
 
 import click
 
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import errors_as_exit_status
 from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.spark.cds_archive import make_archive
 from sediment.segment_io.errors import UsageError
 
 
-@click.command("warm-up")
+@click.command("warm-up", cls=ConfiguredCommand)
 def command() -> None:
     """Compile the kernels in advance, and archive the classes that Spark loads when it starts.
 

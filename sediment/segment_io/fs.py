@@ -359,8 +359,13 @@ class Fs:
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename within a directory, replacing `target` atomically."""
+        """Rename within a directory, replacing `target` atomically.
+
+        If both names are links of one file, rename(2) does nothing; `source` is removed then too.
+        """
         os.rename(source, target)
+        if os.path.lexists(source) and os.path.samefile(source, target):
+            os.unlink(source)
 
     def make_directory(self, path: Path) -> None:
         """Create a directory, durably; its parent must exist."""

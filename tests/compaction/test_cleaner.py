@@ -384,9 +384,9 @@ def test_a_batch_that_reaches_into_the_next_segment_is_an_error(tmp_path):
 
 def resealed(batch: bytes) -> bytes:
     """Return the batch with the CRC of its current bytes."""
-    import crc32c
+    import google_crc32c
 
-    return batch[:17] + crc32c.crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
+    return batch[:17] + google_crc32c.value(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -116,6 +117,28 @@ def test_a_server_that_was_started_in_the_background_stops_on_sigint_and_prints_
         "reason": None,
         "unreadable_ranges": 0,
     }
+
+
+def test_the_json_names_the_partitions_that_are_not_served(tmp_path):
+    copy = unpacked(tmp_path / "data")
+    (copy / "orders-0" / f"{0:020}.log.swap").write_bytes(b"not a batch" * 20)
+    process = start(copy, "--read-only", "--json", "--quiet")
+    shutil.rmtree(copy / "orders-1")
+    with connect(f"127.0.0.1:{_listening_port(process.pid)}") as client:
+        request = m.ListOffsetsRequest
+        asked = [request.ListOffsetsPartition(partition_index=number, timestamp=-1) for number in (0, 1)]
+        topic = request.ListOffsetsTopic(name="orders", partitions=asked)
+        client.ask(request(replica_id=-1, topics=[topic]), 5)
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=LIMIT_SECONDS)
+    rows = {each["partition"]: each for each in json.loads(stdout)["partitions"]}
+    assert len(rows) == 10
+    assert rows["prices-0"]["status"] == "served"
+    skipped, quarantined = rows["orders-0"], rows["orders-1"]
+    assert (skipped["status"], skipped["log_dir"], skipped["reason_code"]) == ("skipped", str(copy), "corrupt-batch")
+    assert f"{0:020}.log.swap" in skipped["reason"]
+    assert (quarantined["status"], quarantined["reason_code"]) == ("quarantined", "storage")
+    assert "the log cannot be read" in quarantined["reason"]
 
 
 def test_a_second_signal_ends_the_process_at_once(directory):

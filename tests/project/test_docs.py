@@ -38,6 +38,7 @@ PAGE_NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 PROSE = tuple(page for page in PAGES if "kafka-log" not in page.parts and page.name != "architecture.md")
 PROSE_NAMES = [str(page.relative_to(ROOT)) for page in PROSE]
 
+OF_EVERY_COMMAND = {"--help", "--settings", "--verbose", "--version"}
 MAX_COLUMNS = 120
 MAX_README_LINES = 120
 MAX_SENTENCE_WORDS = 30
@@ -137,7 +138,7 @@ def test_every_command_that_is_mentioned_exists_with_its_options(page: Path) -> 
         known = {
             option for parameter in _command(name).params for option in (*parameter.opts, *parameter.secondary_opts)
         }
-        assert {word.partition("=")[0] for word in arguments if word.startswith("--")} <= {*known, "--help"}
+        assert {word.partition("=")[0] for word in arguments if word.startswith("--")} <= {*known, *OF_EVERY_COMMAND}
 
 
 def test_the_page_of_commands_tells_every_command_and_option() -> None:
@@ -160,7 +161,7 @@ def test_every_option_that_the_page_of_commands_tells_exists() -> None:
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     told = {option for span in _INLINE.findall(text) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
-    assert told <= {*known, "--help"}
+    assert told <= {*known, *OF_EVERY_COMMAND}
 
 
 @pytest.mark.parametrize(

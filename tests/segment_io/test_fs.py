@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,3 +84,10 @@ def test_what_a_full_disk_says_is_not_taken_for_a_filesystem_that_cannot(tmp_pat
     monkeypatch.setattr(fs_module.os, "write", write)
     with pytest.raises(OSError, match="No space left"):
         Fs().write_new(tmp_path / "f", [bytes_of(2 * MIB)])
+
+
+def test_a_rename_to_another_link_of_the_same_file_removes_the_old_name(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"bytes")
+    (tmp_path / "b").hardlink_to(tmp_path / "a")
+    Fs().rename(tmp_path / "a", tmp_path / "b")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"b": b"bytes"}

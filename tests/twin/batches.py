@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-import crc32c
+import google_crc32c
 
 from tests.twin import framing
 from tests.twin.errors import CorruptRecordError, InvalidRecordError
@@ -72,7 +72,7 @@ class ControlType(IntEnum):
 
 def crc32c_of(data: bytes) -> int:
     """CRC-32C (Castagnoli) of `data`."""
-    return int(crc32c.crc32c(data))
+    return int(google_crc32c.value(bytes(data)))
 
 
 def increment_sequence(sequence: int, delta: int) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import crc32c
+import google_crc32c
 import numpy as np
 
 from sediment.engine.config import LogConfig
@@ -164,7 +164,7 @@ def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
     head[1] = BATCH_HEADER_BYTES + len(kept) - LOG_OVERHEAD_BYTES
     head[6], head[8], head[12] = end_offset - 1 - base_offset, largest_ms, count
     made = bytearray(BATCH_STRUCT.pack(*head) + bytes(kept))
-    made[CRC : CRC + 4] = crc32c.crc32c(bytes(made[ATTRIBUTES:])).to_bytes(4, "big")
+    made[CRC : CRC + 4] = google_crc32c.value(bytes(made[ATTRIBUTES:])).to_bytes(4, "big")
     return bytes(made)
 
 

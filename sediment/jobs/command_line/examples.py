@@ -34,6 +34,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("install for fish", "sediment completion fish > ~/.config/fish/completions/sediment.fish"),
         ),
         "delta-jars": (("fetch the JARs before the first snapshot", "sediment delta-jars"),),
+        "doctor": (
+            ("check the machine", "sediment doctor"),
+            ("check a broker's directories and settings too", "sediment doctor --config /etc/kafka/server.properties"),
+        ),
         "dump": (
             ("list the segments of a partition", "sediment dump /var/lib/kafka/data/orders-0"),
             (

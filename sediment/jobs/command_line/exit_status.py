@@ -50,7 +50,7 @@ class errors_as_exit_status:  # noqa: N801 - reads as a statement
         found = error_text_of(error)
         if not found.is_fault:
             stderr_log.log_error(found.sentence, reason_code=found.reason_code)
-        elif os.environ.get(TRACEBACK_VARIABLE):
+        elif os.environ.get(TRACEBACK_VARIABLE) or stderr_log.is_verbose():
             return
         else:
             stderr_log.log_fault(found.sentence, error, reason_code=found.reason_code)

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import OutputError, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition
@@ -253,11 +254,18 @@ class GivenOptions:
         return GivenOptions(**{name: values[name] for name in names}), own
 
     def perform(
-        self, command: str, work: Callable[[CommonOptions], _Outcome], *, needs_log_dir: bool = True, **caller: Any
+        self,
+        command: str,
+        work: Callable[[CommonOptions], _Outcome],
+        *,
+        needs_log_dir: bool = True,
+        config_names_log_dirs: bool = True,
+        **caller: Any,
     ) -> _Outcome:
         """Call `work` with the options of a run of `command`; `caller` are fields of `CommonOptions`.
 
-        Unless the run `needs_log_dir`, no log directory has to be given.
+        Unless the run `needs_log_dir`, no log directory has to be given.  With `config_names_log_dirs`, the `log.dirs`
+        of the `--config` file stand for log directories that are left out.
 
         If the settings or `work` raise an error, the requested HTML report and metrics show it.
 
@@ -273,6 +281,11 @@ class GivenOptions:
                 broker_defaults=self.broker_defaults,
                 metadata_dir=_log_dir_of_metadata(self.metadata_dir),
             )
+            if needs_log_dir and not self.log_dirs and self.config is not None and not config_names_log_dirs:
+                raise UsageError(
+                    "no LOG_DIR is given, and --config is not on the command line",
+                    advice=f"name a log directory, or give --config {self.config} for all of its log.dirs",
+                )
             if needs_log_dir or self.log_dirs:
                 options = options.with_settings(settings)
             if not self.log_dirs:
@@ -336,6 +349,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 context.command.name or "",
                 lambda options: command(options=options, **own),
                 needs_log_dir=not own.get(CHECK),
+                config_names_log_dirs=is_on_command_line(context, "config"),
                 as_json=as_json,
                 quiet=quiet,
                 given=_given_options(context),
@@ -428,11 +442,10 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
-    """Return the options given on the command line: name, and value unless it is a flag."""
+    """Return the options that were given, in whichever way: name, and value unless it is a flag."""
     given = []
     for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if isinstance(parameter, click.Option) and source is click.core.ParameterSource.COMMANDLINE:
+        if isinstance(parameter, click.Option) and is_given(context, parameter.name or ""):
             given += shown_option(parameter, context.params.get(parameter.name or ""))
     return tuple(given)
 

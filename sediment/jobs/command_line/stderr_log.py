@@ -41,6 +41,27 @@ _EXIT_FAILED = 1
 _TRACES = "traces"
 
 _json_is_on = False
+_is_verbose = False
+
+
+def be_verbose() -> Callable[[], None]:
+    """Show details of this package in the log until the returned function is called."""
+    global _is_verbose
+    before = _OURS.level
+    _is_verbose = True
+    _OURS.setLevel(logging.DEBUG)
+
+    def end() -> None:
+        global _is_verbose
+        _is_verbose = False
+        _OURS.setLevel(before)
+
+    return end
+
+
+def is_verbose() -> bool:
+    """Return True if the log shows details."""
+    return _is_verbose
 
 
 @contextmanager
@@ -141,6 +162,7 @@ def stream_of_log() -> IO[str]:
 def _sentences(*, quiet: bool, repeats: bool) -> None:
     """Handler that logs warnings as text, each once unless it may be repeated; with `quiet` only errors."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:
         handler.addFilter(_each_once())
     handler.setFormatter(_PrintableFormatter())
@@ -172,7 +194,7 @@ def _json_lines(*, quiet: bool, repeats: bool) -> Iterator[None]:
     from pythonjsonlogger.json import JsonFormatter
 
     handler = logging.StreamHandler(sys.stderr)
-    handler.setLevel(logging.ERROR if quiet else logging.INFO)
+    handler.setLevel(logging.ERROR if quiet else logging.DEBUG)
     if not repeats:
         handler.addFilter(_each_once())
     handler.setFormatter(
@@ -185,7 +207,7 @@ def _json_lines(*, quiet: bool, repeats: bool) -> Iterator[None]:
     root = logging.getLogger()
     level = _OURS.level
     root.addHandler(handler)
-    _OURS.setLevel(logging.INFO)
+    _OURS.setLevel(logging.DEBUG if _is_verbose else logging.INFO)
     logging.captureWarnings(True)
     _json_is_on = True
     try:

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from sediment.segment_io.errors import UsageError
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
@@ -32,8 +34,17 @@ def arrow_table(row_type: type, rows: Sequence[Any]) -> pa.Table:
 
 
 def pandas_frame(table: pa.Table) -> pd.DataFrame:
-    """Return a frame with nullable columns, and maps as dicts."""
-    import pandas as pd
+    """Return a frame with nullable columns, and maps as dicts.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise UsageError(
+            "the Python package pandas is missing", advice="pip install 'kafka-sediment[notebook]', or use to_arrow()"
+        ) from error
     import pyarrow as pa
 
     nullable = {

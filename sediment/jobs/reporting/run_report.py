@@ -18,6 +18,7 @@ from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result, page_in_notebook
 from sediment.segment_io.errors import PartitionFailure, RunFailedError
+from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import encodable
 
 if TYPE_CHECKING:
@@ -251,8 +252,8 @@ class CompactionRunReport(RunReport[PartitionReport]):
 
 
 def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
-    """Return the partition reports by log directory and name."""
-    return tuple(sorted(reports, key=lambda report: (report.log_dir, report.partition)))
+    """Return the partition reports by log directory, topic and number."""
+    return tuple(sorted(reports, key=lambda report: (report.log_dir, by_number(report.partition))))
 
 
 def read_report(text: str) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import logging
 import os
 import re
@@ -21,12 +22,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.jobs.command_line.stderr_log import as_line
+from sediment.jobs.command_line.stderr_log import as_line, is_verbose
 from sediment.jobs.spark.cancellation import (
     end_on_signals,
     ended_if_killed,
@@ -35,6 +37,7 @@ from sediment.jobs.spark.cancellation import (
     stop_on_signals,
 )
 from sediment.jobs.spark.cds_options import archive_options
+from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,13 +48,15 @@ DEFAULT_MASTER = "local[*]"
 
 _LOGGER = logging.getLogger(__name__)
 
+INSTALL_SPARK = "pip install 'kafka-sediment[spark]'"
+
 MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 
-_INSTALL_JAVA = "install it (for example: sudo apt-get install openjdk-17-jre-headless) or point JAVA_HOME at it"
-_MIN_JAVA = 17
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
-_LEAST_FILES, _ENOUGH_FILES = 512, 65536
+LEAST_FILES, ENOUGH_FILES = 512, 65536
+"""Open files without which Spark does not start, and with which it has enough."""
+
 _WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; this loads pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
 _JAVA_GONE = re.compile("JAVA_GATEWAY_EXITED")
@@ -111,6 +116,7 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
         UsageError: Spark does not start: Java is missing or too old, or an error of Spark.
         RunStopped: a signal arrived before Spark had started.
     """
+    require_spark()
     from pyspark import SparkContext
 
     finish_stopping()
@@ -134,6 +140,7 @@ def create_session(master: str | None, app_name: str, given: SparkSession | None
     `spark.read.format("kafka-log")` is registered.  The settings of `given`, and of a session that was active, stay
     unchanged, because the new session is another one of the same context.
     """
+    require_spark()
     from sediment.jobs.datasource import register
 
     with plain_session(master, app_name, _for_rows, given) as session:
@@ -153,6 +160,16 @@ def plain_session(
     is_shared = SparkContext._active_spark_context is not None
     with spark_context(master, app_name, more):
         yield own_session(given) if is_shared else SparkSession.builder.getOrCreate()
+
+
+def require_spark() -> None:
+    """Check that PySpark is installed, which only some commands need.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise UsageError("this needs Spark, and the Python package pyspark is missing", advice=INSTALL_SPARK)
 
 
 def own_session(given: SparkSession | None) -> SparkSession:
@@ -186,6 +203,8 @@ def under_spark_submit() -> bool:
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return the Spark settings to add to those `given` for a run on `master`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
+    if is_verbose():
+        wanted["spark.log.level"] = "WARN"
     if "spark.driver.extraJavaOptions" in wanted:
         wanted["spark.driver.extraJavaOptions"] = f"{QUICK_JVM} {archive_options()}".strip()
     return {key: value for key, value in wanted.items() if key not in given}
@@ -208,15 +227,16 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         logging.getLogger(name).addFilter(_unless_stopping)
     interrupt = signal.getsignal(signal.SIGINT)
     chatter = _Chatter()
+    started = time.monotonic()
     try:
         if SparkContext._gateway is not None or under_spark_submit():
             gateway = SparkContext._gateway or _launch_gateway()
             conf = SparkConf(_jvm=gateway.jvm)
             _complete(conf, master, app_name, dict(conf.getAll()), more)
         else:
-            _check_java()
+            check_java()
             _check_open_files()
-            defaults = _spark_defaults()
+            defaults = spark_defaults()
             conf = SparkConf(loadDefaults=False)
             _complete(conf, master, app_name, defaults, more)
             _complete_environment(conf.get("spark.master", defaults.get("spark.master", "")), defaults)
@@ -230,6 +250,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
         chatter.close_pipe()
         raise _not_started(error, chatter.heard()) from error
     chatter.pass_on()
+    _LOGGER.debug("Spark %s started on %s in %.1f s", sc.version, sc.master, time.monotonic() - started)
     if threading.current_thread() is threading.main_thread():
         # SparkContext installs its own handler, with which a run could not finish the work in progress.
         signal.signal(signal.SIGINT, interrupt)
@@ -315,7 +336,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
 
 
-def _spark_defaults() -> dict[str, str]:
+def spark_defaults() -> dict[str, str]:
     """Return the settings in the user's `spark-defaults.conf`, which a command line would silently override."""
     import javaproperties
     from pyspark.find_spark_home import _find_spark_home
@@ -398,18 +419,7 @@ class _Chatter:
                     self._lines.append(line)
 
 
-# ----------------------------------------------------------------------------------------------------------------- Java
-def _java_command() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
-
-
-def _check_java() -> None:
-    if shutil.which(_java_command()) is None:
-        where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none is on the PATH"
-        raise UsageError(f"Spark needs Java {_MIN_JAVA} or newer and {where}", advice=_INSTALL_JAVA)
-
-
+# ---------------------------------------------------------------------------------------------------------- the machine
 def _check_open_files() -> None:
     """Raise the limit of open files to the hard limit.
 
@@ -417,13 +427,13 @@ def _check_open_files() -> None:
         UsageError: the hard limit is too low for a JVM with Spark's JARs.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < _LEAST_FILES:
+    if wanted < LEAST_FILES:
         raise UsageError(
-            f"Spark needs some {_LEAST_FILES} open files and this process may have {wanted}",
-            advice=f"raise the limit, as with: ulimit -n {_ENOUGH_FILES}",
+            f"Spark needs some {LEAST_FILES} open files and this process may have {wanted}",
+            advice=f"raise the limit, as with: ulimit -n {ENOUGH_FILES}",
         )
 
 
@@ -456,20 +466,10 @@ def _is_beside(file: str, other: str) -> bool:
     return Path(file).parent.resolve() == Path(other).parent.resolve()
 
 
-def _java_version() -> int | None:
-    """Return the major version of the Java that Spark would run; None: unknown."""
-    try:
-        said = subprocess.run([_java_command(), "-version"], capture_output=True, text=True, check=False).stderr
-    except OSError:
-        return None
-    match = re.search(r'version "(?:1\.)?([0-9]+)', said)
-    return int(match[1]) if match else None
-
-
 def _not_started(error: Exception, heard: str) -> UsageError:
-    version = _java_version()
-    if version is not None and version < _MIN_JAVA:
-        return UsageError(f"Spark needs Java {_MIN_JAVA} or newer and this is Java {version}", advice=_INSTALL_JAVA)
+    version = java_version()
+    if version is not None and version < MIN_JAVA:
+        return UsageError(f"Spark needs Java {MIN_JAVA} or newer and this is Java {version}", advice=INSTALL_JAVA)
     for said, what, advice in _KNOWN_CAUSES:
         if said.search(heard):
             return UsageError(f"Spark does not start: {what}", advice=advice)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -80,6 +81,21 @@ def _cache_folder() -> Path | None:
         if os.access(folder, os.W_OK):
             return folder
     return None
+
+
+def cached_kernels() -> tuple[Path | None, list[str]]:
+    """Return the cache folder, and the names of its compiled functions for this Python, sorted; None: no folder.
+
+    A name is that of numba's index file without its ending: `module.function-line`.
+    """
+    folder = _cache_folder()
+    if folder is None:
+        return None, []
+    ending = f".py{sys.version_info[0]}{sys.version_info[1]}.nbi"
+    if folder == _in_tree_mark():
+        found = [file for source in kernel_files() for file in (source.parent / "__pycache__").glob(f"*{ending}")]
+        return folder.parent, sorted({file.name.removesuffix(ending) for file in found})
+    return folder, sorted({file.name.removesuffix(ending) for file in folder.glob(f"*/*{ending}")})
 
 
 def _in_tree_mark() -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import crc32c
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -244,5 +244,5 @@ def batch_of(payload: Buffer, count: int, base_timestamp_ms: int, largest_ms: in
         head.base_sequence,
         count,
     )
-    crc = crc32c.crc32c(content, crc32c.crc32c(header[ATTRIBUTES:]))
+    crc = google_crc32c.extend(google_crc32c.value(header[ATTRIBUTES:]), content)
     return b"".join((header[: ATTRIBUTES - 4], crc.to_bytes(4, "big"), header[ATTRIBUTES:], content))

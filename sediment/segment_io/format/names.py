@@ -72,8 +72,16 @@ class TopicPartition:
         return (self.topic, self.partition) < (other.topic, other.partition)
 
 
+def by_number(name: str) -> tuple[str, int, str]:
+    """Return the sort key of a partition's name that puts `t-2` before `t-10`; other names are sorted as text."""
+    topic, _, number = name.rpartition("-")
+    is_number = number.isascii() and number.isdigit()
+    return (topic, int(number[:_MOST_DIGITS]), name) if is_number else (name, -1, name)
+
+
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 
+_MOST_DIGITS = 20  # Python refuses to convert thousands of digits
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _STATE_DIRECTORY = re.compile(r"(.+)\.[0-9A-Za-z_-]+-(?:delete|future|stray)", re.DOTALL)
 _NUMBER = re.compile(r"\+?[0-9]{1,255}")

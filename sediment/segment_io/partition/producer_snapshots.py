@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import crc32c
+import google_crc32c
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptSnapshotError
@@ -47,7 +47,7 @@ def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEn
         raise _corrupt_snapshot(f"snapshot of {len(view)} bytes has no header", path) from error
     if version != SNAPSHOT_VERSION:
         raise _corrupt_snapshot(f"snapshot has version {version}, not {SNAPSHOT_VERSION}", path)
-    if crc != crc32c.crc32c(view[SNAPSHOT_CRC_START:]):
+    if crc != google_crc32c.value(bytes(view[SNAPSHOT_CRC_START:])):
         raise _corrupt_snapshot("snapshot fails its checksum", path)
     entries = view[SNAPSHOT_HEADER_STRUCT.size :]
     if not 0 <= count * SNAPSHOT_ENTRY_BYTES <= len(entries):
@@ -94,7 +94,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
         for entry in sorted(entries, key=lambda entry: entry.producer_id)
     ]
     unsigned = SNAPSHOT_HEADER_STRUCT.pack(SNAPSHOT_VERSION, 0, len(body)) + b"".join(body)
-    crc = crc32c.crc32c(unsigned[SNAPSHOT_CRC_START:])
+    crc = google_crc32c.value(unsigned[SNAPSHOT_CRC_START:])
     return SNAPSHOT_HEADER_STRUCT.pack(SNAPSHOT_VERSION, crc, len(body)) + unsigned[SNAPSHOT_HEADER_STRUCT.size :]
 
 

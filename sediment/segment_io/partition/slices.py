@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-import crc32c
+import google_crc32c
 import numpy as np
 
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
@@ -289,7 +289,7 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
         good = zlib.crc32(memoryview(batch)[LEGACY_CRC_START:]) == stored
         return base_offset if good and not batch[LEGACY_ATTRIBUTES] & CODEC_MASK else None
     stored = int.from_bytes(batch[CRC : CRC + 4], "big")
-    return base_offset if crc32c.crc32c(memoryview(batch)[ATTRIBUTES:]) == stored else None
+    return base_offset if google_crc32c.value(batch[ATTRIBUTES:]) == stored else None
 
 
 def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:

@@ -10,7 +10,7 @@ ApiVersions never has them, because its client does not yet know the server's ve
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.protocol.api_keys import ApiKey, request_lines
@@ -22,8 +22,7 @@ _NO_TAGGED_FIELDS = b"\0"
 _NULL = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """Header of a request; `body` is the rest of its frame.
 
     `api_version` may be a version that is not supported.

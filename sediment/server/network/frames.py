@@ -215,7 +215,7 @@ class ResponseSend:
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         """Put the size before `chunks`, and join neighbouring chunks of bytes."""
         self.size_bytes = _SIZE.size + sum(
-            len(chunk) if isinstance(chunk, bytes | bytearray | memoryview) else chunk.size_bytes for chunk in chunks
+            [chunk.size_bytes if isinstance(chunk, FileSlice) else len(chunk) for chunk in chunks]
         )
         self.sent_bytes = 0
         self._pieces: list[memoryview | FileSlice] = []
@@ -223,7 +223,7 @@ class ResponseSend:
         self._done = 0
         run: list[bytes | bytearray | memoryview] = [_SIZE.pack(self.size_bytes - _SIZE.size)]
         for chunk in chunks:
-            if isinstance(chunk, bytes | bytearray | memoryview):
+            if not isinstance(chunk, FileSlice):
                 run.append(chunk)
                 continue
             if run:
@@ -236,6 +236,8 @@ class ResponseSend:
     def write_to(self, transport: TransportLayer, budget_bytes: int) -> bool:
         """Send on until the transport layer would block or took `budget_bytes`; return True if all was sent.
 
+        A slice that is taken in part has filled the socket, so that another attempt would be in vain.
+
         Raises:
             OSError: the connection or the file failed.
             SedimentError: a file is not the one that was measured.
@@ -246,14 +248,16 @@ class ResponseSend:
                 size_bytes = len(piece)
                 more = self._next + 1 < len(self._pieces)
                 sent = transport.send(piece[self._done :] if self._done else piece, more=more)
+                is_full = sent == 0
             else:
                 size_bytes = piece.size_bytes
                 sent = transport.send_slice(piece, self._done) if size_bytes else 0
+                is_full = True
             self._done += sent
             self.sent_bytes += sent
             if self._done == size_bytes:
                 self._close_piece()
-            elif sent == 0 or budget_bytes <= sent:
+            elif is_full or budget_bytes <= sent:
                 return False
             budget_bytes -= sent
         return True

@@ -5,8 +5,9 @@
     sent       the connection is unmuted, and reads on
 
 A small frame skips the request channel if the channel is empty and the API is one that never waits for another thread:
-then the processor handles it itself, because the hand-over costs more than such a request.  If that takes long, as on a
-slow disk, all frames go through the channel for a while, so that other connections do not wait.
+then the processor handles it itself, because the hand-over costs more than such a request.  If that takes long on
+average, as on a slow disk, all frames go through the channel for a while, so that other connections do not wait.  One
+long request does not count: on a busy machine any thread has to wait for its turn now and then.
 
 Deadlines, checked a few times in each of their durations:
 
@@ -60,6 +61,9 @@ _AT_ONCE_BYTES = 64 * 1024
 """Largest frame that a processor handles itself: a larger one may hold thousands of partitions."""
 
 _SLOW_NS = 5 * NS_PER_MS
+_MEAN_SHIFT = 4
+"""The last request has a weight of 1 / 2**_MEAN_SHIFT in the mean."""
+
 _BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
 _IDLE = "the peer was idle for connections.max.idle.ms"
 _JOIN_SECONDS = 1.0
@@ -133,6 +137,9 @@ class Processor:
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
 
+        self._mean_handling_ns = 0
+        """Moving average over the requests that this thread handled itself."""
+
         self._handles_from_ns = 0
         """Time from which this thread handles requests itself again."""
 
@@ -185,7 +192,7 @@ class Processor:
     # ------------------------------------------------------------------------------------------------------- the loop
     def _run(self) -> None:
         try:
-            while not self._is_done():
+            while not (self._stop_at_ns and self._is_done()):
                 self._poll()
         finally:
             self._is_stopping = True
@@ -195,14 +202,12 @@ class Processor:
             self._epoll.close()
 
     def _is_done(self) -> bool:
-        if not self._stop_at_ns:
-            return False
         is_idle = not self._inbox and not any(channel.response for channel in self._channels.values())
         return is_idle or time.monotonic_ns() > self._stop_at_ns
 
     def _poll(self) -> None:
         """Handle what the sockets report, then what other threads posted, then deadlines."""
-        is_busy = bool(self._inbox or self._unfinished)
+        is_busy = self._inbox or self._unfinished
         for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
             if descriptor == self._wake:
                 os.eventfd_read(self._wake)
@@ -212,8 +217,10 @@ class Processor:
                 self._guarded(channel, self._on_events, channel, events)
         # Cleared before the inbox is emptied, so that a later post wakes this thread again.
         self._is_awake = False
-        self._empty_inbox()
-        self._read_on()
+        if self._inbox:
+            self._empty_inbox()
+        if self._unfinished:
+            self._read_on()
         now_ns = time.monotonic_ns()
         if now_ns >= self._next_scan_ns:
             self._next_scan_ns = now_ns + self._scan_ns
@@ -286,7 +293,9 @@ class Processor:
 
     def _on_events(self, channel: KafkaChannel, events: int) -> None:
         if channel.response is not None and events & (_WRITE | _GONE):
-            self._write_and_read(channel)
+            self._write(channel)
+            if not channel.is_muted:
+                self._read_or_wait(channel)
         elif channel.is_muted:
             if events & _GONE or (not channel.reader.has_ahead and channel.transport.is_at_end()):
                 self._close(channel)
@@ -343,9 +352,16 @@ class Processor:
             shared.handle(received)
         finally:
             self._current = None
-        handled_ns = time.monotonic_ns()
-        if handled_ns - now_ns > _SLOW_NS:
-            self._handles_from_ns = handled_ns + _BACK_TO_CHANNEL_NS
+        self._note_handling(now_ns, time.monotonic_ns())
+
+    def _note_handling(self, started_ns: int, ended_ns: int) -> None:
+        """Turn to the request channel if the mean is slow; after it, a further slow request is enough."""
+        mean_ns = self._mean_handling_ns
+        mean_ns += (ended_ns - started_ns - mean_ns) >> _MEAN_SHIFT
+        if mean_ns > _SLOW_NS:
+            mean_ns = _SLOW_NS
+            self._handles_from_ns = ended_ns + _BACK_TO_CHANNEL_NS
+        self._mean_handling_ns = mean_ns
 
     def _respond_and_read(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
         self._guarded(channel, self._respond, channel, response, request)
@@ -366,11 +382,6 @@ class Processor:
         if request is not None:
             request.times.sending_ns = channel.last_active_ns
         self._write(channel)
-
-    def _write_and_read(self, channel: KafkaChannel) -> None:
-        self._write(channel)
-        if not channel.is_muted:
-            self._read_or_wait(channel)
 
     def _write(self, channel: KafkaChannel) -> None:
         response, request = channel.response, channel.request

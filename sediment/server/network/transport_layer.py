@@ -14,6 +14,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.partition.file_slice import FileSlice
 
 _TLS_PIECE_BYTES = 64 * 1024
+_TLS_PIECES_IN_A_ROW = 16
 _TLS_RECORD_BYTES = 16 * 1024
 
 
@@ -70,7 +71,7 @@ class TransportLayer(Protocol):
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Return the number of bytes taken from `already_sent` on, 0 if it would block."""
+        """Return the number of bytes taken from `already_sent` on; if some are left, it would block now."""
         ...
 
     def close(self) -> None:
@@ -114,7 +115,7 @@ class PlaintextTransportLayer:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Send without a copy; return the number of bytes taken, 0 if it would block."""
+        """Send without a copy; return the number of bytes taken."""
         return file_slice.send_some(self._socket, already_sent)
 
     def close(self) -> None:
@@ -195,7 +196,16 @@ class SslTransportLayer:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Read and send one piece; return the number of bytes taken, 0 if it would block."""
+        """Read and send pieces; after _TLS_PIECES_IN_A_ROW other connections have their turn."""
+        sent = 0
+        for _ in range(_TLS_PIECES_IN_A_ROW):
+            count = self._send_piece(file_slice, already_sent + sent)
+            sent += count
+            if not count or already_sent + sent == file_slice.size_bytes:
+                break
+        return sent
+
+    def _send_piece(self, file_slice: FileSlice, already_sent: int) -> int:
         if self._piece is not None and self._piece[:2] == (file_slice, already_sent):
             piece = self._piece[2]
         else:

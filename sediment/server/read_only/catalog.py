@@ -113,17 +113,28 @@ class CatalogOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic by the name that clients use, with the partitions that exist in the directories.
+class LeftOut:
+    """A replica that is not served, because `error` was raised when it was opened."""
 
-    `unreadable` are the numbers of those that had to be left out.
-    """
+    partition: TopicPartition
+    path: Path
+    error: SedimentError | OSError
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic by the name that clients use, with the partitions that exist in the directories."""
 
     name: str
     id: uuid.UUID
     partitions: Mapping[int, FrozenLog]
     configs: Mapping[str, str] = field(default_factory=dict)
-    unreadable: frozenset[int] = frozenset()
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def unreadable(self) -> frozenset[int]:
+        """Numbers of the partitions that no replica can be read of."""
+        return frozenset(each.partition.partition for each in self.left_out) - self.partitions.keys()
 
     @property
     def is_internal(self) -> bool:
@@ -142,7 +153,8 @@ class ServedDirectory:
 class Catalog:
     """Topics by name and by id; `metadata` is that of the cluster, None without a metadata log.
 
-    `coordinator_topics` are those in which a coordinator keeps its state, whole, by name.
+    `coordinator_topics` are those in which a coordinator keeps its state, whole, by name.  `left_out` are the selected
+    replicas that could not be opened, by the names that clients use.
     """
 
     def __init__(
@@ -153,7 +165,9 @@ class Catalog:
         meta: MetaProperties | None,
         metadata: ClusterMetadata | None,
         open_segments: OpenSegments,
+        left_out: Sequence[tuple[TopicPartition, LeftOut]],
     ) -> None:
+        self.left_out = left_out
         self._by_name = {topic.name: topic for topic in sorted(topics, key=lambda topic: topic.name)}
         self._by_id = {topic.id: topic for topic in self._by_name.values()}
         self._open_segments = open_segments
@@ -235,20 +249,23 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
     found = [_topic(name, replicas, metadata, options, segments, fs) for name, replicas in by_topic.items()]
     if metadata is not None:
         _warn_of_absent(metadata, {each.partition.topic for replicas in by_topic.values() for each in replicas})
+    selected = [_selected(each, options) for each in found]
     return Catalog(
-        [topic for each in found if (topic := _selected(each, options)).partitions],
+        [topic for topic in selected if topic.partitions],
         {topic.name: topic for topic in found if topic.name in COORDINATOR_TOPICS},
         served,
         meta,
         metadata,
         segments,
+        [(TopicPartition(topic.name, out.partition.partition), out) for topic in selected for out in topic.left_out],
     )
 
 
 def _selected(topic: Topic, options: CatalogOptions) -> Topic:
     """Return the topic with the partitions that clients may read."""
     chosen = {number: log for number, log in topic.partitions.items() if options.selects(log.partition)}
-    return replace(topic, partitions=chosen)
+    left_out = tuple(each for each in topic.left_out if options.selects(each.partition))
+    return replace(topic, partitions=chosen, left_out=left_out)
 
 
 def _warn_of_unreadable(file: Path, error: SedimentError | OSError) -> None:
@@ -368,8 +385,9 @@ def _topic(
     by_number: dict[int, list[Replica]] = {}
     for replica in replicas:
         by_number.setdefault(replica.partition.partition, []).append(replica)
+    left_out: list[LeftOut] = []
     found = {
-        number: _log(each, options, segments, fs)
+        number: _log(each, options, segments, fs, left_out)
         for number, each in sorted(by_number.items())
         if stored in COORDINATOR_TOPICS or options.selects(each[0].partition)
     }
@@ -392,12 +410,17 @@ def _topic(
     if stored_id is not None and name == stored:
         topic_id = uuid.UUID(bytes=parse_uuid(stored_id))
     configs = {} if metadata is None else metadata.topic_configs.get(stored, {})
-    return Topic(name, topic_id, logs, configs, frozenset(found.keys() - logs.keys()))
+    return Topic(name, topic_id, logs, configs, tuple(left_out))
 
 
 # ---------------------------------------------------------------------------------------------------------- partitions
-def _log(replicas: Sequence[Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs) -> FrozenLog | None:
-    """Return the log of the replica that is served; None if no replica can be read."""
+def _log(
+    replicas: Sequence[Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs, left_out: list[LeftOut]
+) -> FrozenLog | None:
+    """Return the log of the replica that is served; None if no replica can be read.
+
+    Replicas that cannot be read are added to `left_out`.
+    """
     high_watermark = max((each.checkpoints.high_watermark or 0 for each in replicas), default=0)
     has_file = any(each.checkpoints.high_watermark_file for each in replicas)
     is_stated = any(each.checkpoints.high_watermark is not None for each in replicas)
@@ -417,30 +440,33 @@ def _log(replicas: Sequence[Replica], options: CatalogOptions, segments: OpenSeg
             # What a broker has not verified yet is verified when it is read.
             clean_shutdown=True,
         )
-        listing = _listed(replica, fs)
-        if listing is not None:
+        try:
+            listing = _listed(replica, fs)
+        except (SedimentError, OSError) as error:
+            _LOGGER.warning("left out: the partition in %s, which cannot be read: %s", replica.path, _described(error))
+            left_out.append(LeftOut(replica.partition, replica.path, error))
+        else:
             logs.append(FrozenLog(listing, checkpoints, segments, fs))
-    return logs[0] if len(logs) == 1 else _most_advanced(logs)
+    return logs[0] if len(logs) == 1 else _most_advanced(logs, left_out)
 
 
-def _listed(replica: Replica, fs: Fs) -> LogListing | None:
-    try:
-        for name in filter(parse_segment_file, fs.broken_links(replica.path)):
-            _LOGGER.warning("left out: %s is a link that leads nowhere", replica.path / name)
-        return as_loaded(list_log(replica.partition, replica.path, fs), fs)
-    except (SedimentError, OSError) as error:
-        _LOGGER.warning("left out: the partition in %s, which cannot be read: %s", replica.path, _described(error))
-        return None
+def _listed(replica: Replica, fs: Fs) -> LogListing:
+    for name in filter(parse_segment_file, fs.broken_links(replica.path)):
+        _LOGGER.warning("left out: %s is a link that leads nowhere", replica.path / name)
+    return as_loaded(list_log(replica.partition, replica.path, fs), fs)
 
 
-def _most_advanced(logs: Sequence[FrozenLog]) -> FrozenLog | None:
-    """Return the log of the greatest rank; one that cannot be read loses."""
+def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> FrozenLog | None:
+    """Return the log of the greatest rank; one that cannot be read is left out if another one can be."""
     readable = []
+    failed = []
     for log in logs:
         try:
             readable.append((ReplicaRank(log.leader_epoch, log.log_end_offset), log))
-        except StorageError:
+        except StorageError as error:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
+            failed.append(LeftOut(log.partition, log.directory, error))
+    left_out += failed if readable else failed[1:]  # the first one answers with its error
     best = max(readable, key=lambda each: each[0], default=None)
     return best[1] if best is not None else next(iter(logs), None)
 

@@ -180,6 +180,11 @@ class FrozenLog:
         """Ranges that reads so far had to leave out."""
         return tuple(self._unreadable)
 
+    @property
+    def failure(self) -> SedimentError | None:
+        """The error because of which no read can succeed any more; None if there was none so far."""
+        return self._failure
+
     # ---------------------------------------------------------------------------------------------------------- offsets
     @property
     def view(self) -> LogView:

@@ -10,6 +10,7 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     SegmentFileName,
     TopicPartition,
+    by_number,
     parse_partition_directory,
     parse_segment_file,
     part_file_name,
@@ -131,3 +132,9 @@ def test_segment_files_are_found_again_by_their_names(base_offset, kind):
 )
 def test_other_files_are_no_segment_files(name):
     assert parse_segment_file(name) is None
+
+
+def test_partitions_are_sorted_by_number_and_odd_names_as_text():
+    assert sorted(["t-10", "t-2", "s-11", "t-1"], key=by_number) == ["s-11", "t-1", "t-2", "t-10"]
+    odd = ["t-", "nothing", "t-\u00b2", "t-" + "9" * 5000, "", "t-00", "t-0"]
+    assert sorted(odd, key=by_number) == sorted(odd[::-1], key=by_number)

@@ -7,11 +7,14 @@ import itertools
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sediment.segment_io.fs import Fs, ReadableFile
+from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.server.network.frames import (
     FrameLimits,
     FrameMemory,
@@ -155,3 +158,25 @@ def test_a_response_goes_on_where_the_socket_was_full():
         while len(received) < send.size_bytes:
             received += client.recv(1 << 20)
     assert received == framed(body)
+
+
+class CountedFile(ReadableFile):
+    """A file that counts the calls of sendfile."""
+
+    __slots__ = ("calls",)
+
+    def send(self, target: socket.socket, position: int, count: int) -> int:
+        self.calls += 1
+        return super().send(target, position, count)
+
+
+def test_a_slice_that_fills_the_socket_is_not_tried_again(tmp_path: Path):
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(bytes(10_000_000))
+    file = CountedFile(path, Fs().open_to_read(path))
+    file.calls = 0
+    send = ResponseSend([b"header", FileSlice(file, 0, 10_000_000)])
+    with pair() as (_, transport):
+        assert not send.write_to(transport, 1 << 30)
+    assert file.calls == 1
+    send.close()

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -96,24 +97,35 @@ def test_a_peer_that_does_not_read_holds_neither_a_handler_nor_a_processor():
             each.socket.close()
 
 
-def test_a_slow_request_that_a_processor_handles_itself_sends_the_next_ones_to_the_handlers(monkeypatch):
+def handler_threads(seconds: Sequence[float], monkeypatch) -> list[str]:
+    """Return the kind of thread that handled each of some requests, the handlers of which take so long."""
     monkeypatch.setattr(processor, "_BACK_TO_CHANNEL_NS", 3_600_000_000_000)
     names: list[str] = []
 
-    def slow(_request: Request) -> Any:
+    def handle(_request: Request) -> Any:
         names.append(threading.current_thread().name)
-        time.sleep(0.02)
+        time.sleep(seconds[len(names) - 1])
         return m.HeartbeatResponse()
 
     at_once = frozenset({int(ApiKey.HEARTBEAT)})
     with (
-        listener({ApiKey.HEARTBEAT: slow}, at_once=at_once, num_network_threads=1) as running,
+        listener({ApiKey.HEARTBEAT: handle}, at_once=at_once, num_network_threads=1) as running,
         running.connect() as client,
     ):
-        for _ in range(3):
+        for _ in seconds:
             client.ask(heartbeat(), 4)
-    assert names[0].startswith("data-plane-kafka-network-thread-")
-    assert all(name.startswith("data-plane-kafka-request-handler-") for name in names[1:])
+    return ["network" if name.startswith("data-plane-kafka-network-thread-") else "handler" for name in names]
+
+
+def test_requests_that_are_slow_when_a_processor_handles_them_itself_go_to_the_handlers(monkeypatch):
+    kinds = handler_threads([0.02] * 12, monkeypatch)
+    assert kinds[0] == "network" and kinds[-1] == "handler"
+    assert kinds == sorted(kinds, reverse=True)
+
+
+def test_one_slow_request_does_not_send_the_next_ones_to_the_handlers(monkeypatch):
+    monkeypatch.setattr(processor, "_SLOW_NS", 100_000_000)
+    assert handler_threads([0, 0, 0.2, 0, 0, 0], monkeypatch) == ["network"] * 6
 
 
 def test_a_large_request_is_left_to_the_handlers():

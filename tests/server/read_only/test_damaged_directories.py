@@ -20,6 +20,7 @@ from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.read_only.catalog import Catalog, CatalogOptions, open_catalog
+from sediment.server.read_only.renaming import parse_renaming
 from tests.served import GROUPS, unpacked
 from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import (
@@ -153,6 +154,18 @@ def test_a_partition_that_cannot_be_listed_is_left_out_and_the_others_are_served
     [line] = [record.getMessage() for record in caplog.records]
     path = log_dir / "t-1"
     assert line == f"left out: the partition in {path}, which cannot be read: {path}: Permission denied"
+    [(name, left_out)] = catalog.left_out
+    assert (str(name), left_out.path) == ("t-1", path)
+    assert isinstance(left_out.error, PermissionError)
+
+
+def test_a_partition_that_is_left_out_has_the_name_that_clients_use_and_counts_only_if_it_is_selected(
+    log_dir: Path,
+) -> None:
+    fs = UnreadableFs(log_dir / "t-1")
+    renamed = served(log_dir, fs, renamings=(parse_renaming("other=t"),))
+    assert [str(name) for name, _ in renamed.left_out] == ["other-1"]
+    assert served(log_dir, fs, partitions=("t-0", "u-*")).left_out == []
 
 
 def test_a_link_to_nothing_in_a_partition_is_named(log_dir: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,6 +66,13 @@ def find_compressors(codec: int | None = None, level: int | None = None) -> Tool
     return tools
 
 
+def compressors_found() -> dict[str, bool]:
+    """Return for each codec with a function in a library whether that function was found."""
+    tools = find_compressors()
+    registers = {"lz4": _LZ4_COMPRESS, "gzip": _GZIP_COMPRESS, "zstd": _ZSTD_COMPRESS}
+    return {codec: bool(tools[register]) for codec, register in registers.items()}
+
+
 def _prepare_zstd(level: int, library: ctypes.CDLL, context: ctypes.c_void_p) -> bool:
     set_parameter = getattr(library, "ZSTD_CCtx_setParameter", None)
     if set_parameter is None:

@@ -90,6 +90,13 @@ def find_tools() -> Tools:
     return tools
 
 
+def decompressors_found() -> dict[str, bool]:
+    """Return for each codec with a function in a library whether that function was found."""
+    tools = find_tools()
+    registers = {"lz4": _LZ4_DECOMPRESS, "gzip": _GZIP_DECOMPRESS, "zstd": _ZSTD_DECOMPRESS}
+    return {codec: bool(tools[register]) for codec, register in registers.items()}
+
+
 @kernel
 def decompress_batches(
     base: int,

@@ -1,0 +1,12 @@
+"""`python -m sediment`: the command `sediment`."""
+
+from __future__ import annotations
+
+from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+end_on_early_signals()  # before the imports that take time
+
+from sediment.jobs.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    main(prog_name="sediment")

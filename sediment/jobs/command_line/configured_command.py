@@ -1,0 +1,255 @@
+"""Options that a command takes from a settings file or from the environment, and the class of every command.
+
+Sources, strongest first:
+
+    the command line            --report run.html
+    SEDIMENT_COMPACT_REPORT     one command
+    SEDIMENT_REPORT             every command with this option, if it is in `SHARED`
+    [compact] report = "…"      one command, in the settings file
+    report = "…"                every command with this option, if it is in `SHARED`
+    the default of the option
+
+The settings file is that of `--settings`, or else of $SEDIMENT_SETTINGS, or else `sediment.toml` in the user's
+configuration folder.  It is never looked for in the working directory, which may hold files of other people.
+
+Any other variable that begins with SEDIMENT_ is an error if it begins with the name of this command, names one of its
+options or resembles a known variable.  Other programs may use the same prefix, so the rest is ignored.
+
+Invariants: only an option in `FROM_SETTINGS` has another source than the command line.  It has no option that switches
+a safety off, names a secret, selects what a run works on, or gives a setting or a time by which records are deleted.
+An unknown name is an error, because a misspelt `dry-run` must not change data.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import pkgutil
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import platformdirs
+from click.core import ParameterSource
+
+from sediment import jobs
+from sediment.jobs.command_line import stderr_log
+
+SHARED = frozenset(
+    {"config", "fail-on-unknown", "json", "ledger", "log-format", "master", "metadata", "metrics", "quiet", "report"}
+)
+"""Options that one name sets for all commands."""
+
+FROM_SETTINGS = SHARED | {
+    *("advertise", "archive", "batch-bytes", "bytes", "cluster-id", "codec", "columns", "dry-run", "evidence", "exact"),
+    *("from", "from-start", "hand-off", "isolation", "keep-before", "keep-originals", "key-equality", "key-format"),
+    *("keys", "last", "level", "limit", "listen", "max-bytes", "max-seconds", "node-id", "originals", "output"),
+    *("public-key", "read-only", "request-log", "scratch", "server-properties", "sort", "state", "strategy"),
+    *("target-version", "threads", "tls-cert", "to", "to-log-end", "tombstones-out", "what", "with"),
+    "enable-deletion-vectors",
+}
+"""Options that a settings file and the environment may give."""
+
+SETTINGS_VARIABLE = "SEDIMENT_SETTINGS"
+_PREFIX = "SEDIMENT_"
+_FILE_NAME = "sediment.toml"
+# Kubernetes sets variables for each service, also for one whose name begins with "sediment".
+_OF_KUBERNETES = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_SIMILAR = 0.75
+_Named = TypeVar("_Named")
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class ConfiguredCommand(click.Command):
+    """A command whose options have defaults from a settings file and from the environment; it has `-v`."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        for option in self._options().values():
+            if long_name(option) in FROM_SETTINGS:
+                option.envvar = self._variables(long_name(option))
+
+    def get_params(self, context: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with those that every command has."""
+        return [*super().get_params(context), _SETTINGS_OPTION, VERBOSE_OPTION]
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; a wrong value from another source is reported with its source."""
+        try:
+            return super().parse_args(context, args)
+        except click.BadParameter as error:
+            where = self._source(context, error.param)
+            if where is None:
+                raise
+            text = f"{error.message.rstrip('.')} (from {where})"
+            raise click.BadParameter(text, ctx=error.ctx, param=error.param) from error
+        finally:
+            for option in self._options().values():
+                where = self._source(context, option)
+                if where is not None:
+                    _LOGGER.debug("--%s is from %s", long_name(option), where)
+
+    def take_settings(self, context: click.Context, file: Path | None) -> None:
+        """Make the values in the settings file the defaults of the options, and check the names of variables.
+
+        Raises:
+            click.UsageError: the file cannot be read, or a name is unknown or is only for the command line.
+        """
+        self._check_environment(context)
+        path = file or platformdirs.user_config_path("sediment") / _FILE_NAME
+        content = _read(path, context, must_exist=file is not None)
+        context.meta[SETTINGS_VARIABLE] = path
+        names = {name: option.name or "" for name, option in self._options().items()}
+        context.default_map = {
+            names[key]: value for key, value in self._values(content, path, context).items() if key in names
+        }
+
+    # ------------------------------------------------------------------------------------------------------- the names
+    def _options(self) -> dict[str, click.Option]:
+        return {long_name(each): each for each in self.params if isinstance(each, click.Option)}
+
+    def _variables(self, name: str) -> list[str]:
+        own = [_variable(f"{self.name}-{name}")]
+        return [*own, _variable(name)] if name in SHARED else own
+
+    def _values(self, content: Mapping[str, Any], path: Path, context: click.Context) -> dict[str, Any]:
+        """Return the values of the file for this command by option."""
+        shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
+        own = content.get(self.name or "", {})
+        for key in content.keys() - shared.keys():
+            if key not in command_names():
+                context.fail(f"{path}: {key!r} is not a command{_nearest(key, command_names())}")
+        for key in shared:
+            if key not in SHARED:
+                context.fail(f"{path}: {self._why_not(key, SHARED)}")
+        for key in own:
+            if key not in self._options() or key not in FROM_SETTINGS:
+                context.fail(f"{path}: in [{self.name}] {self._why_not(key, self._allowed())}")
+        return {**shared, **own}
+
+    def _allowed(self) -> list[str]:
+        return sorted(FROM_SETTINGS & self._options().keys())
+
+    def _why_not(self, key: str, known: Iterable[str]) -> str:
+        if key in self._options() and key not in FROM_SETTINGS:
+            return f"{key!r} is not a setting; give --{key} on the command line"
+        if key in self._options() or key in FROM_SETTINGS:
+            return f"{key!r} is not for all commands; move it into the table of a command, such as [compact]"
+        return f"{key!r} is unknown{_nearest(key, known)}"
+
+    def _check_environment(self, context: click.Context) -> None:
+        """Check the variables of all commands and of this one; those of other commands are left to them."""
+        known = {variable for name in self._allowed() for variable in self._variables(name)}
+        known |= {_variable(name) for name in SHARED} | {SETTINGS_VARIABLE}
+        own = _variable(f"{self.name}-")
+        of_others = tuple(_variable(f"{name}-") for name in command_names() if name != self.name)
+        for name in sorted(os.environ.keys() - known):
+            if not name.startswith(_PREFIX) or name.startswith(of_others) or _OF_KUBERNETES.fullmatch(name):
+                continue
+            option = name.removeprefix(own).removeprefix(_PREFIX).lower().replace("_", "-")
+            if option in self._options() and option not in FROM_SETTINGS:
+                context.fail(f"the variable {name} is not a setting; give --{option} on the command line")
+            if option in self._options():
+                context.fail(f"the variable {name} is not for all commands; set {own}{name.removeprefix(_PREFIX)}")
+            nearest = _nearest(name, known)
+            if name.startswith(own) or nearest:
+                context.fail(f"the variable {name} is unknown{nearest}")
+
+    def _source(self, context: click.Context, parameter: click.Parameter | None) -> str | None:
+        """Return the place of a value that is not from the command line; None for one that is."""
+        if parameter is None or parameter.name is None:
+            return None
+        source = context.get_parameter_source(parameter.name)
+        if source is ParameterSource.DEFAULT_MAP:
+            return str(context.meta.get(SETTINGS_VARIABLE))
+        if source is ParameterSource.ENVIRONMENT and isinstance(parameter.envvar, list):
+            return next((name for name in parameter.envvar if os.environ.get(name)), None)
+        return None
+
+
+def command_names() -> list[str]:
+    """Return the names of all commands, which are those of the modules in the folder of commands."""
+    return [each.name.replace("_", "-") for each in pkgutil.iter_modules(jobs.__path__) if not each.ispkg]
+
+
+def long_name(option: click.Parameter) -> str:
+    """Return the long name of an option, without its dashes."""
+    return max(option.opts, key=len).removeprefix("--")
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Return True if a value of the parameter `name` was given, in whichever way."""
+    return context.get_parameter_source(name) in (
+        ParameterSource.COMMANDLINE,
+        ParameterSource.ENVIRONMENT,
+        ParameterSource.DEFAULT_MAP,
+    )
+
+
+def is_on_command_line(context: click.Context, name: str) -> bool:
+    """Return True if a value of the parameter `name` is on the command line."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _variable(name: str) -> str:
+    return _PREFIX + name.replace("-", "_").upper()
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    nearest = nearest_name(name.removeprefix(_PREFIX), {each.removeprefix(_PREFIX): each for each in known})
+    return f"; did you mean {nearest}?" if nearest else ""
+
+
+def nearest_name(name: str, known: Mapping[str, _Named]) -> _Named | None:
+    """Return the value of the key of `known` that resembles `name` most; None if no key does."""
+    found = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
+    return known[found[0]] if found else None
+
+
+def _read(path: Path, context: click.Context, *, must_exist: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if not must_exist:
+            return {}
+        context.fail(f"the settings file {path} does not exist")
+    except OSError as error:
+        context.fail(f"the settings file {path} cannot be read: {error.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        context.fail(f"the settings file {path} is not TOML: {error}")
+
+
+# --------------------------------------------------------------------------------------------- options of every command
+def _take_settings(context: click.Context, _option: click.Parameter, file: Path | None) -> None:
+    if not context.resilient_parsing and isinstance(context.command, ConfiguredCommand):
+        context.command.take_settings(context, file)
+
+
+def _be_verbose(context: click.Context, _option: click.Parameter, is_verbose: bool) -> None:
+    if is_verbose and not context.resilient_parsing:
+        context.call_on_close(stderr_log.be_verbose())
+
+
+_SETTINGS_OPTION = click.Option(
+    ["--settings", "settings_file"],
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar=SETTINGS_VARIABLE,
+    is_eager=True,
+    expose_value=False,
+    callback=_take_settings,
+    help="Read defaults of options from FILE (default: sediment.toml in your configuration folder).",
+)
+VERBOSE_OPTION = click.Option(
+    ["-v", "--verbose"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_be_verbose,
+    help="Show details on stderr: sources of options, Spark's warnings, and the traceback of an error.",
+)

@@ -1,0 +1,169 @@
+"""Checks of log directories: format, permissions, lock, last stop, space, and the settings that would apply to them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sediment.engine.directory.lock import lock_holder
+from sediment.jobs.diagnostics.check import Check, failed, passed, warned
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.settings.cluster_settings import open_directories
+from sediment.jobs.settings.directories import SelectedDirectory, open_directory
+from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.unstated_settings import why_not_compacted
+from sediment.segment_io.errors import SedimentError, SettingsError
+from sediment.segment_io.format.names import LOCK_FILE
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.mounts import filesystem_type, is_network_filesystem
+
+_MOST_NAMED = 3
+
+
+def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> Iterator[Check]:
+    """Yield the checks of each directory, and then those of the settings of all of them."""
+    opened = []
+    for log_dir in log_dirs:
+        try:
+            directory = open_directory(log_dir, (), fs)
+        except (SedimentError, OSError) as error:
+            yield failed("log-directory", describe(error)[1], None, log_dir=str(log_dir))
+            continue
+        opened.append(directory)
+        yield passed(
+            "log-directory", counted(len(directory.partitions), "partition") + _owner(directory), log_dir=str(log_dir)
+        )
+        yield _permissions(directory)
+        yield _filesystem(log_dir)
+        is_locked = _lock(log_dir)
+        yield is_locked
+        yield _clean_shutdown(directory, is_used=is_locked.status != "ok")
+        yield _space(directory, fs)
+    if opened:
+        yield _settings([directory.path for directory in opened], settings, fs)
+
+
+def _owner(directory: SelectedDirectory) -> str:
+    meta = directory.meta
+    if meta is None:
+        return ", without meta.properties"
+    return f" of node {meta.node_id}" if meta.node_id is not None else ""
+
+
+def _permissions(directory: SelectedDirectory) -> Check:
+    """Return the check whether this process may read every file, and may write with the owner that files have now."""
+    name, log_dir = "permissions", str(directory.path)
+    folders = [directory.path, *(directory.path / str(partition) for partition in directory.partitions)]
+    unreadable = [folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK) or _hides_a_file(folder)]
+    advice = "run as the broker's user or as root"
+    if unreadable:
+        more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+        return failed(name, f"no permission to read {unreadable[0].name}{more}", advice, log_dir=log_dir)
+    owner = directory.path.stat().st_uid
+    if not all(os.access(folder, os.W_OK) for folder in folders):
+        return warned(name, "it can be read but not written", advice, log_dir=log_dir)
+    if os.geteuid() not in (0, owner):
+        return warned(name, f"it belongs to user {owner}, to which new files cannot be given", advice, log_dir=log_dir)
+    return passed(name, "it can be read and written, and new files get its owner", log_dir=log_dir)
+
+
+def _hides_a_file(folder: Path) -> bool:
+    """Return True if this process may not read a file in `folder`."""
+    if os.geteuid() == 0:
+        return False
+    with os.scandir(folder) as entries:
+        return any(stat.S_ISREG(each.stat().st_mode) and not os.access(each.path, os.R_OK) for each in entries)
+
+
+def _filesystem(log_dir: Path) -> Check:
+    kind = filesystem_type(log_dir)
+    if kind is not None and is_network_filesystem(kind):
+        text = f"it is on a network filesystem ({kind}), where another host may use it at the same time"
+        advice = "make sure that no other host does, then allow it with --allow-network-fs"
+        return warned("filesystem", text, advice, log_dir=str(log_dir))
+    return passed("filesystem", kind or "unknown", log_dir=str(log_dir))
+
+
+def _lock(log_dir: Path) -> Check:
+    try:
+        holder = lock_holder(log_dir)
+    except OSError as error:
+        return failed("lock", describe(error)[1], "run as the broker's user or as root", log_dir=str(log_dir))
+    if holder is None:
+        return passed("lock", f"free ({LOCK_FILE})", log_dir=str(log_dir))
+    process = f"process {holder}" if holder else "another process"
+    text = f"{process} holds {LOCK_FILE}, so commands that write here are refused"
+    return warned("lock", text, "stop the broker or wait for the other run to end", log_dir=str(log_dir))
+
+
+def _clean_shutdown(directory: SelectedDirectory, *, is_used: bool) -> Check:
+    name, log_dir = "clean-shutdown", str(directory.path)
+    if directory.checkpoints.clean_shutdown:
+        return passed(name, "the broker stopped cleanly", log_dir=log_dir)
+    if not directory.is_unclean:
+        return passed(name, "a copy without the checkpoints of a broker", log_dir=log_dir)
+    if is_used:
+        return passed(name, "the directory is in use", log_dir=log_dir)
+    text = "the broker did not stop cleanly, so nothing past the recovery point is cleaned"
+    advice = f"start and stop the broker, or repair the logs: sediment recover {directory.path} --dry-run"
+    return warned(name, text, advice, log_dir=log_dir)
+
+
+def _space(directory: SelectedDirectory, fs: Fs) -> Check:
+    """Return the check whether the cleaned copy of the largest partition fits beside the partition."""
+    name, log_dir = "free-space", str(directory.path)
+    free = fs.free_bytes(directory.path)
+    sizes = {str(partition): _log_bytes(directory.path / str(partition), fs) for partition in directory.partitions}
+    largest = max(sizes, key=lambda each: sizes[each], default=None)
+    if largest is not None and free < sizes[largest]:
+        text = (
+            f"{human_bytes(free)} free, and the largest partition, {largest}, has {human_bytes(sizes[largest])}: a run "
+            "writes new segments before it removes old ones"
+        )
+        return warned(name, text, "free some space, or write elsewhere with compact --output", log_dir=log_dir)
+    return passed(name, f"{human_bytes(free)} free", log_dir=log_dir)
+
+
+def _log_bytes(folder: Path, fs: Fs) -> int:
+    try:
+        return sum(entry.size_bytes for entry in fs.scan(folder) if entry.name.endswith(".log"))
+    except OSError:
+        return 0
+
+
+def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
+    """Return the check whether the settings of the topics are known, valid and those of this node."""
+    name = "settings"
+    try:
+        directories = open_directories(paths, (), settings, fs, in_place=True)
+        unstated = _unstated_topics(directories, fs)
+    except SettingsError as error:
+        is_stated = settings != Settings()
+        return (failed if is_stated else warned)(name, error.what, error.advice or "correct the settings")
+    except (SedimentError, OSError) as error:
+        return failed(name, describe(error)[1], None)
+    if unstated:
+        named = ", ".join(unstated[:_MOST_NAMED]) + (f" and {len(unstated) - _MOST_NAMED} more" if unstated[3:] else "")
+        text = f"cleanup.policy is not stated for {named}; compact and expire leave them alone"
+        return warned(name, text, "give the broker's file with --config FILE, or --set TOPIC:cleanup.policy=…")
+    return passed(name, "the cleanup.policy of every topic is stated")
+
+
+def _unstated_topics(directories: Sequence[SelectedDirectory], fs: Fs) -> list[str]:
+    """Return the topics whose cleanup.policy no source states.
+
+    Raises:
+        SettingsError: the settings of a topic contradict each other.
+    """
+    found = set()
+    for directory in directories:
+        topics = {partition.topic: partition for partition in directory.partitions}
+        for topic, partition in topics.items():
+            settings = directory.settings_of(partition, fs)
+            reason = why_not_compacted(partition, settings, settings.for_topic(topic))
+            if reason is not None and reason[0] == "policy-unknown":
+                found.add(topic)
+    return sorted(found)

@@ -1,0 +1,178 @@
+"""`sediment doctor [LOG_DIR…]`: what is missing, slow or contradictory on this machine and in log directories.
+
+Invariants: Spark is not started, nothing is changed and no lock is taken.  A check that cannot be made has failed; it
+never ends the command.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from sediment.jobs.command_line.early_signals import end_on_early_signals
+
+    end_on_early_signals()  # before the imports that take time
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sediment.jobs.command_line import stderr_log
+from sediment.jobs.command_line.configured_command import ConfiguredCommand
+from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.standard_output import as_text, write_result
+from sediment.jobs.diagnostics.check import FAILED, OK, WARNING, Check, failed
+from sediment.jobs.diagnostics.log_directories import directory_checks
+from sediment.jobs.diagnostics.machine import machine_checks
+from sediment.jobs.diagnostics.spark_setup import spark_checks
+from sediment.jobs.reporting.arrow_rows import arrow_table
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.result import Result
+from sediment.jobs.reporting.run_report import SCHEMA, result_console
+from sediment.jobs.settings.directories import configured_log_dirs
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.errors import RunFailedError, SedimentError
+from sediment.segment_io.format.names import new_run_id
+from sediment.segment_io.fs import Fs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DoctorReport(Result):
+    """The checks: first those of the machine, then those of each log directory, then those of the settings."""
+
+    run_id: str
+    now_ms: int
+    seconds: float
+    checks: tuple[Check, ...]
+
+    @property
+    def failed(self) -> bool:
+        """True if a check failed."""
+        return any(check.status == FAILED for check in self.checks)
+
+    def raise_for_status(self) -> Self:
+        """Return this report if no check failed.
+
+        Raises:
+            RunFailedError: checks failed; the text has what they found.
+        """
+        wrong = [f"{check.name}: {check.found}" for check in self.checks if check.status == FAILED]
+        if wrong:
+            raise RunFailedError(f"{counted(len(wrong), 'check')} failed: {'; '.join(wrong)}")
+        return self
+
+    def __repr__(self) -> str:
+        return f"<DoctorReport: {_summary(self)}>"
+
+    def to_json(self) -> str:
+        """Return the one JSON object of `--json`."""
+        values = asdict(self)
+        values["seconds"] = round(self.seconds, 3)
+        return json.dumps({"schema": SCHEMA, "command": "doctor", **values})
+
+    def to_arrow(self) -> pa.Table:
+        """Return the checks as a `pyarrow.Table`, with a column for each field."""
+        return arrow_table(Check, self.checks)
+
+
+def _summary(report: DoctorReport) -> str:
+    counts = Counter(check.status for check in report.checks)
+    texts = {OK: f"{counts[OK]} ok", WARNING: counted(counts[WARNING], "warning"), FAILED: f"{counts[FAILED]} failed"}
+    return ", ".join(text for status, text in texts.items() if counts[status])
+
+
+# ------------------------------------------------------------------------------------------------------------- checking
+def perform(
+    log_dirs: tuple[str, ...],
+    *,
+    config: Path | None,
+    metadata_dir: Path | None,
+    sets: tuple[str, ...],
+    broker_defaults: bool,
+) -> DoctorReport:
+    """Make the checks with the options of the command; a wrong setting is a check that failed."""
+    started, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+    checks = [*machine_checks(), *spark_checks()]
+    try:
+        settings = Settings.load(config, sets, broker_defaults=broker_defaults, metadata_dir=metadata_dir)
+        paths = [Path(each).absolute() for each in log_dirs or configured_log_dirs(settings)]
+        checks += directory_checks(paths, settings, Fs())
+    except SedimentError as error:
+        checks.append(failed("settings", error.what, error.advice))
+    return DoctorReport(run_id=new_run_id(), now_ms=now_ms, seconds=time.monotonic() - started, checks=tuple(checks))
+
+
+# -------------------------------------------------------------------------------------------------------------- showing
+def print_report(report: DoctorReport, console: Console) -> None:
+    """Print the checks for people, under a heading for the machine and for each log directory."""
+    width = max(len(check.name) for check in report.checks)
+    for log_dir, checks in groupby(report.checks, key=lambda check: check.log_dir):
+        if log_dir is not None:
+            console.print()
+            console.print(log_dir, style="bold", soft_wrap=True, highlight=False)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(width=len(WARNING), no_wrap=True)
+        table.add_column(width=width, no_wrap=True)
+        table.add_column(overflow="fold")
+        for check in checks:
+            for cells in _lines(check):
+                table.add_row(*cells)
+        console.print(table)
+    console.print()
+    console.print(_summary(report), highlight=False)
+
+
+def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
+    yield Text(check.status, style=_STYLES[check.status]), check.name, check.found
+    if check.advice:
+        yield Text(), "", f"→ {check.advice}"
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+@click.command("doctor", cls=ConfiguredCommand)
+@click.argument("log_dirs", metavar="[LOG_DIR]...", nargs=-1, type=click.Path())
+@click.option("--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Check the broker's server.properties too, and its log.dirs if no LOG_DIR is given.",
+)
+@click.option(
+    "--metadata",
+    "metadata_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
+)
+@click.option("--broker-defaults", is_flag=True, help="Use Kafka's default for every setting that no source gives.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def command(as_json: bool, **options: Any) -> None:
+    """Check this machine, and each LOG_DIR, for what is missing, slow or contradictory.
+
+    Spark is not started, nothing is changed and no lock is taken.
+    """
+    with stderr_log.log_to_stderr(stderr_log.TEXT, quiet=as_json), errors_as_exit_status():
+        report = perform(**options)
+        write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))
+    raise SystemExit(EXIT_FAILED if report.failed else EXIT_DONE)
+
+
+if __name__ == "__main__":
+    from sediment.jobs.doctor import command as importable
+
+    importable()

@@ -1,0 +1,220 @@
+"""Options from a settings file and from the environment: order of the sources, names, and what neither may give."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+import pytest
+
+from sediment.jobs.cli import COMMANDS, main
+from sediment.jobs.command_line.configured_command import (
+    FROM_SETTINGS,
+    SETTINGS_VARIABLE,
+    SHARED,
+    ConfiguredCommand,
+    command_names,
+    long_name,
+)
+from tests.jobs.log_dirs import make_log_dir, sediment, tree
+from tests.segments import batch_bytes, write_segment
+
+SAFETY = {
+    *("yes", "force", "insecure", "broker-defaults", "allow-network-fs", "allow-empty-selection", "on-corruption"),
+    *("retry-quarantined", "roll-active", "undo-erasure", "hold", "abort-open-transactions", "unpin", "link"),
+    *("secret-file", "signing-key", "tls-key", "users", "set", "now-ms", "partition", "keys-file", "where", "verdicts"),
+    *("action", "replacement", "all-versions", "run", "as-of", "older-than", "since-ms"),
+}
+
+
+def command(name: str) -> click.Command:
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
+    return found
+
+
+def options(name: str) -> set[str]:
+    return {long_name(each) for each in command(name).params if isinstance(each, click.Option)}
+
+
+def parsed(name: str, *arguments: str) -> dict[str, object]:
+    return command(name).make_context(name, [*arguments]).params
+
+
+def refused(name: str, *arguments: str) -> str:
+    with pytest.raises(click.UsageError) as raised:
+        parsed(name, *arguments)
+    return raised.value.format_message()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the settings file that $SEDIMENT_SETTINGS names; it is empty."""
+    file = tmp_path / "settings.toml"
+    file.touch()
+    monkeypatch.setenv(SETTINGS_VARIABLE, str(file))
+    return file
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+def test_every_command_takes_settings() -> None:
+    assert [name for name in COMMANDS if not isinstance(command(name), ConfiguredCommand)] == []
+    assert set(COMMANDS) <= set(command_names())
+
+
+def test_no_safety_no_secret_and_no_selection_comes_from_settings() -> None:
+    known = set().union(*map(options, COMMANDS))
+    assert known >= SAFETY
+    assert not SAFETY & FROM_SETTINGS
+    assert FROM_SETTINGS & known >= SHARED
+
+
+# -------------------------------------------------------------------------------------------------------------- sources
+def test_the_command_line_is_stronger_than_the_environment_and_this_than_the_file(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parsed("compact", "d")["ledger_path"] is None
+    for text, expected in (('ledger = "top"', "top"), ('ledger = "top"\n[compact]\nledger = "table"', "table")):
+        settings.write_text(text)
+        assert parsed("compact", "d")["ledger_path"] == expected
+    assert parsed("plan", "d")["ledger_path"] == "top"
+    monkeypatch.setenv("SEDIMENT_LEDGER", "all")
+    assert parsed("compact", "d")["ledger_path"] == "all"
+    monkeypatch.setenv("SEDIMENT_COMPACT_LEDGER", "own")
+    assert parsed("compact", "d")["ledger_path"] == "own"
+    assert parsed("plan", "d")["ledger_path"] == "all"
+    assert parsed("compact", "d", "--ledger", "given")["ledger_path"] == "given"
+
+
+def test_flags_and_numbers_have_their_types(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.write_text("[compact]\ndry-run = true\nmax-bytes = 5\n")
+    assert (parsed("compact", "d")["dry_run"], parsed("compact", "d")["max_bytes"]) == (True, 5)
+    monkeypatch.setenv("SEDIMENT_COMPACT_DRY_RUN", "false")
+    assert parsed("compact", "d")["dry_run"] is False
+
+
+def test_an_option_names_the_file_and_the_working_directory_is_never_read(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "sediment.toml").write_text('ledger = "evil"\n')
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv(SETTINGS_VARIABLE)
+    assert parsed("plan", "d")["ledger_path"] is None
+    (tmp_path / "config" / "sediment").mkdir(parents=True)
+    (tmp_path / "config" / "sediment" / "sediment.toml").write_text('ledger = "mine"\n')
+    assert parsed("plan", "d")["ledger_path"] == "mine"
+    settings.write_text('ledger = "other"\n')
+    assert parsed("plan", "d", "--settings", str(settings))["ledger_path"] == "other"
+
+
+def test_the_source_of_each_value_is_shown_with_v(
+    settings: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.write_text("[dump]\nlimit = 3\n")
+    monkeypatch.setenv("SEDIMENT_DUMP_WHAT", "records")
+    with command("dump").make_context("dump", ["p", "-v"]):
+        pass
+    assert caplog.messages == ["--what is from SEDIMENT_DUMP_WHAT", f"--limit is from {settings}"]
+    assert logging.getLogger("sediment").level == logging.NOTSET
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ledgr = 1", "'ledgr' is unknown; did you mean ledger?"),
+        ("dry-run = true", "'dry-run' is not for all commands"),
+        ("force = true", "'force' is not a setting; give --force on the command line"),
+        ("[compact]\nforce = true", "'force' is not a setting"),
+        ("[compact]\ndryrun = true", "in [compact] 'dryrun' is unknown; did you mean dry-run?"),
+        ("[compat]\ndry-run = true", "'compat' is not a command; did you mean compact?"),
+        ("[compact]\nmax-bytes = 'x'", "(from "),
+        ("a = [", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused(settings: Path, text: str, said: str) -> None:
+    settings.write_text(text + "\n")
+    message = refused("compact", "d")
+    assert said in message and str(settings) in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("SEDIMENT_LEDGR", "unknown; did you mean SEDIMENT_LEDGER?"),
+        ("SEDIMENT_DRY_RUN", "not for all commands; set SEDIMENT_COMPACT_DRY_RUN"),
+        ("SEDIMENT_COMPACT_DRYRUN", "did you mean SEDIMENT_COMPACT_DRY_RUN?"),
+        ("SEDIMENT_COMPACT_WORDS", "SEDIMENT_COMPACT_WORDS is unknown"),
+        ("SEDIMENT_FORCE", "give --force on the command line"),
+        ("SEDIMENT_COMPACT_BROKER_DEFAULTS", "give --broker-defaults on the command line"),
+        ("SEDIMENT_SET", "give --set on the command line"),
+    ],
+)
+def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, said: str) -> None:
+    monkeypatch.setenv(variable, "1")
+    message = refused("compact", "d")
+    assert said in message and variable in message
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("SEDIMENT_PORT", "SEDIMENT_SERVICE_HOST", "SEDIMENT_PORT_9092_TCP_ADDR", "SEDIMENT_COMPACT_SERVICE_PORT"),
+        *(
+            "SEDIMENT_DUMP_WHATEVER",
+            "SEDIMENT_KERNEL_CACHE",
+            "SEDIMENT_TRACEBACK",
+            "SEDIMENT_POOL",
+            "SEDIMENT_SCHEDULE",
+        ),
+    ],
+)
+def test_variables_of_kubernetes_of_other_commands_and_of_other_programs_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert parsed("compact", "d")["ledger_path"] is None
+
+
+def test_a_file_that_does_not_exist_is_refused_if_it_was_named(tmp_path: Path) -> None:
+    assert "does not exist" in refused("compact", "d", "--settings", str(tmp_path / "none"))
+
+
+def test_a_wrong_name_ends_the_command_with_2_and_nothing_on_stdout(settings: Path) -> None:
+    settings.write_text("x = 1\n")
+    done = sediment("plan", "d", "--json")
+    assert (done.status, done.stdout) == (2, "")
+
+
+def test_a_config_that_is_not_on_the_command_line_names_no_log_directory(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segment(tmp_path / "source", 0, [batch_bytes(0)])
+    write_segment(tmp_path / "source", 1, [batch_bytes(1)])
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "source"})
+    config = tmp_path / "server.properties"
+    config.write_text(f"log.dirs={log_dir}\nlog.retention.ms=1\n")
+    monkeypatch.setenv("SEDIMENT_CONFIG", str(config))
+    before = tree(log_dir)
+    done = sediment("expire", "--yes")
+    assert done.status == 2 and "--config is not on the command line" in done.stderr
+    assert tree(log_dir) == before
+    assert sediment("expire", log_dir, "--dry-run").status == 0
+
+
+# -------------------------------------------------------------------------------------------------------- the main line
+def test_a_misspelt_command_gets_the_nearest_name() -> None:
+    done = sediment("plna")
+    assert done.status == 2 and "Did you mean 'plan'?" in done.stderr
+
+
+def test_the_version_is_short_and_with_verbose_has_those_of_packages_in_either_order() -> None:
+    short = sediment("--version").stdout
+    assert short.startswith("sediment, version ") and short.count("\n") == 1
+    long = sediment("--version", "--verbose").stdout
+    assert long.startswith(short) and "\nnumba " in long and "\nJava " in long
+    assert sediment("-v", "--version").stdout == long

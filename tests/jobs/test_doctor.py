@@ -1,0 +1,184 @@
+"""`sediment doctor`: a healthy machine, each fault of the machine and of a directory, and a machine without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sediment
+from sediment.jobs.diagnostics.spark_setup import spark_checks
+from sediment.segment_io.compiled.jit import CACHE_VARIABLE
+from tests.jobs.log_dirs import Outcome, make_log_dir, tree, write_checkpoint
+from tests.jobs.log_dirs import sediment as command_line
+from tests.segments import batch_bytes, write_segment
+
+_HOLDS = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+_WITHOUT_SPARK = """
+import sys
+sys.modules["pyspark"] = None
+from sediment.jobs.cli import main
+main(sys.argv[1:])
+"""
+_POLICY = "--set=t:cleanup.policy=compact"
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    write_segment(tmp_path / "source", 0, [batch_bytes(0)])
+    return make_log_dir(tmp_path / "logs", {"t-0": tmp_path / "source", "t-1": tmp_path / "source"})
+
+
+def by_name(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    assert report["command"] == "doctor" and report["schema"] == 1
+    return {check["name"]: check for check in report["checks"]}
+
+
+def checks_of(*arguments: object) -> dict[str, dict[str, Any]]:
+    done = command_line("doctor", "--json", *arguments)
+    found = by_name(done.report)
+    assert done.status == (1 if any(check["status"] == "failed" for check in found.values()) else 0)
+    return found
+
+
+def spark_check(name: str) -> tuple[str, str]:
+    (found,) = (check for check in spark_checks() if check.name == name)
+    return found.status, found.found
+
+
+# ---------------------------------------------------------------------------------------------------------- the machine
+def test_this_machine_runs_the_tests_so_no_check_of_it_fails() -> None:
+    found = checks_of()
+    assert {name for name, check in found.items() if check["status"] == "failed"} == set()
+    assert {"sediment", "kernel-cache", "native-codecs", "java", "spark", "worker-python", "delta"} <= found.keys()
+    assert all(check["advice"] for check in found.values() if check["status"] != "ok")
+
+
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done: Outcome = command_line("doctor", log_dir)
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    wanted = [check.found for check in sediment.doctor(log_dir).checks if check.name == "native-codecs"]
+    assert " ".join(wanted[0].split()) in " ".join(done.stdout.split())
+
+
+def test_without_spark_the_other_checks_are_made_and_one_sentence_says_how_to_install_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_SPARK, "doctor", "--json"], capture_output=True, text=True, check=False
+    )
+    found = by_name(json.loads(done.stdout))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert found["spark"]["status"] == "warning" and "pip install" in found["spark"]["advice"]
+    assert found["native-codecs"]["status"] == "ok" and "worker-python" not in found
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "text"),
+    [
+        ("JAVA_HOME", "/no/such/java", "java", "JAVA_HOME names none"),
+        ("PYSPARK_PYTHON", "/no/such/python", "worker-python", "cannot be run: /no/such/python (PYSPARK_PYTHON)"),
+        ("SPARK_HOME", "/no/such/spark", "spark", "the JARs of Spark are missing"),
+    ],
+)
+def test_a_variable_that_names_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str, text: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    status, found = spark_check(name)
+    assert status == "failed" and text in found
+
+
+def test_a_spark_of_another_version_than_pyspark_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-3.5.1.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    status, found = spark_check("spark")
+    assert status == "failed" and "3.5.1" in found
+
+
+@pytest.mark.parametrize(
+    ("said", "text"), [("3.9.1", "workers 3.9.1"), (f"{sys.version.split()[0]} numba", "lacks numba")]
+)
+def test_a_worker_python_of_another_version_or_without_packages_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, text: str
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\necho {said}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    status, found = spark_check("worker-python")
+    assert status == "failed" and text in found
+
+
+def test_a_virtual_environment_that_is_not_activated_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr(sys, "prefix", "/some/venv")
+    assert spark_check("virtual-environment")[0] == "warning"
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    assert spark_check("virtual-environment")[0] == "ok"
+
+
+def test_an_empty_kernel_cache_is_cold(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_SPARK, "doctor", "--json"],
+        env={**os.environ, CACHE_VARIABLE: str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = by_name(json.loads(done.stdout))["kernel-cache"]
+    assert found["status"] == "warning" and "cold" in found["found"]
+
+
+# ------------------------------------------------------------------------------------------------------ log directories
+def test_a_healthy_directory_stays_as_it_is(log_dir: Path) -> None:
+    before = tree(log_dir)
+    found = checks_of(log_dir, _POLICY)
+    assert tree(log_dir) == before
+    names = ("log-directory", "permissions", "filesystem", "lock", "clean-shutdown", "free-space", "settings")
+    assert {name: found[name]["status"] for name in names} == dict.fromkeys(names, "ok")
+    assert found["log-directory"]["log_dir"] == str(log_dir) and found["java"]["log_dir"] is None
+
+
+def test_a_path_that_is_not_a_log_directory_fails_and_the_others_are_checked(log_dir: Path, tmp_path: Path) -> None:
+    report = sediment.doctor([tmp_path / "none", log_dir])
+    assert [check.status for check in report.checks if check.name == "log-directory"] == ["failed", "ok"]
+    assert report.failed
+    with pytest.raises(sediment.SedimentError, match="log-directory"):
+        report.raise_for_status()
+    assert report.to_arrow().num_rows == len(report.checks)
+
+
+def test_a_directory_in_use_is_named_with_the_process(log_dir: Path) -> None:
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    write_checkpoint(log_dir / "recovery-point-offset-checkpoint", {"t-0": 0})
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, log_dir / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        found = checks_of(log_dir, _POLICY)
+        running.kill()
+    assert (found["lock"]["status"], found["clean-shutdown"]["status"]) == ("warning", "ok")
+    assert f"process {running.pid}" in found["lock"]["found"]
+    assert checks_of(log_dir, _POLICY)["clean-shutdown"]["status"] == "warning"
+
+
+def test_settings_that_are_unknown_missing_or_of_another_node_are_told_apart(log_dir: Path, tmp_path: Path) -> None:
+    unstated = checks_of(log_dir)["settings"]
+    assert unstated["status"] == "warning" and "cleanup.policy is not stated for t;" in unstated["found"]
+    misspelt = checks_of(log_dir, "--set=t:retention=1")["settings"]
+    assert misspelt["status"] == "failed" and "retention.ms" in misspelt["advice"]
+    (log_dir / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=c\n")
+    assert checks_of(log_dir)["settings"]["status"] == "warning"
+    file = tmp_path / "server.properties"
+    file.write_text(f"process.roles=broker\nnode.id=8\nlog.dirs={log_dir}\n")
+    other = checks_of("--config", file)["settings"]
+    assert other["status"] == "failed" and "node 8" in other["found"]
