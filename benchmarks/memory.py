@@ -27,10 +27,10 @@ FIXED_MB, KEY_BYTES = 200, 48
 
 def measure(directory: Path) -> dict[str, int]:
     """Clean a partition as a task does; return its keys, its largest output segment and the process's peak in bytes."""
+    from sediment.compaction.cleanable_range import cleanable_range
     from sediment.compaction.cleaner import clean_log
     from sediment.compaction.config import CompactionConfig
     from sediment.compaction.grouping import plan_cleaning
-    from sediment.compaction.policy import cleanable_range
     from sediment.segment_io.format.names import TopicPartition
     from sediment.segment_io.fs import Fs
     from sediment.segment_io.partition.listing import list_log

@@ -485,7 +485,7 @@ def clone(
         to: the new directory; absent, empty, or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
         renames: new names of topics by their old ones, or texts `OLD=NEW`.
-        parts: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram` that come along, separated by commas.
+        parts: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram` to copy too, separated by commas.
         node_id: the node that the directory is for.
         cluster_id: its cluster; default: a new one.
         hold: let nothing in the clone expire or be cleaned until you end that.

@@ -44,7 +44,7 @@ from sediment.segment_io.compiled.status import (
     TRANSACTIONS_MET,
 )
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
-from sediment.segment_io.format import decode
+from sediment.segment_io.format import padding
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.layout import (
@@ -293,7 +293,7 @@ class ChunkReader:
         """Decompress the batches among `ordinals` that kernels support; set their payloads and return their bytes."""
         if not self._tools:
             self._tools = (find_tools(), find_tools())
-        half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + decode.PADDING_BYTES
+        half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + padding.PADDING_BYTES
         if self._areas[number % 2].size < 2 * half_bytes:
             self._areas[number % 2] = np.empty(2 * half_bytes, dtype=np.uint8)
         area = self._areas[number % 2].ctypes.data
@@ -307,7 +307,7 @@ class ChunkReader:
                 self._limit_bytes,
                 self._tools[which],
                 area + which * half_bytes,
-                half_bytes - decode.PADDING_BYTES,
+                half_bytes - padding.PADDING_BYTES,
                 chunk.payloads,
             )
 
@@ -318,7 +318,7 @@ class ChunkReader:
 
     def _read(self, segment: SegmentRef, start: int, end: int, number: int) -> ByteArray:
         buffer = self._buffers[number % 2]
-        if buffer.size < end - start + decode.PADDING_BYTES:
+        if buffer.size < end - start + padding.PADDING_BYTES:
             buffer = self._buffers[number % 2] = padded_buffer(end - start)
         if read_into(self._files.file(segment), buffer, 0, end - start, start) < end - start:
             raise SourceChangedError(

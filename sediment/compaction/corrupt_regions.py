@@ -31,10 +31,10 @@ from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOM
 from sediment.compaction.prepared_swap import UnreadableBatch
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
-from sediment.segment_io.format import decode
+from sediment.segment_io.format import batch_headers, padding, record_decoder
+from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import BATCH_ROW, RECORD_FIELDS, STATUS_TEXT
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_HEADER_BYTES,
@@ -52,6 +52,7 @@ from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.offset_index import OffsetIndex, parse_offset_index
 from sediment.segment_io.format.padding import padded_buffer, padded_copy
+from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from sediment.segment_io.format.upgrade import FIRST_OFFSET, LAST_OFFSET, upgrade_wrapper
 from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.listing import SegmentRef
@@ -183,7 +184,7 @@ class _SegmentReading:
             if not ends or ends[-1] == self.segment.log_bytes:
                 self.is_scannable = False
             for end in ends or [self._indexed_after(position)]:
-                what = self._check_batch(position).problem or decode.STATUS_TEXT[BAD_LENGTH]
+                what = self._check_batch(position).problem or batch_headers.STATUS_TEXT[BAD_LENGTH]
                 yield UnreadableBatch(self.segment.base_offset, position, end - position, next_offset, what)
                 position = end
 
@@ -218,18 +219,18 @@ class _SegmentReading:
         """Read `count` bytes from `position`, or up to the file's end; return where they begin in the buffer."""
         count = min(count, self.segment.log_bytes - position)
         if not self.start <= position <= position + count <= self.start + self.filled:
-            if self.buffer.size < count + decode.PADDING_BYTES:
+            if self.buffer.size < count + padding.PADDING_BYTES:
                 self.buffer = padded_buffer(count)
-            wanted = min(self.buffer.size - decode.PADDING_BYTES, self.segment.log_bytes - position)
+            wanted = min(self.buffer.size - padding.PADDING_BYTES, self.segment.log_bytes - position)
             self.start, self.filled = position, read_into(self.file, self.buffer, 0, wanted, position)
         return position - self.start
 
     def _check_batch(self, position: int) -> _BatchCheck:
         at = self._hold(position, BATCH_HEADER_BYTES)
         rest = self.segment.log_bytes - position
-        status, size_bytes = decode.batch_at(self.buffer.ctypes.data, at, at + rest)
+        status, size_bytes = batch_headers.batch_at(self.buffer.ctypes.data, at, at + rest)
         if status not in (OK, LEGACY_MAGIC):
-            what = decode.STATUS_TEXT.get(status, "the segment ends inside a batch")
+            what = batch_headers.STATUS_TEXT.get(status, "the segment ends inside a batch")
             return _BatchCheck(size_bytes if 0 < size_bytes <= rest else 0, problem=what)
         at = self._hold(position, size_bytes)
         try:
@@ -248,7 +249,7 @@ class _SegmentReading:
         """
         address = self.buffer.ctypes.data
         _raise_unless_ok(check_crc(address + at, size_bytes))
-        status, filled, _, _ = decode.read_headers(address, at, at + size_bytes, 0, self.row)
+        status, filled, _, _ = batch_headers.read_headers(address, at, at + size_bytes, 0, self.row)
         if filled == 0:
             _raise_unless_ok(status)
         row = self.row[0]
@@ -261,7 +262,7 @@ class _SegmentReading:
             padded = padded_copy(content)
             if len(self.records) < count:
                 self.records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
-            _raise_unless_ok(decode.decode_records(padded.ctypes.data, 0, len(content), count, self.records))
+            _raise_unless_ok(record_decoder.decode_records(padded.ctypes.data, 0, len(content), count, self.records))
         return int(row["base_offset"]), int(row["last_offset"])
 
     def _read_legacy(self, at: int, size_bytes: int) -> tuple[int, int]:

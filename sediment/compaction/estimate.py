@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.grouping import CleaningPlan
-from sediment.segment_io.format.decode import BATCH_ROW
+from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef

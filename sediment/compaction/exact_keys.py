@@ -47,14 +47,6 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import HashCollisionError
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
-from sediment.segment_io.format.decode import (
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_FIELDS,
-    decode_records,
-)
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -68,7 +60,8 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
     RECORD_COUNT,
 )
-from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
+from sediment.segment_io.format.record_decoder import KEY_BYTES, KEY_START, OFFSET_DELTA, RECORD_FIELDS, decode_records
 
 if TYPE_CHECKING:
     from sediment.compaction.chunk_reader import Chunk, ChunkReader

@@ -10,9 +10,9 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sediment.compaction.cleanable_range import CleanableRange
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.legacy_tombstones import legacy_horizon_ms
-from sediment.compaction.policy import CleanableRange
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.listing import SegmentRef

@@ -50,7 +50,7 @@ from sediment.segment_io.compiled.status import (
     RUN_FULL,
 )
 from sediment.segment_io.errors import MemoryBudgetError, SourceChangedError
-from sediment.segment_io.format import decode
+from sediment.segment_io.format import padding, record_decoder
 from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.compression.compress_kernels import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.hashing import hash_secrets
@@ -335,7 +335,7 @@ class WorkingMemory:
         """Make room for the rows of `count` records."""
         count = 1 << (count - 1).bit_length()
         self.rows = Rows(
-            np.zeros((count, decode.RECORD_FIELDS), dtype=np.int64),
+            np.zeros((count, record_decoder.RECORD_FIELDS), dtype=np.int64),
             np.zeros((count, 2), dtype=np.uint64),
             np.zeros(count, dtype=np.uint8),
         )
@@ -360,7 +360,7 @@ class WorkingMemory:
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
         """Copy decompressed records to memory past whose end kernels may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
-        if self.payload.size < size_bytes + decode.PADDING_BYTES:
+        if self.payload.size < size_bytes + padding.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)
         self.payload[:size_bytes] = np.frombuffer(content, dtype=np.uint8)
         return self.payload.ctypes.data, size_bytes

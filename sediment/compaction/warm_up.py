@@ -9,10 +9,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.format.layout import CODEC_ZSTD, INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs

@@ -113,7 +113,7 @@ def perform(
     metavar="PARTS",
     default=",".join(sorted(DEFAULT_PARTS)),
     show_default=True,
-    help="Take along groups, transactions, configs, acls, quotas, scram; separate them by commas.",
+    help="Also copy these, separated by commas: groups, transactions, configs, acls, quotas, scram.",
 )
 @click.option(
     "--node-id",
@@ -154,7 +154,7 @@ def perform(
     is_flag=False,
     flag_value=LinkMode.REFLINK.value,
     help="Share blocks with the source if the filesystem can, else copy.  hard: give closed segments a second name; "
-    "start neither side while the other exists.",
+    "start no broker on either side while the other exists.",
 )
 @click.option(
     "--since",

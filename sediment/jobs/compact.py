@@ -75,7 +75,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 
 if TYPE_CHECKING:
-    from sediment.compaction.policy import CleanableRange
+    from sediment.compaction.cleanable_range import CleanableRange
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -344,7 +344,7 @@ class _CompactionRun(CleaningRun):
 
     def _choose(self, sc: Any, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
         """Return the tasks that fit --max-bytes, filthiest first, and a report for every other partition."""
-        from sediment.compaction.policy import filthiest_first
+        from sediment.compaction.cleanable_range import filthiest_first
 
         reports: list[PartitionReport] = []
         cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []

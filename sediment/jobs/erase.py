@@ -147,7 +147,7 @@ def perform(
     "--where",
     cls=HiddenValueOption,
     metavar="SQL",
-    help="Erase the records for which this Spark SQL condition on the table records is true; @FILE: read a file.",
+    help="Erase the records for which this Spark SQL condition on table records is true; @FILE reads it from a file.",
 )
 @click.option(
     "--verdicts",

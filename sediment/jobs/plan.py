@@ -58,8 +58,8 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
 if TYPE_CHECKING:
+    from sediment.compaction.cleanable_range import CleanableRange
     from sediment.compaction.estimate import Estimate
-    from sediment.compaction.policy import CleanableRange
     from sediment.segment_io.partition.log_view import LogView
 
 CLEANABLE = "cleanable"

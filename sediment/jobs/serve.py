@@ -229,7 +229,9 @@ def _row(
     metavar="DIR",
     help="Read topic ids, configs and users from __cluster_metadata-0 in DIR.",
 )
-@click.option("--to-log-end", is_flag=True, help="Serve records past the high watermark too, for copies of followers.")
+@click.option(
+    "--to-log-end", is_flag=True, help="Serve records past the high watermark too, which copies of followers need."
+)
 @click.option(
     "--as",
     "renamings",
@@ -243,7 +245,7 @@ def _row(
     "--users",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Let in only these users, one name:SCRAM-SHA-256:iterations:salt:stored:server a line.",
+    help="Let in only the users in FILE; a line is name:SCRAM-SHA-256:iterations:salt:stored:server.",
 )
 @click.option("--insecure", is_flag=True, help="Let other machines read without TLS or without users.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker key of the server.")

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction import chunk_reader
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.cleaner import clean_log, sweep_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
-from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled import native, status
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
-from sediment.segment_io.format.decode import STATUS_TEXT
+from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs

@@ -11,10 +11,10 @@ import pytest
 import xxhash
 
 from sediment.compaction import chunk_reader, cleaning_pass, exact_keys
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
-from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
 from sediment.segment_io.format import hashing
 from sediment.segment_io.fs import DryRunFs, Fs

@@ -2,9 +2,9 @@
 
 import pytest
 
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import group_segments, plan_cleaning
-from sediment.compaction.policy import cleanable_range
 from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.format.transaction_index import AbortedTransaction

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.compaction.chunk_reader import ChunkReader
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.cleaner import SplitWork, clean_log, clean_split, collect_split_keys, scan_log
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
-from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.split import (
     KeyRun,

@@ -12,11 +12,13 @@ import numpy.typing as npt
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes
 from sediment.segment_io.compiled.status import LEGACY_MAGIC, OK
-from sediment.segment_io.format import decode, legacy, rebuild
+from sediment.segment_io.format import batch_headers, legacy, rebuild, record_decoder
+from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.checksum import check_crc
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
 from sediment.segment_io.format.hashing import hash_key, hash_secrets
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MIN_RECORD_BYTES
+from sediment.segment_io.format.padding import PADDING_BYTES
+from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 from sediment.segment_io.segment.search import find_batch
 from tests.fuzz.guard_pages import GuardedBuffer
@@ -43,14 +45,20 @@ BROKEN_TEXT = {
 @kernel
 def _probe_record(base: int, start: int, end: int, row: npt.NDArray[np.int64], secrets: int) -> bool:
     """Return True if the fields lie within their record and in order."""
-    key_end = row[decode.KEY_START] + max(row[decode.KEY_BYTES], 0)
-    value_end = row[decode.VALUE_START] + max(row[decode.VALUE_BYTES], 0)
-    if not (start <= row[decode.RECORD_START] <= row[decode.KEY_START] <= key_end <= row[decode.VALUE_START]):
+    key_end = row[record_decoder.KEY_START] + max(row[record_decoder.KEY_BYTES], 0)
+    value_end = row[record_decoder.VALUE_START] + max(row[record_decoder.VALUE_BYTES], 0)
+    if not (
+        start
+        <= row[record_decoder.RECORD_START]
+        <= row[record_decoder.KEY_START]
+        <= key_end
+        <= row[record_decoder.VALUE_START]
+    ):
         return False
-    if not (row[decode.VALUE_START] <= value_end <= row[decode.RECORD_END] <= end):
+    if not (row[record_decoder.VALUE_START] <= value_end <= row[record_decoder.RECORD_END] <= end):
         return False
-    if row[decode.KEY_BYTES] >= 0:
-        hash_key(base + row[decode.KEY_START], row[decode.KEY_BYTES], np.uint64(HASH_SEED), secrets)
+    if row[record_decoder.KEY_BYTES] >= 0:
+        hash_key(base + row[record_decoder.KEY_START], row[record_decoder.KEY_BYTES], np.uint64(HASH_SEED), secrets)
     return True
 
 
@@ -75,9 +83,9 @@ def _probe_rebuild(
     if end != start + size:
         return BROKEN_REBUILD
     rebuild.write_header(start, base, size, left, first, largest, False)
-    if check_crc(start, size) != OK or decode.check_header(start, size) != OK:
+    if check_crc(start, size) != OK or batch_headers.check_header(start, size) != OK:
         return BROKEN_REBUILD
-    if decode.decode_records(start, BATCH_HEADER_BYTES, size, left, again[again.shape[0] - left :]) != OK:
+    if record_decoder.decode_records(start, BATCH_HEADER_BYTES, size, left, again[again.shape[0] - left :]) != OK:
         return BROKEN_REBUILD
     return 1
 
@@ -96,7 +104,7 @@ def probe(
     """Decode the batch that ends PADDING_BYTES before the guarded buffer does."""
     start = guarded.size - PADDING_BYTES - size
     base = guarded.ctypes.data + start
-    status, filled, end, _ = decode.read_headers(base, 0, size, 0, rows)
+    status, filled, end, _ = batch_headers.read_headers(base, 0, size, 0, rows)
     verified, verified_bytes = verified_batch_at(base, 0, size)
     find_batch(base, size, 0, 5)
     find_batch(base, size, 1, 5)
@@ -125,7 +133,7 @@ def probe(
                 if count < 0 or count * MIN_RECORD_BYTES > batch_bytes:
                     return BROKEN_COUNT
                 mine = records[records.shape[0] - count :]
-                outcome = decode.decode_records(base, BATCH_HEADER_BYTES, batch_bytes, count, mine)
+                outcome = record_decoder.decode_records(base, BATCH_HEADER_BYTES, batch_bytes, count, mine)
                 if outcome == OK:
                     for index in range(count):
                         if not _probe_record(base, BATCH_HEADER_BYTES, batch_bytes, mine[index], secrets.ctypes.data):

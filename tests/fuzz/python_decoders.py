@@ -17,7 +17,7 @@ import numpy as np
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.validation import AppendBuffers, AppendOrigin, read_batches, validate
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.decode import BATCH_ROW, read_headers
+from sediment.segment_io.format.batch_headers import BATCH_ROW, read_headers
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.padding import padded_buffer
 from sediment.segment_io.format.upgrade import upgrade_wrapper

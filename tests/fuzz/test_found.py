@@ -16,8 +16,8 @@ import zstandard
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.validation import AppendBuffers, AppendOrigin, read_batches, validate
 from sediment.segment_io.errors import CorruptBatchError, InvalidRecordError
+from sediment.segment_io.format.batch_headers import BATCH_ROW, read_headers
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import BATCH_ROW, read_headers
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.names import parse_segment_file
 from sediment.segment_io.format.padding import padded_buffer

@@ -11,10 +11,10 @@ import random
 
 import pytest
 
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.policy import cleanable_range
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.errors import SedimentError

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.cleaner import clean_log, scan_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.estimate import collect_sample
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.policy import cleanable_range
 from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.output import check_output_path

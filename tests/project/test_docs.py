@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sediment.compaction.policy import BlockingRule
+from sediment.compaction.cleanable_range import BlockingRule
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.cloning.check import CheckedCopyPartition
 from sediment.jobs.cloning.report import PartitionCloneReport

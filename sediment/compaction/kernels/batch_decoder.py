@@ -25,14 +25,6 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
-from sediment.segment_io.format.decode import (
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    decode_records,
-    read_varint,
-    read_varlong,
-)
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -47,6 +39,14 @@ from sediment.segment_io.format.layout import (
     LOG_OVERHEAD_BYTES,
     MIN_RECORD_BYTES,
     RECORD_COUNT,
+)
+from sediment.segment_io.format.record_decoder import (
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    decode_records,
+    read_varint,
+    read_varlong,
 )
 
 

@@ -34,7 +34,6 @@ from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADAB
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u32
 from sediment.segment_io.compiled.status import DONE, NEEDS_SIGHT_ROOM, OFFSETS_NOT_INCREASING, OK, RUN_FULL
-from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_LENGTH,
@@ -44,6 +43,7 @@ from sediment.segment_io.format.layout import (
     LEGACY_CRC,
     MAGIC,
 )
+from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA
 
 _DIGEST_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _DIGEST_SHIFT = np.uint64(29)

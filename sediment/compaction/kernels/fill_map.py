@@ -22,7 +22,7 @@ from sediment.compaction.kernels.registers import (
 from sediment.compaction.kernels.transactions import UNMAPPED, UNREADABLE
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.status import DONE, MAP_FULL, OK
-from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA
+from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA
 
 
 @kernel

@@ -31,8 +31,8 @@ from sediment.compaction.kernels.transactions import UNMAPPED, UNREADABLE
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i32
 from sediment.segment_io.compiled.status import BAD_VARINT, OK, RECORD_ENDS_EARLY, RECORD_TOO_LONG, RECORDS_REMAIN
-from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, VALUE_BYTES, decode_records, read_varint
 from sediment.segment_io.format.layout import ATTRIBUTES, CONTROL_BIT, INT64_MAX, RECORD_COUNT
+from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA, VALUE_BYTES, decode_records, read_varint
 
 
 @inlined_kernel

@@ -17,8 +17,8 @@ from sediment.segment_io.compiled.status import (
     OK,
     TRANSACTIONS_MET,
 )
+from sediment.segment_io.format.batch_headers import batch_at, check_header
 from sediment.segment_io.format.checksum import check_crc
-from sediment.segment_io.format.decode import batch_at, check_header
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,

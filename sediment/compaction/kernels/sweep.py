@@ -91,7 +91,6 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.format.compression.compress_kernels import NOT_COMPRESSED, compress_records
-from sediment.segment_io.format.decode import VALUE_BYTES
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 from sediment.segment_io.format.rebuild import (
     NO_HORIZON,
@@ -105,6 +104,7 @@ from sediment.segment_io.format.rebuild import (
     write_plain,
     write_records,
 )
+from sediment.segment_io.format.record_decoder import VALUE_BYTES
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8

@@ -29,8 +29,8 @@ from sediment.segment_io.compiled.status import (
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.compression.compress_kernels import COMPRESSOR_REGISTERS, find_compressors
-from sediment.segment_io.format.decode import RECORD_FIELDS
 from sediment.segment_io.format.layout import ATTRIBUTES, CODEC_MASK
+from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from sediment.segment_io.segment.reader import BatchSpan
 
 _FIRST_RECORDS = 4096

@@ -62,7 +62,6 @@ from sediment.segment_io.format.compression.compress_kernels import (
     compressed_bound,
 )
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
-from sediment.segment_io.format.decode import decode_records
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -75,6 +74,7 @@ from sediment.segment_io.format.layout import (
     MIN_RECORD_BYTES,
 )
 from sediment.segment_io.format.rebuild import rebased_bound, write_joined_header, write_rebased_records
+from sediment.segment_io.format.record_decoder import decode_records
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
 CURSOR = 0  # batches of the chunk that are done

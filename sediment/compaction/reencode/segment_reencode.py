@@ -36,7 +36,7 @@ from sediment.compaction.rewrite.last_batches import with_last_of_producers
 from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.compaction.source_errors import errors_of_partition
-from sediment.segment_io.format.decode import BATCH_ROW
+from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import CODEC_MASK
 from sediment.segment_io.format.names import PartSegment
 from sediment.segment_io.fs import Fs

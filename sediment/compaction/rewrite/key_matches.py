@@ -43,10 +43,10 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
-from sediment.segment_io.format.decode import KEY_BYTES, KEY_START, OFFSET_DELTA, RECORD_FIELDS, VALUE_BYTES
 from sediment.segment_io.format.hashing import draw_seed, hash_key, hash_secrets
 from sediment.segment_io.format.layout import BASE_OFFSET, CONTROL_BIT, MAGIC_V2, MIN_RECORD_BYTES, RECORD_COUNT
 from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.record_decoder import KEY_BYTES, KEY_START, OFFSET_DELTA, RECORD_FIELDS, VALUE_BYTES
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import BatchSpan

@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format import decode
+from sediment.segment_io.format import batch_headers
+from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED, decompress_batches, find_tools
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MAGIC_V2
-from sediment.segment_io.format.padding import padded_buffer, padded_copy
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer, padded_copy
 from sediment.segment_io.format.upgrade import no_wrappers, upgrade_batches, upgrade_wrapper
 from sediment.segment_io.segment.reader import BatchSpan
 
@@ -127,7 +127,7 @@ class BatchOpener:
             wrappers,
         )
         rows = np.zeros(1, dtype=BATCH_ROW)
-        status, count, _, _ = decode.read_headers(header.ctypes.data, 0, header.size - PADDING_BYTES, 0, rows)
+        status, count, _, _ = batch_headers.read_headers(header.ctypes.data, 0, header.size - PADDING_BYTES, 0, rows)
         if count == 0:
             raise CorruptBatchError(STATUS_TEXT[status])
         self._held.append(header)

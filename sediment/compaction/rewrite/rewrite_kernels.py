@@ -58,15 +58,6 @@ from sediment.segment_io.format.compression.compress_kernels import (
     compressed_bound,
 )
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
-from sediment.segment_io.format.decode import (
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    RECORD_FIELDS,
-    VALUE_BYTES,
-    VALUE_START,
-    decode_records,
-)
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_NONE,
@@ -87,6 +78,15 @@ from sediment.segment_io.format.rebuild import (
     write_empty_batch,
     write_header,
     write_records,
+)
+from sediment.segment_io.format.record_decoder import (
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_FIELDS,
+    VALUE_BYTES,
+    VALUE_START,
+    decode_records,
 )
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]

@@ -90,9 +90,9 @@ def _compacted(
     attempt: str,
 ) -> LogCompaction:
     # Imported late, because these modules compile kernels that the driver never needs.
+    from sediment.compaction.cleanable_range import cleanable_range
     from sediment.compaction.cleaner import clean_log
     from sediment.compaction.grouping import plan_cleaning
-    from sediment.compaction.policy import cleanable_range
 
     view = open_view(
         listing,

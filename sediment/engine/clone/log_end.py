@@ -23,14 +23,8 @@ from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError, UsageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import compress, decompress
-from sediment.segment_io.format.decode import (
-    OFFSET_DELTA,
-    RECORD_FIELDS,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    decode_records,
-)
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,
@@ -49,6 +43,7 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry

@@ -25,9 +25,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from sediment.compaction.cleanable_range import CleanableRange
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
-from sediment.compaction.policy import CleanableRange
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle

@@ -1,7 +1,7 @@
 """The choice of the log to clean, and the state of each partition meanwhile: Kafka's LogCleanerManager.
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
-    choice       the largest dirty ratio among those that may be cleaned (`compaction.policy`)
+    choice       the largest dirty ratio among those that may be cleaned (`compaction.cleanable_range`)
     outcome      an abort leaves the log as it is; any other error of one log marks it uncleanable
 
 Invariant: after an error in one partition, the others are still cleaned.
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from sediment.compaction.policy import CleanableRange, cleanable_range, filthiest_first
+from sediment.compaction.cleanable_range import CleanableRange, cleanable_range, filthiest_first
 from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints, LogOwner
 from sediment.engine.live.cleaning_states import CleaningStates
 from sediment.engine.live.log.partition_log import PartitionLog

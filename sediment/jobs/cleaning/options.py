@@ -165,7 +165,7 @@ class CleaningTask:
         """Return the `.log` bytes that cleaning will probably read; tasks are packed by this number.
 
         The number is 0 if the dirty part above the checkpoint is too small for the configured ratio.  The exact rule in
-        `compaction.policy` needs a view of the log, and so compiled kernels that a driver does not load.
+        `compaction.cleanable_range` needs a view of the log, and so compiled kernels that a driver does not load.
         """
         first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
         *rolled, active = self.listing.segments or (None,)

@@ -15,8 +15,8 @@ from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError,
 
 if TYPE_CHECKING:
     from sediment.compaction.chunk_reader import ChunkBoundaries
+    from sediment.compaction.cleanable_range import CleanableRange
     from sediment.compaction.grouping import CleaningPlan
-    from sediment.compaction.policy import CleanableRange
     from sediment.compaction.prepared_swap import PreparedSwap
     from sediment.segment_io.partition.listing import LogListing
 

@@ -36,8 +36,8 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 
 if TYPE_CHECKING:
+    from sediment.compaction.cleanable_range import CleanableRange
     from sediment.compaction.grouping import CleaningPlan
-    from sediment.compaction.policy import CleanableRange
     from sediment.compaction.prepared_swap import PreparedSwap
     from sediment.segment_io.partition.log_view import LogView
 
@@ -185,7 +185,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
         SedimentError: as `open_view`.
     """
     # Imported late, because these modules compile kernels that the driver never needs.
-    from sediment.compaction.policy import cleanable_range
+    from sediment.compaction.cleanable_range import cleanable_range
     from sediment.segment_io.partition.log_view import open_view
 
     listing, config, options = task.listing, task.config, task.options

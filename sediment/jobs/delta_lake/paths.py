@@ -65,7 +65,7 @@ def check_table_path(path: str) -> None:
         raise UsageError(
             "no Delta table can have this path",
             path=path,
-            advice="use a path of UTF-8 without control characters, [, ], ^, |, backslashes and %41",
+            advice="use a UTF-8 path without control characters, backslashes, [, ], ^, | and escapes such as %41",
         )
 
 

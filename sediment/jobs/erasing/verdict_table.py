@@ -55,7 +55,7 @@ def uniform_verdicts(offsets: np.ndarray[Any, np.dtype[np.int64]], action: str, 
 
 
 def verdicts_of(rows: Iterable[GivenVerdict], action: str | None, replacement: bytes | None) -> Verdicts | None:
-    """Return the verdicts of a partition; `action` is that of rows without one, None if the run has none.
+    """Return the verdicts of a partition; `action` applies to rows that name none; None if the run has no such action.
 
     Returns None if a row needs the action of the run, and there is none.
 

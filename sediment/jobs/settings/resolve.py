@@ -206,7 +206,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if `is_stated` is true, not counting the values with which Kafka creates an internal topic.
+        """Return True if `is_stated` is true without the values that Kafka gives an internal topic when it creates it.
 
         Raises:
             SettingsError: the key is unknown.

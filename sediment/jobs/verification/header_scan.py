@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sediment.jobs.verification.rules import NO_MARKER, NO_OUTCOME
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.decode import BATCH_ROW, OFFSET_DELTA
+from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CONTROL_ABORT,
@@ -30,6 +30,7 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import unwrap
+from sediment.segment_io.format.record_decoder import OFFSET_DELTA
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
 from sediment.segment_io.partition.sources import Source

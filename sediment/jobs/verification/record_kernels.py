@@ -35,7 +35,16 @@ from sediment.segment_io.compiled.status import (
     NEEDS_RECORD_ROOM,
     OK,
 )
-from sediment.segment_io.format.decode import (
+from sediment.segment_io.format.hashing import hash_key
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    INT32_MAX,
+    NO_SEQUENCE,
+    TIMESTAMP_TYPE_BIT,
+)
+from sediment.segment_io.format.legacy import decode_entry
+from sediment.segment_io.format.record_decoder import (
     HEADERS_START,
     KEY_BYTES,
     KEY_START,
@@ -50,15 +59,6 @@ from sediment.segment_io.format.decode import (
     decode_records,
     read_varint,
 )
-from sediment.segment_io.format.hashing import hash_key
-from sediment.segment_io.format.layout import (
-    BATCH_HEADER_BYTES,
-    CODEC_MASK,
-    INT32_MAX,
-    NO_SEQUENCE,
-    TIMESTAMP_TYPE_BIT,
-)
-from sediment.segment_io.format.legacy import decode_entry
 
 Int64s = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]

@@ -22,8 +22,8 @@ from sediment.jobs.verification.header_scan import HeaderFacts, complete_legacy,
 from sediment.jobs.verification.rules import BATCH, NO_HORIZON
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
+from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS, STATUS_TEXT, decode_records
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -39,7 +39,8 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import unwrap
-from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
+from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES

@@ -3,7 +3,7 @@
 Each number has one meaning, so a kernel can return the status of another kernel to its caller:
 
     0       done
-    1-19    batches and records of any magic (`format.decode`, `format.legacy`)
+    1-19    batches and records of any magic (`format.batch_headers`, `format.record_decoder`, `format.legacy`)
     20-29   batches inside a segment (`segment.recovery_scan`)
     30-39   producer state (`partition.producer_replay`)
     100-    requests: the caller does what the number asks for and calls again

@@ -1,11 +1,11 @@
-"""Decoding of messages of magic 0 and 1, plain and in compressed wrappers, to the record rows of `decode`.
+"""Decoding of messages of magic 0 and 1, plain and in compressed wrappers, to the record rows of `record_decoder`.
 
 `layout` has the fields of a message (kafka-log 01 §5).  An entry of the log is a message with its offset and length.  A
 row is int64[RECORD_FIELDS], filled as by `decode.decode_records`.  But OFFSET_DELTA and TIMESTAMP_DELTA are absolute,
 and HEADERS_START is 0, because messages have no headers.
 
-Invariants: as in `decode`, every length is checked before it is used and kernels return a status.  The checksum of an
-entry of the log is checked; the checksums inside a wrapper are not, as in Kafka.
+Invariants: as in `record_decoder`, every length is checked before it is used and kernels return a status.  The checksum
+of an entry of the log is checked; the checksums inside a wrapper are not, as in Kafka.
 """
 
 from __future__ import annotations
@@ -27,22 +27,8 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import (
-    HEADERS_START,
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_END,
-    RECORD_FIELDS,
-    RECORD_START,
-    RECORD_TAIL,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    VALUE_BYTES,
-    VALUE_START,
-)
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_LENGTH,
@@ -59,7 +45,20 @@ from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
-from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
+from sediment.segment_io.format.record_decoder import (
+    HEADERS_START,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_START,
+    RECORD_TAIL,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+)
 
 _ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.format.decode import PADDING_BYTES
+
+PADDING_BYTES = 64
 
 
 def padded_buffer(size_bytes: int) -> npt.NDArray[np.uint8]:

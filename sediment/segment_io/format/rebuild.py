@@ -23,18 +23,6 @@ from sediment.segment_io.compiled.memory import (
 )
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.compression.compress_kernels import compressed_bound
-from sediment.segment_io.format.decode import (
-    HEADERS_START,
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    RECORD_END,
-    RECORD_FIELDS,
-    RECORD_TAIL,
-    TIMESTAMP_DELTA,
-    VALUE_BYTES,
-    VALUE_START,
-)
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -49,6 +37,18 @@ from sediment.segment_io.format.layout import (
     MAX_TIMESTAMP,
     RECORD_COUNT,
     TIMESTAMP_TYPE_BIT,
+)
+from sediment.segment_io.format.record_decoder import (
+    HEADERS_START,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_TAIL,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
 )
 
 NO_HORIZON = -1

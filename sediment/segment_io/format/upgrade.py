@@ -21,17 +21,7 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_i8, store_i8, store_i16, store_i32, store_i64
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.decode import (
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_FIELDS,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    VALUE_BYTES,
-    VALUE_START,
-)
+from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -56,7 +46,17 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
+from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.rebuild import field_bytes, varlong_bytes, write_field, write_varlong
+from sediment.segment_io.format.record_decoder import (
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_FIELDS,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+)
 
 # Besides key and value, a record of magic 2 has at most 32 bytes, and a message of magic 0 at least 26.
 _RECORD_GROWTH_BYTES = 6

@@ -99,7 +99,7 @@ def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
 
 
 def _empty_rows() -> np.dtype[np.void]:
-    from sediment.segment_io.format.decode import BATCH_ROW
+    from sediment.segment_io.format.batch_headers import BATCH_ROW
 
     return BATCH_ROW[_KEPT]
 

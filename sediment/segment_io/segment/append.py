@@ -1,7 +1,7 @@
 """Compiled loops for an append: verify batches, check records, stamp batches, index them.  No policy.
 
-Invariants: as in `decode`, untrusted lengths are checked before they are used, and the result is a status.  The caller
-owns the buffer, which PADDING_BYTES follow; only `stamp_batch` changes it.
+Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
+caller owns the buffer, which PADDING_BYTES follow; only `stamp_batch` changes it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
+from sediment.segment_io.format.batch_headers import read_headers
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.decode import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA, read_headers
 from sediment.segment_io.format.index_entries import add_batch, start_entry_arrays
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -23,6 +23,7 @@ from sediment.segment_io.format.layout import (
     MAX_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
 )
+from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 
 NO_EPOCH_LIMIT = -2

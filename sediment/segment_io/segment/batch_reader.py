@@ -38,22 +38,8 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.batch_builder import Headers
+from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import (
-    BATCH_ROW,
-    HEADERS_START,
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_FIELDS,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    VALUE_BYTES,
-    VALUE_START,
-    decode_records,
-    read_varint,
-)
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -69,7 +55,19 @@ from sediment.segment_io.format.layout import (
     TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
-from sediment.segment_io.format.padding import padded_copy
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_copy
+from sediment.segment_io.format.record_decoder import (
+    HEADERS_START,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_FIELDS,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+    decode_records,
+    read_varint,
+)
 from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
 
 LIMIT_BYTES = 256 << 20

@@ -26,24 +26,9 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_u32
 from sediment.segment_io.compiled.status import NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_TABLE_ROOM, OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
+from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import (
-    HEADERS_START,
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_END,
-    RECORD_FIELDS,
-    RECORD_START,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    VALUE_BYTES,
-    VALUE_START,
-    decode_records,
-    read_varint,
-)
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -57,6 +42,21 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry, unwrap
+from sediment.segment_io.format.padding import PADDING_BYTES
+from sediment.segment_io.format.record_decoder import (
+    HEADERS_START,
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_START,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+    decode_records,
+    read_varint,
+)
 from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.status import INCOMPLETE, ROWS_FULL
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
-from sediment.segment_io.format import decode
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES
+from sediment.segment_io.format import batch_headers
+from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
-from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.fs import Fs, ReadableFile
 
 CHUNK_BYTES = 1 << 20
@@ -54,7 +54,7 @@ def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: i
     """Return the error for a decoder's `status`; the batch is at `position` of `path` and at byte `at` of `buffer`."""
     offset = int.from_bytes(buffer[at + BASE_OFFSET : at + BASE_OFFSET + 8].tobytes(), "big", signed=True)
     return CorruptBatchError(
-        decode.STATUS_TEXT[status],
+        batch_headers.STATUS_TEXT[status],
         path=str(path),
         position=position,
         offset=offset,
@@ -130,7 +130,7 @@ class HeaderScan:
             filled = read_into(source, buffer, 0, wanted, start)
             at = 0
             while True:
-                status, count, behind, needed = decode.read_headers(buffer.ctypes.data, at, filled, start, rows)
+                status, count, behind, needed = batch_headers.read_headers(buffer.ctypes.data, at, filled, start, rows)
                 if count:
                     self.end_position = start + behind
                     yield BatchSpan(buffer, at, behind, start + at, rows[:count])

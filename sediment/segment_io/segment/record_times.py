@@ -14,14 +14,8 @@ import numpy as np
 from sediment.segment_io.compiled.status import BAD_RECORD_COUNT, OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format import legacy
+from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import (
-    OFFSET_DELTA,
-    RECORD_FIELDS,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    decode_records,
-)
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,
@@ -34,6 +28,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.fs import ReadableFile
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_TIMESTAMP

@@ -38,8 +38,8 @@ from sediment.segment_io.compiled.status import (
     ROWS_FULL,
 )
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
+from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT, batch_at, read_headers
 from sediment.segment_io.format.checksum import check_crc
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, STATUS_TEXT, batch_at, read_headers
 from sediment.segment_io.format.index_entries import (
     LARGEST_TIMESTAMP,
     OFFSET_INDEX_BYTES,
@@ -71,7 +71,7 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_BYTES,
 )
 from sediment.segment_io.format.legacy import check_legacy_crc
-from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, read_into
 

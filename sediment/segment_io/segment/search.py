@@ -1,6 +1,7 @@
 """Compiled search over batch headers for the first batch with an offset or timestamp.
 
-Invariants: as in `decode`, lengths are checked before they are used, and the result is a status; no policy is applied.
+Invariants: as in `batch_headers`, lengths are checked before they are used, and the result is a status; no policy is
+applied.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK
-from sediment.segment_io.format.decode import batch_at
+from sediment.segment_io.format.batch_headers import batch_at
 from sediment.segment_io.format.layout import (
     BASE_OFFSET,
     BATCH_HEADER_BYTES,

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.decode import OFFSET_DELTA
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CONTROL_TYPE_NAMES,
@@ -21,6 +20,7 @@ from sediment.segment_io.format.layout import (
     NO_CONTROL_RECORD,
 )
 from sediment.segment_io.format.legacy import unwrap
+from sediment.segment_io.format.record_decoder import OFFSET_DELTA
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_state import last_sequence
 from sediment.segment_io.partition.sources import Source

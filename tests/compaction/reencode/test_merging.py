@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sediment.compaction.reencode.merging import MergeRule
-from sediment.segment_io.format.decode import BATCH_ROW
+from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import (
     CODEC_ZSTD,
     CONTROL_BIT,

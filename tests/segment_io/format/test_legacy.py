@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
-from sediment.segment_io.format import decode
-from sediment.segment_io.format.decode import PADDING_BYTES, RECORD_FIELDS
+from sediment.segment_io.format import batch_headers, record_decoder
 from sediment.segment_io.format.legacy import crc32, decode_entry, unwrap
+from sediment.segment_io.format.padding import PADDING_BYTES
+from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from tests.tables import read_rows
 from tests.twin import framing, vectors
 from tests.twin.batches import Record
@@ -32,8 +33,11 @@ def fields(data, row):
     def part(start, length):
         return None if row[length] < 0 else data[row[start] : row[start] + row[length]]
 
-    key, value = part(decode.KEY_START, decode.KEY_BYTES), part(decode.VALUE_START, decode.VALUE_BYTES)
-    return int(row[decode.OFFSET_DELTA]), int(row[decode.TIMESTAMP_DELTA]), key, value
+    key, value = (
+        part(record_decoder.KEY_START, record_decoder.KEY_BYTES),
+        part(record_decoder.VALUE_START, record_decoder.VALUE_BYTES),
+    )
+    return int(row[record_decoder.OFFSET_DELTA]), int(row[record_decoder.TIMESTAMP_DELTA]), key, value
 
 
 def rows_of(content, tmp_path, **options):
@@ -186,6 +190,6 @@ def test_arbitrary_entries_never_leave_their_bounds(data):
     buffer = np.frombuffer(data + b"\xff" * PADDING_BYTES, dtype=np.uint8)
     row = np.zeros(RECORD_FIELDS, dtype=np.int64)
     status = decode_entry(buffer.ctypes.data, 0, len(data), row)
-    assert status in (OK, *decode.STATUS_TEXT)
+    assert status in (OK, *batch_headers.STATUS_TEXT)
     if status == OK:
-        assert row[decode.VALUE_START] + max(row[decode.VALUE_BYTES], 0) <= len(data)
+        assert row[record_decoder.VALUE_START] + max(row[record_decoder.VALUE_BYTES], 0) <= len(data)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.status import OK
-from sediment.segment_io.format import decode, rebuild
-from tests.segment_io.format.test_decode import blobs, padded
+from sediment.segment_io.format import rebuild, record_decoder
+from tests.segment_io.format.test_record_decoder import blobs, padded
 from tests.twin.batches import Record, encode_batch, encode_empty_batch, parse_batch
 
 
@@ -14,9 +14,9 @@ def rebuilt(batch, kept, horizon=rebuild.NO_HORIZON):
     """Return the bytes that the kernels write for the kept records of an uncompressed batch."""
     source = padded(batch)
     count = parse_batch(batch).count
-    rows = np.zeros((count, decode.RECORD_FIELDS), dtype=np.int64)
+    rows = np.zeros((count, record_decoder.RECORD_FIELDS), dtype=np.int64)
     base = source.ctypes.data
-    assert decode.decode_records(base, 61, len(batch), count, rows) == OK
+    assert record_decoder.decode_records(base, 61, len(batch), count, rows) == OK
     marks = np.array(kept, dtype=np.uint8)
     rebuild.pack_kept(rows, count, marks)
     first, largest = rebuild.kept_timestamps(base, rows, sum(kept))

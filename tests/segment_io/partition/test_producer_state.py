@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.decode import BATCH_ROW
+from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.producer_snapshots import (

@@ -140,8 +140,6 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     delete(replaced, "a complete replacement covers its offsets")
     for name in completed:
         fs.rename(directory / name, directory / name.removesuffix(SWAP_SUFFIX))
-        if fs.exists(directory / name):  # both names were links to one file, and a rename between such does nothing
-            fs.unlink(directory / name)
         repairs.append(Repair("renamed", name, "its replacement was complete"))
     if completed:
         fs.sync_directory(directory)

@@ -31,8 +31,8 @@ from sediment.engine.live.log.validation import (
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError
 from sediment.segment_io.format import legacy
-from sediment.segment_io.format.decode import OFFSET_DELTA
 from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, MAGIC_V2, NO_TIMESTAMP
+from sediment.segment_io.format.record_decoder import OFFSET_DELTA
 from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBatch
 
 

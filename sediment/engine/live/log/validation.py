@@ -40,22 +40,8 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, batch_of, build_batch
+from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.decode import (
-    BATCH_ROW,
-    KEY_BYTES,
-    KEY_START,
-    OFFSET_DELTA,
-    PADDING_BYTES,
-    RECORD_END,
-    RECORD_FIELDS,
-    RECORD_START,
-    STATUS_TEXT,
-    TIMESTAMP_DELTA,
-    VALUE_BYTES,
-    VALUE_START,
-    decode_records,
-)
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_GZIP,
@@ -74,8 +60,20 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.padding import padded_buffer
+from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
+from sediment.segment_io.format.record_decoder import (
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    RECORD_END,
+    RECORD_FIELDS,
+    RECORD_START,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+    VALUE_START,
+    decode_records,
+)
 from sediment.segment_io.segment.append import (
     KEY_IS_MISSING,
     NO_EPOCH_LIMIT,

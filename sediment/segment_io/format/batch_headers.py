@@ -1,9 +1,10 @@
-"""Compiled loops that scan batches and decode records.  No policy; they return a status and never raise.
+"""Compiled loops over batch headers: where each batch of a file ends, and its fields as a row (kafka-log 01 §2, §3).
+
+No policy; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against its end before it is used.
-* At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint
-  has at most ten bytes; one that starts inside the buffer ends inside the padding.
+* At least PADDING_BYTES readable bytes follow a buffer, because a control record is read before its end is checked.
 * Positions are int64, relative to `base`, the address of the buffer.
 """
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, load_u8
+from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64
 from sediment.segment_io.compiled.status import (
     BAD_CODEC,
     BAD_CONTROL_RECORD,
@@ -53,16 +54,13 @@ from sediment.segment_io.format.layout import (
     MAGIC,
     MAGIC_PREFIX_BYTES,
     MAX_TIMESTAMP,
-    MAX_VARINT_BYTES,
-    MAX_VARLONG_BYTES,
     MIN_RECORD_BYTES,
     NO_CONTROL_RECORD,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     RECORD_COUNT,
 )
-
-PADDING_BYTES = 64
+from sediment.segment_io.format.record_decoder import read_varint, read_varlong
 
 STATUS_TEXT = {
     BAD_LENGTH: "the batch length is smaller than its header",
@@ -113,147 +111,6 @@ BATCH_ROW = np.dtype(
 attributes, max_timestamp and the wrapper's offset as both offsets.
 """
 
-# -------------------------------------------------------------------------------------------------- one row per record
-RECORD_START = 0  # the length varint
-RECORD_TAIL = 1  # the key length varint, from which a rebuilt record is copied
-RECORD_END = 2
-KEY_START = 3
-KEY_BYTES = 4  # -1: null
-VALUE_START = 5
-VALUE_BYTES = 6  # -1: null
-HEADERS_START = 7  # the header count varint
-TIMESTAMP_DELTA = 8
-OFFSET_DELTA = 9
-RECORD_FIELDS = 10
-
-
-@kernel
-def read_varlong(address: int) -> tuple[int, int]:
-    """Read a zig-zag varlong: (value, address after it), or (0, 0) if it does not end within ten bytes."""
-    byte = load_u8(address)
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), address + 1
-    raw = byte & 127
-    shift = 7
-    for position in range(address + 1, address + MAX_VARLONG_BYTES):
-        byte = load_u8(position)
-        raw |= (byte & 127) << shift
-        if byte < 128:
-            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), position + 1
-        shift += 7
-    return 0, 0
-
-
-@kernel
-def read_varint(address: int) -> tuple[int, int]:
-    """Read a zig-zag varint of 32 bits: (value, address after it), or (0, 0) if it does not end within five bytes."""
-    byte = load_u8(address)
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), address + 1
-    raw = byte & 127
-    shift = 7
-    for position in range(address + 1, address + MAX_VARINT_BYTES):
-        byte = load_u8(position)
-        raw |= (byte & 127) << shift
-        if byte < 128:
-            raw &= 0xFFFFFFFF
-            return (raw >> 1) ^ -(raw & 1), position + 1
-        shift += 7
-    return 0, 0
-
-
-@kernel
-def _skip_headers(address: int, end: int) -> int:
-    """Return the address after the header count and headers at `address`, or 0 if they go past `end`."""
-    count, address = read_varint(address)
-    if address == 0 or count < 0 or count > end - address:
-        return 0
-    for _ in range(count):
-        length, address = read_varint(address)
-        if address == 0 or length < 0 or length > end - address:
-            return 0
-        address += length
-        if address >= end:
-            return 0
-        length, address = read_varint(address)
-        if address == 0 or length > end - address:
-            return 0
-        if length > 0:
-            address += length
-    return address
-
-
-@kernel
-def decode_records(base: int, start: int, end: int, count: int, records: npt.NDArray[np.int64]) -> int:
-    """Decode `count` uncompressed records in [start, end) into `records`, int64[>= count, RECORD_FIELDS].
-
-    Source: kafka-log 01 §3.4, reader checks.
-    """
-    address = base + start
-    limit = base + end
-    # A row is never a separate array, because numba would count references to it for every record.
-    for index in range(count):
-        if address >= limit:
-            return RECORD_ENDS_EARLY
-        records[index, RECORD_START] = address - base
-        length, address = read_varint(address)
-        if address == 0:
-            return BAD_VARINT
-        if length < 0 or length > limit - address:
-            return RECORD_TOO_LONG
-        record_end = address + length
-        delta, address = read_varlong(address + 1)
-        if address == 0 or address >= record_end:
-            return BAD_VARINT
-        records[index, TIMESTAMP_DELTA] = delta
-        delta, address = read_varint(address)
-        if address == 0 or address >= record_end:
-            return BAD_VARINT
-        records[index, OFFSET_DELTA] = delta
-        records[index, RECORD_TAIL] = address - base
-        length, address = read_varint(address)
-        if address == 0 or length > record_end - address:
-            return BAD_KEY_LENGTH
-        records[index, KEY_START] = address - base
-        records[index, KEY_BYTES] = max(length, -1)
-        if length > 0:
-            address += length
-        if address >= record_end:
-            return BAD_KEY_LENGTH
-        length, address = read_varint(address)
-        if address == 0 or length > record_end - address:
-            return BAD_VALUE_LENGTH
-        records[index, VALUE_START] = address - base
-        records[index, VALUE_BYTES] = max(length, -1)
-        if length > 0:
-            address += length
-        if address >= record_end:
-            return BAD_VALUE_LENGTH
-        records[index, HEADERS_START] = address - base
-        headers_end = _skip_headers(address, record_end)
-        if headers_end == 0:
-            return BAD_HEADERS
-        if headers_end != record_end:
-            return RECORD_LENGTH_MISMATCH
-        records[index, RECORD_END] = record_end - base
-        # Equal to `headers_end` but known earlier, so the CPU can begin the next record.
-        address = record_end
-    return OK if address == limit else RECORDS_REMAIN
-
-
-@kernel
-def check_header(address: int, size_bytes: int) -> int:
-    """Check the counts that later loops rely on, in the complete batch of magic 2 at `address`."""
-    if load_i32(address + LAST_OFFSET_DELTA) < 0:
-        return BAD_LAST_OFFSET
-    codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
-    if codec > 4:
-        return BAD_CODEC
-    count = load_i32(address + RECORD_COUNT)
-    if count < 0 or (codec == 0 and count * MIN_RECORD_BYTES > size_bytes - BATCH_HEADER_BYTES):
-        return BAD_RECORD_COUNT
-    return OK
-
 
 @kernel
 def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
@@ -282,31 +139,16 @@ def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def _decode_control(base: int, position: int, size_bytes: int, row: npt.NDArray[np.void]) -> int:
-    """Fill the control fields of `row` from the only record of an uncompressed control batch."""
-    address = base + position + BATCH_HEADER_BYTES
-    end = base + position + size_bytes
-    length, address = read_varint(address)
-    if address == 0 or length < 0 or length > end - address:
-        return BAD_CONTROL_RECORD
-    end = address + length
-    delta, address = read_varlong(address + 1)
-    if address == 0 or address >= end:
-        return BAD_CONTROL_RECORD
-    row["control_timestamp"] = row["base_timestamp"] + delta
-    _, address = read_varint(address)
-    if address == 0 or address >= end:
-        return BAD_CONTROL_RECORD
-    length, address = read_varint(address)
-    if address == 0 or length < 4 or length > end - address or load_i16(address) < 0:
-        return BAD_CONTROL_RECORD
-    row["control_type"] = load_i16(address + 2)
-    address += length
-    if address >= end:
-        return BAD_CONTROL_RECORD
-    length, address = read_varint(address)
-    if address != 0 and length >= 6 and length <= end - address:
-        row["coordinator_epoch"] = load_i32(address + 2)
+def check_header(address: int, size_bytes: int) -> int:
+    """Check the counts that later loops rely on, in the complete batch of magic 2 at `address`."""
+    if load_i32(address + LAST_OFFSET_DELTA) < 0:
+        return BAD_LAST_OFFSET
+    codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
+    if codec > 4:
+        return BAD_CODEC
+    count = load_i32(address + RECORD_COUNT)
+    if count < 0 or (codec == 0 and count * MIN_RECORD_BYTES > size_bytes - BATCH_HEADER_BYTES):
+        return BAD_RECORD_COUNT
     return OK
 
 
@@ -360,6 +202,35 @@ def read_headers(
         filled += 1
         position += size_bytes
     return ROWS_FULL, filled, position, 0
+
+
+@kernel
+def _decode_control(base: int, position: int, size_bytes: int, row: npt.NDArray[np.void]) -> int:
+    """Fill the control fields of `row` from the only record of an uncompressed control batch."""
+    address = base + position + BATCH_HEADER_BYTES
+    end = base + position + size_bytes
+    length, address = read_varint(address)
+    if address == 0 or length < 0 or length > end - address:
+        return BAD_CONTROL_RECORD
+    end = address + length
+    delta, address = read_varlong(address + 1)
+    if address == 0 or address >= end:
+        return BAD_CONTROL_RECORD
+    row["control_timestamp"] = row["base_timestamp"] + delta
+    _, address = read_varint(address)
+    if address == 0 or address >= end:
+        return BAD_CONTROL_RECORD
+    length, address = read_varint(address)
+    if address == 0 or length < 4 or length > end - address or load_i16(address) < 0:
+        return BAD_CONTROL_RECORD
+    row["control_type"] = load_i16(address + 2)
+    address += length
+    if address >= end:
+        return BAD_CONTROL_RECORD
+    length, address = read_varint(address)
+    if address != 0 and length >= 6 and length <= end - address:
+        row["coordinator_epoch"] = load_i32(address + 2)
+    return OK
 
 
 @kernel

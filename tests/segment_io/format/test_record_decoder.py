@@ -1,4 +1,4 @@
-"""The decoding kernels against their plain Python twin."""
+"""The kernels that decode varints and records, against their plain Python twin."""
 
 import numpy as np
 import pytest
@@ -7,18 +7,14 @@ from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.status import (
-    BAD_CONTROL_RECORD,
     BAD_HEADERS,
-    BAD_LENGTH,
-    BAD_MAGIC,
-    INCOMPLETE,
     OK,
     RECORD_ENDS_EARLY,
     RECORDS_REMAIN,
 )
-from sediment.segment_io.format import decode
-from sediment.segment_io.format.decode import BATCH_ROW, PADDING_BYTES, RECORD_FIELDS
-from sediment.segment_io.format.layout import NO_CONTROL_RECORD
+from sediment.segment_io.format import batch_headers, record_decoder
+from sediment.segment_io.format.padding import PADDING_BYTES
+from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from tests.twin import varints
 from tests.twin.batches import Record, RecordHeader, encode_batch, parse_batch
 from tests.twin.errors import InvalidRecordError, TwinError
@@ -32,7 +28,7 @@ def decoded(payload, count):
     """(status, records as the twin would show them, with deltas for offsets and timestamps)."""
     buffer = padded(payload)
     rows = np.zeros((max(count, 1), RECORD_FIELDS), dtype=np.int64)
-    status = decode.decode_records(buffer.ctypes.data, 0, len(payload), count, rows)
+    status = record_decoder.decode_records(buffer.ctypes.data, 0, len(payload), count, rows)
     if status != OK:
         return status, None
 
@@ -41,10 +37,10 @@ def decoded(payload, count):
 
     return status, [
         (
-            int(row[decode.OFFSET_DELTA]),
-            int(row[decode.TIMESTAMP_DELTA]),
-            field(row[decode.KEY_START], row[decode.KEY_BYTES]),
-            field(row[decode.VALUE_START], row[decode.VALUE_BYTES]),
+            int(row[record_decoder.OFFSET_DELTA]),
+            int(row[record_decoder.TIMESTAMP_DELTA]),
+            field(row[record_decoder.KEY_START], row[record_decoder.KEY_BYTES]),
+            field(row[record_decoder.VALUE_START], row[record_decoder.VALUE_BYTES]),
         )
         for row in rows[:count]
     ]
@@ -113,18 +109,18 @@ def test_mutated_records_are_accepted_and_read_exactly_when_the_twin_does(case, 
 @given(st.binary(min_size=1, max_size=200), st.integers(1, 20))
 def test_arbitrary_bytes_never_leave_the_buffer(payload, count):
     status, _ = decoded(payload, count)
-    assert status in (OK, *decode.STATUS_TEXT)
+    assert status in (OK, *batch_headers.STATUS_TEXT)
 
 
 @kernel
 def varint_at(data):
-    value, behind = decode.read_varint(data.ctypes.data)
+    value, behind = record_decoder.read_varint(data.ctypes.data)
     return value, behind - data.ctypes.data if behind else 0
 
 
 @kernel
 def varlong_at(data):
-    value, behind = decode.read_varlong(data.ctypes.data)
+    value, behind = record_decoder.read_varlong(data.ctypes.data)
     return value, behind - data.ctypes.data if behind else 0
 
 
@@ -192,7 +188,7 @@ def test_bf_12_a_batch_that_ends_before_its_count_is_an_error():
 def test_bf_14_a_record_longer_than_its_content_is_an_error():
     payload = bytearray(encode_batch([Record(0, 0, b"a", b"1"), Record(1, 0, b"b", b"2")], base_offset=0)[61:])
     payload[0] += 2
-    assert decoded(bytes(payload), 2)[0] in decode.STATUS_TEXT
+    assert decoded(bytes(payload), 2)[0] in batch_headers.STATUS_TEXT
 
 
 @pytest.mark.parametrize("header_count", [b"\x01", b"\xfe\x01"])
@@ -210,81 +206,3 @@ def test_bf_15_a_negative_header_key_length_is_an_error():
 def test_bf_34_an_empty_key_and_value_are_not_null():
     payload = encode_batch([Record(0, 0, b"", b"")], base_offset=0)[61:]
     assert decoded(payload, 1)[1] == [(0, 0, b"", b"")]
-
-
-# ------------------------------------------------------------------------------------------------ headers
-def headers_of(data):
-    buffer = padded(data)
-    rows = np.zeros(64, dtype=BATCH_ROW)
-    status, count, position, size = decode.read_headers(buffer.ctypes.data, 0, len(data), 0, rows)
-    return status, rows[:count], position, size
-
-
-def test_header_rows_carry_every_field():
-    data = encode_batch(
-        [Record(100, 1000, b"a", b"1"), Record(105, 990, b"b", None)],
-        base_offset=100,
-        leader_epoch=5,
-        producer_id=7,
-        producer_epoch=3,
-        base_sequence=12,
-        transactional=True,
-    )
-    status, rows, position, _ = headers_of(data)
-    assert (status, position) == (INCOMPLETE, len(data))
-    (row,) = rows
-    assert (row["base_offset"], row["last_offset"], row["leader_epoch"], row["magic"]) == (100, 105, 5, 2)
-    assert (row["producer_id"], row["producer_epoch"], row["base_sequence"], row["record_count"]) == (7, 3, 12, 2)
-    assert (row["base_timestamp"], row["max_timestamp"], row["attributes"]) == (1000, 1000, 0x10)
-    assert row["control_type"] == NO_CONTROL_RECORD
-
-
-COMMIT = bytes.fromhex(
-    "0000000000000014000000420000000502a00010bb00300000000000000000000007d000000000000007d0"
-    "00000000000000070003ffffffff000000012000000008000000010c00000000000900"
-)
-
-
-def test_bf_28_a_commit_marker_decodes():
-    (row,) = headers_of(COMMIT)[1]
-    assert (row["base_offset"], row["control_type"], row["coordinator_epoch"]) == (20, 1, 9)
-    assert (row["attributes"] & 0x30, row["base_sequence"], row["control_timestamp"]) == (0x30, -1, 2000)
-
-
-@pytest.mark.parametrize(("key", "expected"), [("00000063", 99), ("00050001", 1)])
-def test_bf_29_unknown_control_types_and_higher_versions_are_read(key, expected):
-    data = COMMIT[:66] + bytes.fromhex(key) + COMMIT[70:]
-    assert headers_of(data)[1]["control_type"].tolist() == [expected]
-
-
-def test_bf_29_a_negative_control_key_version_is_an_error():
-    assert headers_of(COMMIT[:66] + b"\xff\xff\x00\x01" + COMMIT[70:])[0] == BAD_CONTROL_RECORD
-
-
-def test_bf_31_seventeen_trailing_bytes_end_the_walk_and_eighteen_with_a_bad_size_are_an_error():
-    batch = encode_batch([Record(0, 0, b"a", b"1")], base_offset=0)
-    assert headers_of(batch + b"\x00" * 17)[0] == INCOMPLETE
-    tail = b"\x00" * 8 + (13).to_bytes(4, "big") + b"\x00" * 6
-    assert headers_of(batch + tail)[0] == BAD_LENGTH
-    tail = b"\x00" * 8 + (1000).to_bytes(4, "big") + b"\x00" * 4 + b"\x02\x00"
-    status, rows, position, size = headers_of(batch + tail)
-    assert (status, len(rows), position, size) == (INCOMPLETE, 1, len(batch), 1012)
-
-
-def test_bf_32_magic_3_is_an_error():
-    batch = bytearray(encode_batch([Record(0, 0, b"a", b"1")], base_offset=0))
-    batch[16] = 3
-    assert headers_of(bytes(batch))[0] == BAD_MAGIC
-
-
-@settings(max_examples=400)
-@given(st.data())
-def test_mutated_batches_walk_to_a_status_and_never_past_their_end(data):
-    whole = encode_batch([Record(5, 1, b"k", b"v"), Record(9, 2, b"k", None)], base_offset=5) + COMMIT
-    mutated = bytearray(whole)
-    for _ in range(data.draw(st.integers(1, 5))):
-        mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
-    status, rows, position, _ = headers_of(bytes(mutated))
-    assert status == INCOMPLETE or status in decode.STATUS_TEXT
-    assert 0 <= position <= len(mutated)
-    assert all(row["size_bytes"] >= 14 for row in rows)

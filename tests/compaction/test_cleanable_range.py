@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sediment.compaction.cleanable_range import BlockingRule, cleanable_range, filthiest_first
 from sediment.compaction.config import CompactionConfig
-from sediment.compaction.policy import BlockingRule, cleanable_range, filthiest_first
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
