@@ -261,7 +261,7 @@ def _check_collisions(options: CloneOptions, topics: Mapping[str, ClonedTopic]) 
         for other in sorted(topics.keys() - {name}):
             if name.replace(".", "_") == other.replace(".", "_"):
                 raise UsageError(
-                    f"the names {name!r} and {other!r} collide: Kafka's metrics do not tell dots from underscores",
+                    f"the names {name!r} and {other!r} collide: Kafka's metrics write dots as underscores",
                     advice="give another name with --rename",
                 )
 

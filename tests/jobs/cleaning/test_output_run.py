@@ -15,6 +15,7 @@ import pytest
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning import output_run
 from sediment.jobs.spark.task_pool import TaskResult
+from sediment.segment_io.format.checkpoints import format_partition_metadata, format_uuid
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.stores import Store
 from tests.corpus import load_case
@@ -52,7 +53,8 @@ def write_log(path, keys="ab", end=30):
         batches = [batch_bytes(n, keys[n % len(keys)], timestamp=NOW_MS) for n in range(base, base + 10)]
         write_segment(path, base, batches)
     (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-    (path / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    topic_id = format_uuid(hashlib.md5(path.name.removesuffix("-0").encode()).digest())
+    (path / "partition.metadata").write_bytes(format_partition_metadata(topic_id))
     write_snapshot(path, 10)
     write_snapshot(path, 20)
     return path

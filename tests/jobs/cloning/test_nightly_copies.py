@@ -1,4 +1,4 @@
-"""The commands of the recipe for nightly copies in docs/operate/restore-subset-move.md, as the page gives them."""
+"""The commands of the recipe for nightly copies, as docs/operate/restore-subset-move.md gives them."""
 
 from __future__ import annotations
 
