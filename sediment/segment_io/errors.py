@@ -28,7 +28,7 @@ SedimentError
  │    ├── RecordBatchTooLargeError  an append above segment.bytes
  │    ├── UnsupportedForFormatError   the message format cannot express the batch
  │    ├── OffsetsOutOfOrderError    assigned offsets do not ascend
- │    ├── UnexpectedAppendOffsetError  assigned offsets are in the log already
+ │    ├── UnexpectedAppendOffsetError  assigned offsets are in the log already, or span too much
  │    ├── OutOfOrderSequenceError   a producer's batch does not follow its last one
  │    ├── InvalidProducerEpochError    the producer was fenced
  │    ├── InvalidTransactionStateError  a batch is outside its transaction
@@ -249,7 +249,7 @@ class OffsetsOutOfOrderError(RejectedAppendError):
 
 
 class UnexpectedAppendOffsetError(RejectedAppendError):
-    """Batches with assigned offsets begin below the log end offset.
+    """Batches with assigned offsets begin below the log end offset, or span more than the 2^31 offsets of a segment.
 
     `first_offset` and `last_offset` are those of the append.
     """

@@ -131,6 +131,15 @@ def _check_given_offsets(log: LocalLog, batches: Batches) -> None:
             offset=first_offset,
             advice="truncate the log or fetch from its end",
         )
+    last_offset = int(batches.rows["last_offset"][-1])
+    if last_offset - first.base_offset > INT32_MAX:
+        raise UnexpectedAppendOffsetError(
+            f"batches at offsets {first.base_offset} to {last_offset} do not fit into one segment",
+            first_offset=first.base_offset,
+            last_offset=last_offset,
+            offset=first.base_offset,
+            advice="append them one after the other",
+        )
 
 
 def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, request: AppendRequest) -> AppendInfo:

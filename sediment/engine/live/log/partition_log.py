@@ -334,7 +334,7 @@ class PartitionLog:
         """Append batches that already have offsets, up to the first batch with a leader epoch above `leader_epoch`.
 
         Raises:
-            UnexpectedAppendOffsetError: they begin below the log end offset.
+            UnexpectedAppendOffsetError: they begin below the log end offset, or span more than 2^31 offsets.
             RejectedAppendError, CorruptBatchError, StorageError: as `append_as_leader`.
         """
         request = AppendRequest(leader_epoch, AppendOrigin.REPLICATION, UNKNOWN_TRANSACTION_VERSION)

@@ -57,6 +57,16 @@ def test_ap_15_a_follower_takes_offsets_that_ascend_and_gaps(tmp_path: Path) -> 
     assert (info.first_offset, log.log.log_end_offset) == (7, 8)
 
 
+def test_batches_whose_offsets_fit_no_segment_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    log = LiveLog(tmp_path)
+    log.follow(batch(at=5))
+    with pytest.raises(UnexpectedAppendOffsetError, match="segment"):
+        log.follow(batch(at=6), batch(at=6 + 2**31))
+    assert log.log.log_end_offset == 6
+    log.follow(batch(at=6), batch(at=5 + 2**31))
+    assert log.log.log_end_offset == 6 + 2**31
+
+
 @pytest.mark.parametrize(("magic", "codec"), [(0, 0), (0, 3), (1, 0), (1, 3), (2, 0), (2, 3)])
 def test_ap_16_offsets_below_the_end_are_told(tmp_path: Path, magic: int, codec: int) -> None:
     log = LiveLog(tmp_path)
