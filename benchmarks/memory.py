@@ -27,8 +27,8 @@ FIXED_MB, KEY_BYTES = 200, 48
 
 def measure(directory: Path) -> dict[str, int]:
     """Clean a partition as a task does; return its keys, its largest output segment and the process's peak in bytes."""
+    from sediment.compaction.clean_log import clean_log
     from sediment.compaction.cleanable_range import cleanable_range
-    from sediment.compaction.cleaner import clean_log
     from sediment.compaction.config import CompactionConfig
     from sediment.compaction.grouping import plan_cleaning
     from sediment.segment_io.format.names import TopicPartition

@@ -42,8 +42,8 @@ from benchmarks.measure import (
     spread,
 )
 from benchmarks.pages import fill_page, markdown_table
+from sediment.compaction.clean_log import SplitWork, collect_split_keys
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import SplitWork, collect_split_keys
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.compaction.split import cut_into_splits

@@ -1,318 +1,193 @@
-"""The cleaner's entry points: a cleaning plan becomes prepared files, by passes that fall back if one does not fit.
+"""One pass over one partition: its chunks go through the kernels into one output for each group.
 
-    plain      chunks begin at batches that the offset index knows; transactions are unknown
-    scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
-    filled     a map with offsets is filled forward first, and the log is filtered against it
+    chunks, newest first  ->  kernel driver  ->  output of the group  ->  indexes, synced .part files
+    (a reader thread          (this thread)                               (a writer thread, one group later)
+     reads one chunk ahead)
 
-The plain pass is the default.  The scanned pass is used if the partition may hold transactions.  It is also used if the
-plain pass finds a transaction or an invalid chunk boundary.  The filled pass is used if the config bounds the map,
-because Kafka's rule for a full map needs a forward pass, or if offsets in the log do not increase.  If batches are
-unreadable and the caller keeps them, the scanned pass follows rules that drop less (`corrupt_regions`).
+`CleaningPass.run` cleans a whole partition:
+1. Fill a map with offsets forward, if records are filtered by offset.
+2. Sweep the groups, newest first; each output is written while the next group is swept.
 
-A large partition can be cleaned in splits instead.  Each split is swept twice: first for its keys
-(`collect_split_keys`), then, with the survivors among the keys of all splits, to clean it (`clean_split`).  Such passes
-are plain or scanned.
+A split takes two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
 
-If the caller wants more proof than a 128-bit hash, whole keys are compared before each chunk is swept (`exact_keys`).
-A collision starts the pass again with another seed.
-
-A caller that cleans several partitions in turn may sweep the next partition while the last output of this one is
-written.
-
-Invariants
-* Nothing is renamed here.  Every file that is read is checked against the plan.
-* With `task_memory_bytes`, the whole memory stays below it, or the partition is given up and stays unchanged.
-* Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`, which also writes; other
-  modules of this package do no I/O, except that `split` spills a fold into a temporary file.
+Memory: the map, two outputs (one of them being written) of survivors only, two chunks with some of their records
+decompressed, and the largest batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 
-from sediment.compaction.chunk_reader import ChunkBoundaries, FallbackRequiredError, Progress
-from sediment.compaction.cleaning_pass import CleaningPass
-from sediment.compaction.corrupt_regions import NOTHING_CORRUPT, find_corrupt_regions, first_error, scan_corrupt_log
-from sediment.compaction.group_output import PartWriter
-from sediment.compaction.grouping import CleaningPlan
-from sediment.compaction.kernels.registers import BY_BITMAP, BY_OCCURRENCE, BY_OFFSET
-from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
-from sediment.compaction.source_errors import errors_of_partition
-from sediment.compaction.split import KeyRun, Split, SplitNotApplicableError, SurvivorBitmap
-from sediment.compaction.transaction_scan import scan_segments
+from sediment.compaction.chunk_reader import ChunkBoundaries, ChunkReader, FallbackRequiredError, Progress
+from sediment.compaction.corrupt_regions import NOTHING_CORRUPT, CorruptRegions
+from sediment.compaction.group_output import GroupOutput, PartWriter
+from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments, isolate
+from sediment.compaction.kernel_driver import KernelDriver, release_shared_memory
+from sediment.compaction.kernels import registers
+from sediment.compaction.prepared_swap import CleanedGroup
+from sediment.compaction.split import KeyRun, RunNumber, Split, SurvivorBitmap
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.status import OFFSETS_NOT_INCREASING
-from sediment.segment_io.errors import (
-    CorruptBatchError,
-    CorruptIndexError,
-    HashCollisionError,
-)
+from sediment.segment_io.errors import MapFullError
+from sediment.segment_io.format.hashing import draw_seed
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
-_MOST_SEEDS = 8  # collisions under all of these seeds cannot be chance
 
+class CleaningPass:
+    """One attempt at one partition or one split of it.
 
-@dataclass(frozen=True, slots=True)
-class SplitWork:
-    """The plan of a partition that is cleaned in splits, and the parameters that its tasks share.
-
-    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is the seed of
-    the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the keys of each are
-    folded together.
+    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `filter_by` is how
+    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed of the keys' hashes, None
+    for a random seed.  A pass that writes nothing needs no `writer`.
     """
 
-    plan: CleaningPlan
-    boundaries: dict[int, ChunkBoundaries]
-    seed: int
-    run_limit: int
-    ranges: int
+    def __init__(
+        self,
+        plan: CleaningPlan,
+        boundaries: dict[int, ChunkBoundaries],
+        fs: Fs,
+        stack: ExitStack,
+        progress: Progress,
+        *,
+        filter_by: int,
+        writer: PartWriter | None = None,
+        seed: int | None = None,
+        corrupt: CorruptRegions = NOTHING_CORRUPT,
+        exact_keys: bool = False,
+    ) -> None:
+        self._plan = plan
+        self._boundaries = boundaries
+        self._corrupt = corrupt
+        self._parts = writer or PartWriter(plan.view.listing.path, plan.config, fs, WriteBehind(), "", "")
+        if self._is_bounded():
+            self._parts.write_behind.settle()
+            release_shared_memory()
+        self._reader = ChunkReader(
+            plan.view.listing.path,
+            plan.view.listing.segments,
+            fs,
+            plan.config.max_decompressed_batch_bytes,
+            plan.legacy_horizon_ms,
+            progress,
+            stack,
+        )
+        self._is_filled = filter_by == registers.BY_OFFSET
+        self._kernels = KernelDriver(
+            plan,
+            self._reader,
+            draw_seed() if seed is None else seed,
+            filter_by=filter_by,
+            exact_keys=exact_keys,
+        )
 
-
-@dataclass(frozen=True, slots=True)
-class SweptLog:
-    """A partition whose groups are swept; the writer may still be busy with the last of them."""
-
-    _plan: CleaningPlan
-    _groups: Sequence[Future[CleanedGroup]]
-    _next_dirty_offset: int
-
-    def written(self) -> PreparedSwap:
-        """Wait for the synced `.part` files, and return them.
+    # ------------------------------------------------------------------------------------------------ a whole partition
+    def run(self) -> tuple[list[Future[CleanedGroup]], int]:
+        """Clean the plan's groups; return a future for each, and the next dirty offset.
 
         Raises:
-            OSError: the filesystem failed; writing of the partition has stopped.
+            FallbackRequiredError: the pass needs a forward scan or a filled map.
+            MapFullError: the bounded map does not hold the first batch of the dirty range.
         """
-        wait(self._groups)
-        with _errors_of(self._plan):
-            groups = tuple(future.result() for future in self._groups)
-        listing = self._plan.view.listing
-        return PreparedSwap(listing.partition, str(listing.path), groups, self._next_dirty_offset)
+        plan, end_offset, groups = self._plan, self._plan.end_offset, self._plan.groups
+        if self._is_filled:
+            end_offset = self._fill_map()
+            groups = group_segments(
+                plan.view.listing.segments, end_offset, plan.range.first_uncleanable_offset, plan.config
+            )
+        groups = isolate(groups, self._corrupt.by_segment)
+        cleaned = self._clean_groups(groups)
+        if self._is_bounded():
+            self._parts.write_behind.settle()
+        return cleaned, end_offset
 
+    def _fill_map(self) -> int:
+        """Fill the map over the dirty range; return the end offset of the round (kafka-log 02 §4.2)."""
+        state, cleanable, dirty = self._kernels.state, self._plan.range, self._plan.dirty_segments
+        for segment, following in zip(dirty, [*dirty[1:], None], strict=True):
+            chunks = self._reader.chunks([segment], self._boundaries, newest_first=False)
+            if not all(self._kernels.fill_map(chunk) for chunk in chunks):
+                break
+            end_offset = following.base_offset if following else cleanable.first_uncleanable_offset
+            state[registers.LATEST_OFFSET] = end_offset - 1
+        end_offset = int(state[registers.LATEST_OFFSET]) + 1
+        if end_offset <= cleanable.first_dirty_offset:
+            raise MapFullError(
+                "the offset map is too small for the first batch of the dirty range",
+                path=str(self._plan.view.listing.path),
+                offset=cleanable.first_dirty_offset,
+                advice="raise log.cleaner.dedupe.buffer.size or leave it out",
+            )
+        return end_offset
 
-def clean_log(
-    plan: CleaningPlan,
-    fs: Fs,
-    *,
-    run_id: str,
-    attempt: str,
-    progress: Progress | None = None,
-    keep_unreadable: bool = False,
-    exact_keys: bool = False,
-) -> PreparedSwap:
-    """Clean the groups of `plan` into synced `.part` files beside their sources; wait until all are written.
-
-    Arguments and errors are those of `sweep_log`.
-    """
-    with WriteBehind() as write_behind:
-        return sweep_log(
-            plan,
-            fs,
-            write_behind,
-            run_id=run_id,
-            attempt=attempt,
-            progress=progress,
-            keep_unreadable=keep_unreadable,
-            exact_keys=exact_keys,
-        ).written()
-
-
-def sweep_log(
-    plan: CleaningPlan,
-    fs: Fs,
-    write_behind: WriteBehind,
-    *,
-    run_id: str,
-    attempt: str,
-    progress: Progress | None = None,
-    keep_unreadable: bool = False,
-    exact_keys: bool = False,
-) -> SweptLog:
-    """Clean the groups of `plan` into `.part` files beside their sources, which `write_behind` writes.
-
-    With `task_memory_bytes`, which bounds the memory held, every output is written before this returns.
-    `progress` is called with the bytes of each chunk after it was read and before it is used; its exceptions end the
-    cleaning.  `keep_unreadable` keeps unreadable batches unchanged, and also every record that must not be dropped
-    because their content is unknown.  `unreadable` of the groups names these batches, and the checkpoint stays below
-    them.  With `exact_keys`, two keys are the same only if their bytes are equal, and the keys are held in memory.
-    Otherwise keys with equal hashes are the same.
-
-    Raises:
-        CorruptBatchError: a batch fails its CRC or is malformed, and is not to be kept.
-        CorruptIndexError: the transaction index contradicts a marker.
-        SourceChangedError: the segments are not those that were planned.
-        MapFullError: the bounded offset map cannot hold the first batch of the dirty range.
-        MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
-        HashCollisionError: two keys have one hash under every seed that was tried.
-
-    Source: kafka-log 02 §3-§6.
-    """
-    attempts = _Attempts(plan, fs, progress or _no_progress, keep_unreadable)
-    with _errors_of(plan):
-        while True:
-            writer = _part_writer(plan, fs, write_behind, run_id, attempt)
-            try:
-                boundaries, certain_end_offset = attempts.scan()
-                with ExitStack() as stack:
-                    cleaning = CleaningPass(
-                        plan,
-                        boundaries,
-                        fs,
-                        stack,
-                        progress or _no_progress,
-                        filter_by=attempts.filter_by,
-                        writer=writer,
-                        corrupt=attempts.corrupt,
-                        exact_keys=exact_keys,
-                    )
-                    groups, next_dirty_offset = cleaning.run()
-                    return SweptLog(plan, groups, min(next_dirty_offset, certain_end_offset))
-            except (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError) as error:
-                # Groups may be finished already.
-                writer.remove_all()
-                attempts.fall_back(error)
-
-
-class _Attempts:
-    """The retry policy of one partition: it chooses the next pass by the errors of the passes before."""
-
-    def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
-        self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
-        self.corrupt = NOTHING_CORRUPT
-        self._is_scanned = plan.may_hold_transactions
-        self._plan = plan
-        self._fs = fs
-        self._progress = progress
-        self._keep_unreadable = keep_unreadable
-        self._seeds_left = _MOST_SEEDS
-
-    def scan(self) -> tuple[dict[int, ChunkBoundaries], int]:
-        """Scan forward if the next pass needs it.
-
-        Return chunk boundaries, and the offset below which the result is the same as without corruption.
-        """
-        if self.corrupt.by_segment:
-            scan = scan_corrupt_log(self._plan, self.corrupt, self._fs, self._progress)
-            return scan.boundaries, scan.certain_end_offset
-        if self._is_scanned:
-            return scan_segments(self._plan, self._fs, self._progress), INT64_MAX
-        return {}, INT64_MAX
-
-    def fall_back(self, error: Exception) -> None:
-        """Choose the next pass after `error`; raise an error if there is none."""
-        match error:
-            case FallbackRequiredError():
-                self._is_scanned = True
-                if error.status == OFFSETS_NOT_INCREASING:
-                    self.filter_by = BY_OFFSET
-            case HashCollisionError():
-                self._seeds_left -= 1
-                if not self._seeds_left:
-                    raise self._no_chance(error) from error
-            case _:
-                # The scan reads headers before checksums are checked, so a corrupt batch can look like a contradiction.
-                is_looked_for = self._keep_unreadable or isinstance(error, CorruptIndexError)
-                if self.corrupt.by_segment or not is_looked_for:
-                    raise error
-                self.corrupt = find_corrupt_regions(self._plan, self._fs, self._progress)
-                if not self.corrupt.by_segment:
-                    raise error
-                if not self._keep_unreadable:
-                    raise first_error(self._plan, self.corrupt) from None
-
-    def _no_chance(self, collision: HashCollisionError) -> HashCollisionError:
-        return HashCollisionError(
-            f"two different keys have one hash under each of {_MOST_SEEDS} seeds",
-            path=str(self._plan.view.listing.path),
-            offset=collision.offset,
-            advice="nothing was changed; --key-equality hash would treat the two as one key",
-        )
-
-
-def scan_log(
-    plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
-) -> dict[int, ChunkBoundaries]:
-    """Run the forward scan alone, for splits; return chunk boundaries by base offset of the segment.
-
-    `only_if_needed` skips the scan, and returns an empty dict, if no file beside the log mentions transactions.
-
-    Raises:
-        CorruptBatchError, CorruptIndexError, SourceChangedError: as `sweep_log`.
-    """
-    if only_if_needed and not plan.may_hold_transactions:
-        return {}
-    with _errors_of(plan):
-        return scan_segments(plan, fs, progress or _no_progress)
-
-
-def collect_split_keys(
-    work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
-) -> Iterator[KeyRun]:
-    """Sweep a split, one of `splits`, only for its keys; yield its runs, newest first, as they become complete.
-
-    Raises:
-        SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
-        CorruptBatchError, SourceChangedError: as `sweep_log`.
-    """
-    with ExitStack() as stack, _errors_of(work.plan):
-        cleaning = CleaningPass(
-            work.plan, work.boundaries, fs, stack, progress or _no_progress, filter_by=BY_BITMAP, seed=work.seed
-        )
-        yield from cleaning.collect_keys(split, splits, work.run_limit)
-
-
-def clean_split(
-    work: SplitWork,
-    split: Split,
-    survivors: SurvivorBitmap,
-    fs: Fs,
-    *,
-    run_id: str,
-    attempt: str,
-    progress: Progress | None = None,
-) -> tuple[CleanedGroup, ...]:
-    """Clean the groups of a split into synced `.part` files, given the records that survive the folds of all ranges.
-
-    Raises:
-        SplitNotApplicableError, CorruptBatchError, SourceChangedError: as `collect_split_keys`; no file of the split
-            is left.
-    """
-    with WriteBehind() as write_behind, _errors_of(work.plan):
-        writer = _part_writer(work.plan, fs, write_behind, run_id, attempt)
+    def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
+        """Sweep the groups, newest first, each written while the next is swept; return futures in log order."""
+        pending: list[Future[CleanedGroup]] = []
         try:
-            with ExitStack() as stack:
-                cleaning = CleaningPass(
-                    work.plan,
-                    work.boundaries,
-                    fs,
-                    stack,
-                    progress or _no_progress,
-                    filter_by=BY_BITMAP,
-                    writer=writer,
-                    seed=work.seed,
-                )
-                return cleaning.clean_split(split, survivors)
+            for group in reversed(groups):
+                output = self._sweep_group(group)
+                if pending:
+                    pending[-1].result()
+                self._kernels.being_written_bytes = output.used_bytes()
+                pending.append(self._parts.write_behind.submit(output.finish))
         except BaseException:
-            writer.remove_all()
+            # The caller removes the parts, so every write must have ended.
+            wait(pending)
             raise
+        return pending[::-1]
 
+    def _sweep_group(self, group: SegmentGroup) -> GroupOutput:
+        scans = (self._boundaries[s.base_offset] for s in group.segments if s.base_offset in self._boundaries)
+        output = GroupOutput(
+            group,
+            [entry for scan in scans for entry in scan.kept_aborts],
+            self._parts,
+            self._kernels.state,
+            self._corrupt.of(group.segments),
+            is_untouchable=group.base_offset in self._corrupt.untouchable,
+        )
+        for chunk in self._reader.chunks(group.segments, self._boundaries, newest_first=True):
+            self._kernels.sweep_chunk(chunk, output)
+        output.take()
+        return output
 
-def _part_writer(plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: str, attempt: str) -> PartWriter:
-    return PartWriter(plan.view.listing.path, plan.config, fs, write_behind, run_id, attempt)
+    def _is_bounded(self) -> bool:
+        return self._plan.config.task_memory_bytes < INT64_MAX
 
+    # ------------------------------------------------------------------------------------------------------ a split
+    def collect_keys(self, split: Split, splits: int, run_limit: int) -> Iterator[KeyRun]:
+        """Yield the runs of a split, one of `splits`; a run follows the chunk in which it became complete."""
+        kernels, above, number = self._kernels, splits - 1 - split.number, 0
+        kernels.begin_split(split.end_offset, run_limit)
+        for group in reversed(split.groups):
+            for chunk in self._reader.chunks(group.segments, self._boundaries, newest_first=True):
+                for keys in kernels.collect_keys(chunk):
+                    yield KeyRun(RunNumber(above, number), *keys, kernels.met())
+                    number += 1
+        self._check_split_start(split)
+        yield KeyRun(RunNumber(above, number), *kernels.end_run(), kernels.met())
 
-@contextmanager
-def _errors_of(plan: CleaningPlan) -> Iterator[None]:
-    """Name the partition in errors; translate the errors of missing segments, and of splits that need a fallback."""
-    try:
-        with errors_of_partition(plan.view.listing.partition):
-            yield
-    except FallbackRequiredError as error:
-        raise SplitNotApplicableError(needs_scan=error.status != OFFSETS_NOT_INCREASING) from error
+    def clean_split(self, split: Split, survivors: SurvivorBitmap) -> tuple[CleanedGroup, ...]:
+        """Clean the groups of a split.
 
+        Raises:
+            SourceChangedError: the split does not hold the batches to which `survivors` belongs.
+        """
+        self._kernels.begin_split(split.end_offset, INT64_MAX)
+        self._kernels.use_survivors(survivors.bits)
+        cleaned = tuple(future.result() for future in self._clean_groups(split.groups))
+        self._check_split_start(split)
+        if self._kernels.met() != survivors.of:
+            raise self._kernels.changed()
+        return cleaned
 
-def _no_progress(_size_bytes: int) -> None:
-    return None
+    def _check_split_start(self, split: Split) -> None:
+        """Check that no offset of the split lies below its first segment, because the next older split ends there.
+
+        Raises:
+            FallbackRequiredError: an offset does, so offsets do not increase from one split to the next.
+        """
+        if self._kernels.state[registers.LAST_BASE_OFFSET] < split.groups[0].base_offset:
+            raise FallbackRequiredError(OFFSETS_NOT_INCREASING)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.segment_io.format.layout import CODEC_ZSTD, INT64_MAX

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xxhash
+from tests.compaction.test_cleaner import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 
-from sediment.compaction import chunk_reader, cleaning_pass, exact_keys
+from sediment.compaction import chunk_reader, cleaner, exact_keys
+from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import clean_log
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
@@ -21,7 +22,6 @@ from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
-from tests.compaction.test_cleaner import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_shape
 from tests.corpus import assert_same_log
 from tests.jobs.log_dirs import tree
@@ -100,12 +100,12 @@ def seeds(monkeypatch):
         drawn.append(SEED if len(drawn) % 2 == 0 else random.Random(len(drawn)).getrandbits(63))
         return drawn[-1]
 
-    monkeypatch.setattr(cleaning_pass, "draw_seed", draw)
+    monkeypatch.setattr(cleaner, "draw_seed", draw)
     return drawn
 
 
 def always_seed(monkeypatch) -> None:
-    monkeypatch.setattr(cleaning_pass, "draw_seed", lambda: SEED)
+    monkeypatch.setattr(cleaner, "draw_seed", lambda: SEED)
 
 
 def compressed(offset, key, codec):

@@ -11,8 +11,8 @@ import random
 
 import pytest
 
+from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import clean_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.engine.config import LogConfig

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sediment.compaction.clean_log import clean_log, scan_log
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import clean_log, scan_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.corrupt_regions import find_corrupt_regions
 from sediment.compaction.estimate import collect_sample

@@ -90,8 +90,8 @@ def _compacted(
     attempt: str,
 ) -> LogCompaction:
     # Imported late, because these modules compile kernels that the driver never needs.
+    from sediment.compaction.clean_log import clean_log
     from sediment.compaction.cleanable_range import cleanable_range
-    from sediment.compaction.cleaner import clean_log
     from sediment.compaction.grouping import plan_cleaning
 
     view = open_view(

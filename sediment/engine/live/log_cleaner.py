@@ -110,7 +110,7 @@ class LogCleaner:
         return cleaned
 
     def _clean(self, chosen: LogToClean) -> PreparedSwap:
-        from sediment.compaction.cleaner import clean_log  # imported late: it compiles kernels
+        from sediment.compaction.clean_log import clean_log  # imported late: it compiles kernels
 
         log, attempt = chosen.log, str(next(self._attempts))
         config = self._bounded(log.config.compaction, chosen.range)

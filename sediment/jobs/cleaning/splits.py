@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-from sediment.compaction.cleaner import SplitWork, clean_split, collect_split_keys, scan_log
+from sediment.compaction.clean_log import SplitWork, clean_split, collect_split_keys, scan_log
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.split import (
     RunNumber,

@@ -87,7 +87,7 @@ def start_cleaning(
     Raises:
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
     """
-    from sediment.compaction.cleaner import scan_log
+    from sediment.compaction.clean_log import scan_log
     from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
 
@@ -131,7 +131,7 @@ def _start_sweep(
     task: CleaningTask, plan: CleaningPlan, fs: Fs, on_bytes: OnBytes, attempt: str, writer: WriteBehind
 ) -> Pending[PreparedSwap]:
     """Sweep the log; `.part` files of the attempt are removed on any error."""
-    from sediment.compaction.cleaner import sweep_log
+    from sediment.compaction.clean_log import sweep_log
 
     def discard() -> None:
         if not task.dry_run:

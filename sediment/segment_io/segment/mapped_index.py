@@ -21,7 +21,8 @@ from pathlib import Path
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i32, load_i64
-from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.errors import IndexOffsetOverflowError, SettingsError
+from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import FileMapping, Fs, OpenFile
 
@@ -157,3 +158,19 @@ class MappedIndex:
     def warm_entries(self) -> int:
         """The number of last entries that a search tries first."""
         return _WARM_BYTES // self.entry_bytes
+
+
+def relative_offset(offset: int, base_offset: int) -> int:
+    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
+
+    Raises:
+        IndexOffsetOverflowError: it is out of the segment's range.
+    """
+    relative = offset - base_offset
+    if not 0 <= relative <= INT32_MAX:
+        raise IndexOffsetOverflowError(
+            f"offset is not within 2^31 of the segment's base offset {base_offset}",
+            offset=offset,
+            advice="split the segment",
+        )
+    return relative

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from sediment.segment_io.errors import IndexFullError, IndexOffsetOverflowError, IndexOrderError
+from sediment.segment_io.errors import IndexFullError, IndexOrderError
 from sediment.segment_io.format.layout import (
-    INT32_MAX,
     NO_TIMESTAMP,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.time_index import TimestampOffset
-from sediment.segment_io.segment.mapped_index import MappedIndex, last_at_most_i32, last_at_most_i64
+from sediment.segment_io.segment.mapped_index import MappedIndex, last_at_most_i32, last_at_most_i64, relative_offset
 
 
 class MappedTimeIndex(MappedIndex):
@@ -68,19 +67,3 @@ class MappedTimeIndex(MappedIndex):
         if entries:
             mapping, target = self.mapped(), offset - self.base_offset - 1
             self.cut(last_at_most_i32(mapping.address, TIME_ENTRY_BYTES, 8, entries, self.warm_entries, target) + 1)
-
-
-def relative_offset(offset: int, base_offset: int) -> int:
-    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
-
-    Raises:
-        IndexOffsetOverflowError: it is out of the segment's range.
-    """
-    relative = offset - base_offset
-    if not 0 <= relative <= INT32_MAX:
-        raise IndexOffsetOverflowError(
-            f"offset is not within 2^31 of the segment's base offset {base_offset}",
-            offset=offset,
-            advice="split the segment",
-        )
-    return relative

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import clean_log
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import from_json, to_json
 from sediment.engine.directory.spool import CommitReply, read_replies, spool_swap

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sediment.compaction.clean_log import clean_log
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import clean_log
 from sediment.compaction.grouping import plan_cleaning
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.segment_io.errors import (

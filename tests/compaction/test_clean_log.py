@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction import chunk_reader
+from sediment.compaction.clean_log import clean_log, sweep_log
 from sediment.compaction.cleanable_range import cleanable_range
-from sediment.compaction.cleaner import clean_log, sweep_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.compaction.prepared_swap import PreparedSwap
