@@ -63,7 +63,8 @@ def test_this_machine_runs_the_tests_so_no_check_of_it_fails() -> None:
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done: Outcome = command_line("doctor", log_dir)
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    heading = str(log_dir)  # a name is never cut
+    assert max(len(line) for line in done.stdout.splitlines() if line != heading) <= 80
     wanted = [check.found for check in sediment.doctor(log_dir).checks if check.name == "native-codecs"]
     assert " ".join(wanted[0].split()) in " ".join(done.stdout.split())
 
