@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.compaction.test_cleaner import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
 
 from sediment.compaction.clean_log import clean_log
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import DryRunFs, Fs
+from tests.compaction.test_clean_log import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_log
 from tests.compaction.test_split import Splitting, clean_in_splits, plan_of
 from tests.logs import START_MS

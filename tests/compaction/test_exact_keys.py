@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xxhash
-from tests.compaction.test_cleaner import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 
 from sediment.compaction import chunk_reader, cleaner, exact_keys
 from sediment.compaction.clean_log import clean_log
@@ -22,6 +21,7 @@ from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
+from tests.compaction.test_clean_log import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_shape
 from tests.corpus import assert_same_log
 from tests.jobs.log_dirs import tree

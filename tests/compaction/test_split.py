@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.compaction.test_cleaner import ALL_CODECS, PARTITION, Round, batch_of, flip, write_log
 
 from sediment.compaction.chunk_reader import ChunkReader
 from sediment.compaction.clean_log import SplitWork, clean_log, clean_split, collect_split_keys, scan_log
@@ -42,6 +41,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
+from tests.compaction.test_clean_log import ALL_CODECS, PARTITION, Round, batch_of, flip, write_log
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin.batches import Record, encode_batch
 
