@@ -9,6 +9,7 @@ memory_kib=$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo 2>/dev/n
 
 if [ -z "${TMPDIR:-}" ] && [ "${free_kib:-0}" -ge "$needed_kib" ] && [ "${memory_kib:-0}" -ge $((2 * needed_kib)) ]; then
     folder=$(mktemp -d /dev/shm/sediment.XXXXXX)
+    chmod 711 "$folder"  # some tests run as another user
     trap 'rm -rf "$folder"' EXIT
     printf '#!/bin/sh\n' > "$folder/probe" && chmod +x "$folder/probe"
     if "$folder/probe" 2>/dev/null; then
