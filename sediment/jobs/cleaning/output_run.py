@@ -12,88 +12,45 @@ copy if it was skipped or failed.  If a partition can neither be cleaned nor cop
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sediment.engine.copying.stand_in import errors_naming, make_stand_in
-from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.output import Publisher, check_output_path
-from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
+from sediment.engine.copying.stand_in import errors_naming
+from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.cleaning_run import CleaningRun
 from sediment.jobs.cleaning.estimates import find_resources
 from sediment.jobs.cleaning.options import CompactOptions
-from sediment.jobs.cleaning.output_task import (
-    CopyTask,
-    OutputPlace,
-    PublishResult,
-    PublishTask,
-    copy_files,
-    copy_tasks,
-    files_by_folder,
-    is_left_out,
-    publish_partition,
-)
+from sediment.jobs.cleaning.output_task import OutputPlace, PublishResult, PublishTask, publish_partition
 from sediment.jobs.cleaning.report import quarantined, settled, untouched
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.publishing.output_directory import (
+    OUTPUT_INCOMPLETE,
+    SOURCE_CHANGED,
+    OutputDirectory,
+    OutputSource,
+)
+from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionReport
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, StageTimer
-from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import NotStartedError, TaskResult, run_on_executors
-from sediment.segment_io.errors import (
-    NotALogDirectoryError,
-    SedimentError,
-    UsageError,
-)
-from sediment.segment_io.format.checkpoints import format_offset_checkpoint
-from sediment.segment_io.format.names import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    HIGH_WATERMARK_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    UNCLEANABLE_FILE,
-    TopicPartition,
-)
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.stores import ListedFs, Store, StoredFile
-
-if TYPE_CHECKING:
-    from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
+from sediment.segment_io.stores import ListedFs
 
 _LOCAL = Fs()
-_GIVEN_UP = "output-incomplete"
-
-
-@dataclass(slots=True)
-class _Source:
-    """A source: its store, the files listed there, and its directory or a local stand-in with its small files."""
-
-    store: Store
-    files: dict[str, StoredFile]
-    by_folder: dict[str, dict[str, StoredFile]]
-    path: Path
-    marks: Mapping[TopicPartition, Uncleanable] = field(default_factory=dict)
-    directory: SelectedDirectory | None = None
-
-    @property
-    def opened(self) -> SelectedDirectory:
-        """The directory with its settings and checkpoints."""
-        assert self.directory is not None
-        return self.directory
 
 
 class OutputRun(CleaningRun):
@@ -103,26 +60,21 @@ class OutputRun(CleaningRun):
         super().__init__(options, own, stop, stack)
         assert own.output is not None
         self._give_up = threading.Event()
-        self._output = Store(own.output)
-        self._publisher = Publisher(self._output, self.run_id)
-        self._sources: list[_Source] = []
-        self._source_of: dict[TopicPartition, _Source] = {}
+        self._output = OutputDirectory(own.output, options, self.run_id, stack, scratch=own.scratch)
         self._files: list[ManifestFile] = []
         self._cleaned: dict[TopicPartition, int] = {}
         self._marked: list[Uncleanable] = []
 
     def perform(self) -> list[PartitionReport]:
         """List, claim, clean, copy and complete; return a report for every selected partition."""
-        stores = [Store(where) for where in self._options.given_log_dirs]
-        check_output_path(self._output, stores)
         with interruptible():  # a bucket may be slow, and nothing is written so far
-            self._open(stores)
-            prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
+            warn_of_unstated_lag(self._output.open())
+            prepared = [self._prepare(partition, source) for partition, source in self._output.source_of.items()]
         self.timer.lap(LIST)
         if not prepared:
             return []
         if not self._own.dry_run:
-            self._claim()
+            self._output.claim()
         reports = self._publish(prepared)
         self.timer.restart()
         if not self._own.dry_run:
@@ -132,51 +84,14 @@ class OutputRun(CleaningRun):
             log_partition(self.run_id, "compact", report)
         return reports
 
-    # ------------------------------------------------------------------------------------------------------- sources
-    def _open(self, stores: Sequence[Store]) -> None:
-        for store in stores:
-            files = store.files()
-            if not files:
-                raise NotALogDirectoryError(
-                    "no such directory", path=str(store), advice="name an entry of the broker's log.dirs"
-                )
-            path = Path(store.where) if store.is_path else self._stand_in(store, files)
-            self._sources.append(_Source(store, files, files_by_folder(files), path))
-        shown = {source.path: str(source.store) for source in self._sources}
-        with ExitStack() as naming:
-            for path, name in shown.items():
-                naming.enter_context(errors_naming(name, path))
-            options = self._options
-            opened = options.open_directories(_LOCAL, paths=list(shown))
-        warn_of_unstated_lag(opened)
-        for source, directory in zip(self._sources, opened, strict=True):
-            source.directory = directory
-            source.marks = read_uncleanable(source.path, _LOCAL)
-            for partition in directory.partitions:
-                if partition in self._source_of:
-                    raise UsageError(
-                        f"{self._source_of[partition].store} and {source.store} both hold {partition}",
-                        advice="write one of them to another output",
-                    )
-                self._source_of[partition] = source
-        if not self._source_of and not (self._options.partitions and self._options.allow_empty_selection):
-            raise UsageError("no partition is selected", path=str(self._sources[0].store), advice="check --partition")
-        _check_alike(self._sources)
-
-    def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
-        """Return a local directory with the small files and the folders of the directory at a URI."""
-        path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch)))
-        make_stand_in(store, files, path)
-        return path
-
-    def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
+    def _prepare(self, partition: TopicPartition, source: OutputSource) -> tuple[PublishTask, PartitionReport | None]:
         """Return the task of a partition, and its report if the partition is only copied."""
         files = source.by_folder.get(str(partition), {})
         task = PublishTask(
             partition,
             source.store,
             files,
-            self._output,
+            self._output.store,
             self.run_id,
             dry_run=self._own.dry_run,
             scratch=self._own.scratch,
@@ -198,16 +113,6 @@ class OutputRun(CleaningRun):
         return replace(task, cleaning=self._task(source.opened, listing, config.compaction)), None
 
     # -------------------------------------------------------------------------------------------------------- output
-    def _claim(self) -> None:
-        path = self._output.local_path
-        if path is not None:
-            self._output.make_folder("")
-            self._stack.enter_context(DirectoryLock(path))
-            check_output_path(self._output, [source.store for source in self._sources])
-        before = self._publisher.begin()
-        if before is not None:
-            self._print(f"{self._output} was left incomplete by run {before}; starting over")
-
     def _publish(self, prepared: Sequence[tuple[PublishTask, PartitionReport | None]]) -> list[PartitionReport]:
         tasks = [task for task, _ in prepared]
         copied = {task.partition: report for task, report in prepared if report is not None}
@@ -219,7 +124,7 @@ class OutputRun(CleaningRun):
             except RunStopped:
                 return [self._lost(task, None, None) for task in tasks]
             self.timer.lap(SPARK)
-            limit = self._rate_limit(sc, [source.opened for source in self._sources])
+            limit = self._rate_limit(sc, [source.opened for source in self._output.sources])
             resources = find_resources(sc, total_bytes, asked=self._own.strategy)
             tasks = [
                 replace(
@@ -272,7 +177,8 @@ class OutputRun(CleaningRun):
         ):
             for each in results:
                 if each.result is None or each.result.files is None:
-                    return TaskResult(task, each.result, each.error)
+                    failed = None if each.result is None else PublishResult(None, error=each.result.error)
+                    return TaskResult(task, failed, each.error)
                 files += each.result.files
         return TaskResult(task, result if result.files is None else replace(result, files=tuple(files)), None)
 
@@ -303,7 +209,7 @@ class OutputRun(CleaningRun):
         if not self._stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self._stop.is_set() and self._give_up.is_set():
-            code, reason = _GIVEN_UP, "another partition could not be written"
+            code, reason = OUTPUT_INCOMPLETE, "another partition could not be written"
         else:
             code, reason = self._why_lost(error, "written")
         self._give_up.set()
@@ -315,114 +221,17 @@ class OutputRun(CleaningRun):
 
     # ---------------------------------------------------------------------------------------------------- completion
     def _complete(self, reports: list[PartitionReport]) -> list[PartitionReport]:
-        """Write the files of the whole directory, then the manifest, unless a partition is missing or has changed."""
+        """Complete the output, unless a partition is missing or has changed."""
         if self._give_up.is_set():
-            self._print(f"{self._output} is not complete; run again to start over", style="red")
+            self._output.abandon()
             return reports
-        changed = self._changed_partitions()
-        if changed is not None:
-            self._print(f"{self._output} is not complete: the source changed while it was read", style="red")
-            return [
-                replace(
-                    report,
-                    status=FAILED,
-                    reason_code="source-changed",
-                    reason="the source changed while it was read; stop the broker or work on a copy",
-                )
-                if not changed or report.partition in changed
-                else report
-                for report in reports
-            ]
-        files = [*self._files, *self._directory_files()]
-        self._publisher.finish(
-            files, sources=[str(source.store) for source in self._sources], now_ms=self._options.now_ms
-        )
-        size = human_bytes(sum(file.size_bytes for file in files))
-        self._print(f"{self._output} is complete: {len(files)} files, {size}")
-        return reports
-
-    def _changed_partitions(self) -> set[str] | None:
-        """Return the partitions that changed since the listing, empty if only other files did; None if nothing did."""
-        changed: set[str] = set()
-        beside = False
-        for source in self._sources:
-            now = source.store.files()
-            selected = {str(partition) for partition in source.opened.partitions}
-            for name in {name for name, _ in now.items() ^ source.files.items()}:
-                folder, _, rest = name.rpartition("/")
-                if not folder:
-                    beside = beside or rest in _DIRECTORY_FILES
-                elif folder in selected and not is_left_out(rest):
-                    changed.add(folder)
-        return changed if changed or beside else None
-
-    def _directory_files(self) -> Iterator[ManifestFile]:
-        for name, content in self._checkpoints():
-            yield self._publisher.publish(name, [content], attempt="driver")
-        marks = self._marks()
-        if marks is not None:
-            yield self._publisher.publish(UNCLEANABLE_FILE, [marks], attempt="driver")
-        if self._sources[0].opened.checkpoints.clean_shutdown:
-            content = _LOCAL.read_bytes(self._sources[0].path / CLEAN_SHUTDOWN_FILE)
-            yield self._publisher.publish(CLEAN_SHUTDOWN_FILE, [content], attempt="driver")
-
-    def _checkpoints(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the checkpoint files of the partitions in the output, as (name, content)."""
-        cleaner = {**self._merged(lambda checkpoints: checkpoints.first_dirty), **self._cleaned}
-        if cleaner:
-            yield CLEANER_FILE, format_offset_checkpoint(dict(sorted(cleaner.items())))
-        for name, read in _MERGED_FILES:
-            if read(self._sources[0].opened.checkpoints) is not None:
-                yield name, format_offset_checkpoint(self._merged(read))
-
-    def _merged(
-        self, read: Callable[[LogDirCheckpoints], Mapping[TopicPartition, int] | None]
-    ) -> dict[TopicPartition, int]:
-        entries = (
-            (partition, offset)
-            for source in self._sources
-            for partition, offset in (read(source.opened.checkpoints) or {}).items()
-            if self._source_of.get(partition) is source
-        )
-        return dict(sorted(entries))
-
-    def _marks(self) -> bytes | None:
-        """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks.
-
-        Copies have their own ctimes, so their marks have no fingerprint.
-        """
-        if not self._marked or self._output.local_path is None:
-            return None
-        with tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch) as scratch:
-            marks = [replace(mark, fingerprint=None) for mark in self._marked]
-            update_uncleanable(Path(scratch), _LOCAL, add=marks)
-            return _LOCAL.read_bytes(Path(scratch) / UNCLEANABLE_FILE)
-
-    def _print(self, text: str, *, style: str | None = None) -> None:
-        self._options.messages().print(f"sediment: {text}", style=style, soft_wrap=True, markup=False)
-
-
-_MERGED_FILES: tuple[tuple[str, Callable[[Any], Mapping[TopicPartition, int] | None]], ...] = (
-    (RECOVERY_POINT_FILE, lambda checkpoints: checkpoints.recovery_point),
-    (LOG_START_FILE, lambda checkpoints: checkpoints.log_start),
-    (HIGH_WATERMARK_FILE, lambda checkpoints: checkpoints.high_watermark),
-)
-_DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name, _ in _MERGED_FILES)})
-
-
-def _check_alike(sources: Sequence[_Source]) -> None:
-    """Check that all sources have the same checkpoint files, because the absence of a file has its own meaning."""
-    first = sources[0]
-    for other in sources[1:]:
-        pairs = [
-            (name, read(first.opened.checkpoints) is None, read(other.opened.checkpoints) is None)
-            for name, read in _MERGED_FILES
+        changed = self._output.complete(self._files, first_dirty=self._cleaned, marks=self._marked)
+        if changed is None:
+            return reports
+        code, reason = SOURCE_CHANGED
+        return [
+            replace(report, status=FAILED, reason_code=code, reason=reason)
+            if not changed or report.partition in changed
+            else report
+            for report in reports
         ]
-        one_is_clean, another_is_clean = (source.opened.checkpoints.clean_shutdown for source in (first, other))
-        pairs.append((CLEAN_SHUTDOWN_FILE, one_is_clean, another_is_clean))
-        for name, one, another in pairs:
-            if one != another:
-                raise UsageError(
-                    f"only one of {first.store} and {other.store} has {name}, so they cannot become one directory",
-                    advice="write each of them to a separate output",
-                )

@@ -14,71 +14,40 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import Strategy
 from sediment.compaction.write_behind import WriteBehind
-from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
 from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted, is_interrupted
-from sediment.engine.directory.output import Publisher, PublishingFs, SourcePublishingFs, file_chunks
+from sediment.engine.directory.output import PublishingFs, SourcePublishingFs, file_chunks
 from sediment.engine.directory.swap import replaced_files
 from sediment.jobs.cleaning.environment import OnBytes, throttled
-from sediment.jobs.cleaning.options import CleaningTask, RateLimit
+from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.cleaning.task import roll_active, start_cleaning
+from sediment.jobs.publishing.partition_output import PartitionOutput, is_left_out
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.buffers import counted
-from sediment.segment_io.errors import NoSpaceError, SedimentError, SourceChangedError
-from sediment.segment_io.format.names import DELETED_SUFFIX, PART_SUFFIX, TopicPartition, parse_segment_file
+from sediment.segment_io.errors import NoSpaceError, SedimentError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile, by_folder
+from sediment.segment_io.stores import CHUNK_BYTES
 
 _LOCAL = Fs()
-_COPY_BYTES = 256 << 20
-"""Bytes of the files that stay which one task copies after a cleaning in splits."""
 
 
 @dataclass(frozen=True, slots=True)
-class PublishTask:
-    """One partition to write: `files` are those in its folder of `source`, by name, as the driver listed them.
+class PublishTask(PartitionOutput):
+    """One partition to write; without `cleaning` it is copied byte for byte."""
 
-    Without `cleaning` the partition is copied byte for byte.
-    """
-
-    partition: TopicPartition
-    source: Store
-    files: Mapping[str, StoredFile]
-    output: Store
-    run_id: str
     cleaning: CleaningTask | None = None
-    dry_run: bool = False
     scratch: Path | None = None
-    rate_limit: RateLimit = field(default_factory=RateLimit)
-
-    @property
-    def folder(self) -> str:
-        """Name of the partition's directory in source and output."""
-        return str(self.partition)
-
-    @property
-    def shown(self) -> str:
-        """Path or URI of the partition's directory in the source, for messages."""
-        return f"{self.source}/{self.folder}"
-
-    def weight(self) -> int:
-        """Return the bytes of all files; tasks are packed by this number."""
-        return sum(file.size_bytes for file in self.files.values())
-
-    def publisher(self) -> Publisher | None:
-        """Return the writer of the output; None in a dry run."""
-        return None if self.dry_run else Publisher(self.output, self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,49 +69,16 @@ def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
     """Clean one partition into the output and copy its other files; errors of the partition are part of the result."""
     try:
         with throttled(task.rate_limit) as on_bytes:
-            _check_listed(task)
+            task.check_listed()
             cleaning = task.cleaning
             if cleaning is None:
-                return PublishResult(_copied(task, task.files, attempt, on_bytes))
+                return PublishResult(task.copied(task.files, attempt, on_bytes))
             if cleaning.options.roll_active or is_interrupted(task.files):
                 with _working_directory(task, on_bytes) as work:
                     return _cleaned_copy(task, cleaning, work, attempt, on_bytes)
             return _cleaned_in_place(task, cleaning, attempt, on_bytes)
     except (SedimentError, OSError) as error:
         return PublishResult(None, error=describe(error))
-
-
-def _check_listed(task: PublishTask) -> None:
-    if files_by_folder(task.source.files(task.folder)).get(task.folder, {}) != task.files:
-        raise SourceChangedError(
-            "the files differ from those that the driver listed",
-            partition=task.folder,
-            path=task.shown,
-            advice="stop the broker, work on a copy, and check if another disk is mounted at this path",
-        )
-
-
-def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by name, except those that the next start would remove unread."""
-    return {
-        folder: {name: file for name, file in found.items() if not is_left_out(name)}
-        for folder, found in by_folder(files).items()
-    }
-
-
-def is_left_out(name: str) -> bool:
-    """Return True for a file that the next start would remove unread."""
-    parsed = parse_segment_file(name)
-    return parsed is not None and parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
-
-
-def _copied(task: PublishTask, names: Iterable[str], attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
-    """Copy files directly from the source."""
-    publisher = task.publisher()
-    if publisher is None:
-        return ()
-    work = PartitionCopy(task.source, task.folder, {name: task.files[name] for name in names}, task.folder)
-    return tuple(made.file for made in copy_partition(work, publisher, attempt=attempt, on_bytes=on_bytes))
 
 
 # ------------------------------------------------------------------------------------------------------------ in place
@@ -161,21 +97,19 @@ def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, o
     if task.dry_run or result.to_split is not None:
         return PublishResult((), result, cleaning.listing)
     taken = [fs.take(part) for part in result.swap.parts()] if result.swap is not None else []
-    kept = _copied(task, _staying(task, cleaning, result.swap, fs), attempt, on_bytes)
+    kept = task.copied(_staying(task, cleaning, result.swap), attempt, on_bytes)
     return PublishResult((*taken, *kept), result, cleaning.listing)
 
 
 def _source_fs(task: PublishTask, on_bytes: OnBytes) -> SourcePublishingFs:
     if not task.dry_run:
         task.output.make_folder(task.folder)
-    return SourcePublishingFs(task.publisher(), task.source, task.folder, task.files, on_bytes)
+    return task.source_fs(on_bytes)
 
 
-def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | None, fs: Fs) -> tuple[str, ...]:
+def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | None) -> tuple[str, ...]:
     """Return the files of the source that `swap` does not remove."""
-    groups = () if swap is None else swap.groups
-    gone = {name for group in groups for name in replaced_files(cleaning.listing.path, group, fs)}
-    return tuple(name for name in task.files if name not in gone)
+    return task.staying(cleaning.listing.path, () if swap is None else swap.groups)
 
 
 # ---------------------------------------------------------------------------------------------- in a working directory
@@ -289,8 +223,7 @@ class OutputPlace:
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""
         task = self.publishing
-        fs = SourcePublishingFs(None, task.source, task.folder, task.files, lambda count: None)
-        left = () if task.dry_run else _staying(task, self.task, swap, fs)
+        left = () if task.dry_run else _staying(task, self.task, swap)
         result = replace(self.asked, swap=swap, to_split=None)
         return PublishResult(tuple(files), result, self.task.listing, left=left)
 
@@ -298,38 +231,3 @@ class OutputPlace:
         """Return the result of a partition that could not be cleaned, and is copied as it is."""
         left = () if self.publishing.dry_run else tuple(self.publishing.files)
         return PublishResult((), result, self.task.listing, left=left)
-
-
-@dataclass(frozen=True, slots=True)
-class CopyTask:
-    """Files of one partition that stay as they are."""
-
-    publishing: PublishTask
-    names: tuple[str, ...]
-
-    def weight(self) -> int:
-        """Return the bytes of the files."""
-        return sum(self.publishing.files[name].size_bytes for name in self.names)
-
-
-def copy_tasks(task: PublishTask, names: Sequence[str]) -> list[CopyTask]:
-    """Return tasks that copy the files `names`, each of about `_COPY_BYTES` or one file."""
-    tasks: list[CopyTask] = []
-    taken: list[str] = []
-    taken_bytes = 0
-    for name in names:
-        if taken and taken_bytes + task.files[name].size_bytes > _COPY_BYTES:
-            tasks.append(CopyTask(task, tuple(taken)))
-            taken, taken_bytes = [], 0
-        taken.append(name)
-        taken_bytes += task.files[name].size_bytes
-    return [*tasks, CopyTask(task, tuple(taken))] if taken else tasks
-
-
-def copy_files(task: CopyTask, attempt: str) -> PublishResult:
-    """Copy the files of a task; errors are part of the result."""
-    try:
-        with throttled(task.publishing.rate_limit) as on_bytes:
-            return PublishResult(_copied(task.publishing, task.names, attempt, on_bytes))
-    except (SedimentError, OSError) as error:
-        return PublishResult(None, error=describe(error))

@@ -1,0 +1,146 @@
+"""Tasks that write one partition to an output: its files in the source and the output, and copies of those that stay.
+
+Invariant: a task may write any file of its partition; only a manifest that names it makes it part of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sediment.compaction.prepared_swap import CleanedGroup
+from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
+from sediment.engine.directory.output import Publisher, SourcePublishingFs
+from sediment.engine.directory.swap import replaced_files
+from sediment.jobs.cleaning.environment import OnBytes, throttled
+from sediment.jobs.cleaning.options import RateLimit
+from sediment.jobs.reporting.error_text import describe
+from sediment.segment_io.errors import SedimentError, SourceChangedError
+from sediment.segment_io.format.names import DELETED_SUFFIX, PART_SUFFIX, TopicPartition, parse_segment_file
+from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.stores import Store, StoredFile, by_folder
+
+_COPY_BYTES = 256 << 20
+"""Bytes of the files that stay which one task copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutput:
+    """One partition to write: `files` are those in its folder of `source`, by name, as the driver listed them."""
+
+    partition: TopicPartition
+    source: Store
+    files: Mapping[str, StoredFile]
+    output: Store
+    run_id: str
+    dry_run: bool = False
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+
+    @property
+    def folder(self) -> str:
+        """Name of the partition's directory in source and output."""
+        return str(self.partition)
+
+    @property
+    def shown(self) -> str:
+        """Path or URI of the partition's directory in the source, for messages."""
+        return f"{self.source}/{self.folder}"
+
+    def weight(self) -> int:
+        """Return the bytes of all files; tasks are packed by this number."""
+        return sum(file.size_bytes for file in self.files.values())
+
+    def publisher(self) -> Publisher | None:
+        """Return the writer of the output; None in a dry run."""
+        return None if self.dry_run else Publisher(self.output, self.run_id)
+
+    def check_listed(self) -> None:
+        """Check that the folder in the source has the listed files.
+
+        Raises:
+            SourceChangedError: it has others.
+        """
+        if files_by_folder(self.source.files(self.folder)).get(self.folder, {}) != self.files:
+            raise SourceChangedError(
+                "the files differ from those that the driver listed",
+                partition=self.folder,
+                path=self.shown,
+                advice="stop the broker, work on a copy, and check if another disk is mounted at this path",
+            )
+
+    def source_fs(self, on_bytes: OnBytes) -> SourcePublishingFs:
+        """Return file operations that read the source in place, and write parts to the output."""
+        return SourcePublishingFs(self.publisher(), self.source, self.folder, self.files, on_bytes)
+
+    def copied(self, names: Iterable[str], attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
+        """Copy files directly from the source; return them, none in a dry run."""
+        publisher = self.publisher()
+        if publisher is None:
+            return ()
+        work = PartitionCopy(self.source, self.folder, {name: self.files[name] for name in names}, self.folder)
+        return tuple(made.file for made in copy_partition(work, publisher, attempt=attempt, on_bytes=on_bytes))
+
+    def staying(self, directory: Path, groups: Iterable[CleanedGroup]) -> tuple[str, ...]:
+        """Return the files of the source that `groups` do not replace; `directory` is the one of the listing."""
+        fs = SourcePublishingFs(None, self.source, self.folder, self.files, lambda _count: None)
+        gone = {name for group in groups for name in replaced_files(directory, group, fs)}
+        return tuple(name for name in self.files if name not in gone)
+
+
+def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
+    """Return the files directly in each folder, by name, except those that the next start would remove unread."""
+    return {
+        folder: {name: file for name, file in found.items() if not is_left_out(name)}
+        for folder, found in by_folder(files).items()
+    }
+
+
+def is_left_out(name: str) -> bool:
+    """Return True for a file that the next start would remove unread."""
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
+
+
+# -------------------------------------------------------------------------------------------------------------- copies
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Files of one partition that stay as they are."""
+
+    place: PartitionOutput
+    names: tuple[str, ...]
+
+    def weight(self) -> int:
+        """Return the bytes of the files."""
+        return sum(self.place.files[name].size_bytes for name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """Outcome of a copy: the `files` in the output, or None and the `error` (reason code, text)."""
+
+    files: tuple[ManifestFile, ...] | None
+    error: tuple[str, str] | None = None
+
+
+def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
+    """Return tasks that copy the files `names`, each of about `_COPY_BYTES` or one file."""
+    tasks: list[CopyTask] = []
+    taken: list[str] = []
+    taken_bytes = 0
+    for name in names:
+        if taken and taken_bytes + place.files[name].size_bytes > _COPY_BYTES:
+            tasks.append(CopyTask(place, tuple(taken)))
+            taken, taken_bytes = [], 0
+        taken.append(name)
+        taken_bytes += place.files[name].size_bytes
+    return [*tasks, CopyTask(place, tuple(taken))] if taken else tasks
+
+
+def copy_files(task: CopyTask, attempt: str) -> CopyResult:
+    """Copy the files of a task; errors are part of the result."""
+    try:
+        with throttled(task.place.rate_limit) as on_bytes:
+            return CopyResult(task.place.copied(task.names, attempt, on_bytes))
+    except (SedimentError, OSError) as error:
+        return CopyResult(None, describe(error))
