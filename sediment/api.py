@@ -200,6 +200,7 @@ def erase(
     public_key: Path | None = None,
     dry_run: bool = False,
     keep_originals: Path | None = None,
+    output: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
@@ -239,6 +240,7 @@ def erase(
         public_key: with `check`, the public key in PEM.
         dry_run: change nothing; report what would be erased.
         keep_originals: hard-link the files to be replaced into this directory first.
+        output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -594,6 +596,7 @@ def reencode(
     batch_bytes: int | None = None,
     dry_run: bool = False,
     keep_originals: Path | None = None,
+    output: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
@@ -609,7 +612,7 @@ def reencode(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> ReencodeRunReport:
-    """Change the codec or batch size of log directories in place; every reader sees the same records.
+    """Change the codec or batch size of log directories; every reader sees the same records.
 
     Ctrl-C finishes the partition in progress and releases the locks.
 
@@ -620,6 +623,7 @@ def reencode(
         batch_bytes: merge neighbouring batches up to this size before compression; default: merge none.
         dry_run: change nothing; report the bytes that the logs would take.
         keep_originals: hard-link the files to be replaced into this directory first.
+        output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.

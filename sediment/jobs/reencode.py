@@ -38,8 +38,9 @@ from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.rewriting.options import RewriteOptions, rewrite_options
 from sediment.jobs.rewriting.partition_task import PartitionPlan, PartitionRewrite
+from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, print_table
-from sediment.jobs.rewriting.rewriting_run import PlannedPartition, RewritingRun, SelectedPartition
+from sediment.jobs.rewriting.rewriting_run import RewritingRun
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.format.layout import CODEC_NAMES
 from sediment.segment_io.fs import Fs
@@ -181,6 +182,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
             codec=own.codec,
             level=own.level,
             batch_bytes=own.batch_bytes,
+            output=own.output,
             originals=None if own.keep_originals is None else str(own.keep_originals),
             catalogue=None if run.catalogue is None else str(run.catalogue),
             seconds_by_stage=run.timer.seconds(),
@@ -196,10 +198,11 @@ def perform(
 
 
 class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
-    """Run of `reencode` in place."""
+    """Run of `reencode`."""
 
     command: ClassVar[str] = "reencode"
     rewrites_in_dry_run: ClassVar[bool] = True
+    output_keeps_failed: ClassVar[bool] = True
 
     def _why_not(self, _selected: SelectedPartition) -> tuple[str, str] | None:
         return None

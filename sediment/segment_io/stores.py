@@ -265,8 +265,14 @@ class Store:
             self._fs.sync_directory(self.local_path / folder)
 
     def free_bytes(self) -> int:
-        """Return the bytes that may still be written; 2^63 - 1 for a store without a limit."""
-        return INT64_MAX if self.local_path is None else shutil.disk_usage(self.local_path).free
+        """Return the bytes that may still be written, also if the directory does not exist yet.
+
+        The result is 2^63 - 1 for a store without a limit.
+        """
+        path = self.local_path
+        if path is None:
+            return INT64_MAX
+        return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
 
     # ------------------------------------------------------------------------------------------------------- helpers
     def _path(self, name: str) -> str:

@@ -700,7 +700,17 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             _lay_out_for_erase,
             _check_rewritten_and_kept,
         ),
+        CrashScenario(
+            "erase, elsewhere", "erase", (*_ERASE, f"--output=@/{ELSEWHERE}"), _lay_out_for_erase, _check_output
+        ),
         CrashScenario("reencode", "reencode", _REENCODE, _lay_out_for_compact, _check_rewritten),
+        CrashScenario(
+            "reencode, elsewhere",
+            "reencode",
+            (*_REENCODE, f"--output=@/{ELSEWHERE}"),
+            _lay_out_for_compact,
+            _check_output,
+        ),
         CrashScenario(
             "expire, some segments",
             "expire",

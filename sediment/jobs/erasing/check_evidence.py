@@ -205,11 +205,13 @@ def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> l
 
 
 def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
-    """Return the entry of a directory: that of its directory id or, without ids, that of its path."""
+    """Return the entry of a directory: that of its directory id or, if the entry has no id, that of its path."""
     meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:
-        if entry["directory_id"] == own_id and (own_id is not None or Path(entry["path"]) == log_dir):
+        recorded_id = entry["directory_id"]
+        is_it = Path(entry["path"]) == log_dir if recorded_id is None else recorded_id == own_id
+        if is_it:
             return entry
     raise UsageError(
         "the evidence is not about this directory",

@@ -43,7 +43,7 @@ from sediment.jobs.erasing.erasure import ErasedSegment, ErasePartition, Planned
 from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
 from sediment.jobs.erasing.find_records import Found, KeysAt, OlderRecords, ScanRun, around
 from sediment.jobs.erasing.options import EraseOptions
-from sediment.jobs.erasing.places import NOT_VISIBLE, Place, places_of
+from sediment.jobs.erasing.places import NOT_VISIBLE, Place, Replicas, places_of, unchanged_sources
 from sediment.jobs.erasing.report import (
     ERASED,
     EraseReport,
@@ -70,10 +70,12 @@ from sediment.jobs.erasing.verdict_table import (
 )
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import POLICY_UNKNOWN, in_order
+from sediment.jobs.reporting.run_report import FAILED, POLICY_UNKNOWN, in_order
 from sediment.jobs.rewriting.partition_task import PartitionRewrite
+from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
-from sediment.jobs.rewriting.rewriting_run import PlannedPartition, RewritingRun, SelectedPartition
+from sediment.jobs.rewriting.rewriting_run import RewritingRun
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.slices import Bounds
@@ -129,10 +131,11 @@ class _Selection:
 
 
 class EraseRun(RewritingRun[EraseOptions, EraseReport]):
-    """Run of `erase` in place."""
+    """Run of `erase`."""
 
     command: ClassVar[str] = "erase"
     rewrites_in_dry_run: ClassVar[bool] = False
+    output_keeps_failed: ClassVar[bool] = False  # an output must not hold records because their erasure failed
 
     def __init__(
         self,
@@ -182,6 +185,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             seconds=time.monotonic() - self._started,
             dry_run=self._own.dry_run if dry_run is None else dry_run,
             partitions=in_order(reports),
+            output=self._own.output,
             estimated_seconds=self._estimate(),
             originals=None if kept is None else str(kept),
             catalogue=None if self.catalogue is None else str(self.catalogue),
@@ -403,11 +407,14 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     # -------------------------------------------------------------------------------------------------- after the run
     def _finish(self, reports: list[EraseReport]) -> list[EraseReport]:
-        replicas = replicas_of(reports, self._directories, self._options.settings.metadata_dir, DONE, self._fs)
-        compacted = [partition for each in self._directories for partition in each.partitions]
-        tiered = {partition for partition in compacted if self._is_tiered(partition)}
+        reports = [replace(each, records_erased=0) if each.status == FAILED else each for each in reports]
+        replicas = self._replicas(reports)
+        selected = [partition for each in self._directories for partition in each.partitions]
+        tiered = {partition for partition in selected if self._is_tiered(partition)}
         kept = self._own.keep_originals if self.catalogue is not None else None
         found = places_of(self._directories, replicas, kept, tiered, self._fs)
+        if self._own.output is not None:
+            found = (*unchanged_sources(self._directories), *found)
         self._places = (*found, *NOT_VISIBLE)
         if self._own.dry_run or self._scans is None:
             return reports
@@ -415,30 +422,67 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             self._write_tombstones(self._own.tombstones_out, self._scans)
         if self._proof is None:
             return reports
-        scanned = self._scanned_again(self._scans)
+        return self._proved(reports, self._proof, self._scans, replicas, found)
+
+    def _replicas(self, reports: Sequence[EraseReport]) -> Mapping[TopicPartition, Replicas]:
+        """Return the replicas of the partitions; with an output, the run has erased from none of them."""
+        done = DONE if self._own.output is None else ()
+        return replicas_of(reports, self._directories, self._options.settings.metadata_dir, done, self._fs)
+
+    def _proved(
+        self,
+        reports: Sequence[EraseReport],
+        proof: _Proof,
+        scans: ScanRun,
+        replicas: Mapping[TopicPartition, Replicas],
+        found: Sequence[Place],
+    ) -> list[EraseReport]:
+        """Scan again and write the evidence; return the reports after the scan."""
+        done = {Path(each.log_dir, each.partition) for each in reports if each.status in DONE}
+        erased = {self._written(path): self._located(each) for path, each in self._erased.items() if path in done}
+        scanned = self._scanned_again(scans, erased)
         checked = []
         partitions = []
         for report in in_order(reports):
-            path = Path(report.log_dir, report.partition)
+            path = self._written(Path(report.log_dir, report.partition))
             result = scanned.get(path)
             after = report if result is None else checked_report(report, result)
             checked.append(after)
             of_partition = next(each for name, each in replicas.items() if str(name) == report.partition)
-            partitions.append(evidence_of(after, self._erased.get(path), result, of_partition))
+            partitions.append(
+                evidence_of(replace(after, log_dir=str(path.parent)), erased.get(path), result, of_partition)
+            )
         document = document_of(
             run_id=self.run_id,
             now_ms=self._options.now_ms,
             finished_ms=time.time_ns() // 1_000_000,
-            subjects=self._proof.subjects(self._subject, self._table),
-            directories=self._directories,
+            subjects=proof.subjects(self._subject, self._table),
+            directories=self._written_directories(),
             partitions=partitions,
             found=found,
             not_visible=NOT_VISIBLE,
         )
         with _named_if_not_written("the evidence"):
-            write_evidence(self._proof.file, document, self._proof.signer, self._fs)
+            write_evidence(proof.file, document, proof.signer, self._fs)
         self._is_complete = bool(document["complete"])
         return checked
+
+    def _written(self, path: Path) -> Path:
+        """Return the directory that the run wrote for the partition at `path`: itself, or the one in the output."""
+        return path if self._own.output is None else self._new_log_dir() / path.name
+
+    def _located(self, erased: ErasedPartition) -> ErasedPartition:
+        listing = erased.listing
+        return replace(erased, listing=replace(listing, path=self._written(listing.path)))
+
+    def _written_directories(self) -> Sequence[SelectedDirectory]:
+        if self._own.output is None:
+            return self._directories
+        return [replace(self._directories[0], path=self._new_log_dir(), meta=None)]
+
+    def _new_log_dir(self) -> Path:
+        assert self._own.output is not None
+        return Path(self._own.output).absolute()  # with evidence it is not a URI (EraseOptions.validate)
 
     def _is_tiered(self, partition: TopicPartition) -> bool:
         try:
@@ -450,18 +494,18 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         except SedimentError:
             return False  # its report says what is wrong
 
-    def _scanned_again(self, scans: ScanRun) -> Mapping[Path, ScannedPartition | CleaningResult]:
-        erased = list(self._erased.values())
+    def _scanned_again(
+        self, scans: ScanRun, erased: Mapping[Path, ErasedPartition]
+    ) -> Mapping[Path, ScannedPartition | CleaningResult]:
         keys = self._subject.values if isinstance(self._subject, Keys) else ()
-        scanned = dict(scan_again(scans, keys, erased, self._fs))
+        scanned = dict(scan_again(scans, keys, list(erased.values()), self._fs))
         if isinstance(self._subject, Condition):
-            by_path = {each.listing.path: each for each in erased}
-            for path, matching in self._matching(self._subject.text, list(by_path)):
+            for path, matching in self._matching(self._subject.text, list(erased)):
                 result = scanned[path]
                 if isinstance(matching, CleaningResult):
                     scanned[path] = matching
                 elif isinstance(result, ScannedPartition):
-                    scanned[path] = with_matches(result, by_path[path], matching)
+                    scanned[path] = with_matches(result, erased[path], matching)
         return scanned
 
     def _write_tombstones(self, file: Path, scans: ScanRun) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.delta_lake.paths import is_uri
 from sediment.jobs.erasing.subjects import (
     TEXT,
 )
@@ -64,9 +65,13 @@ class EraseOptions(RewriteOptions):
             (self.evidence, "--evidence"),
             (self.suppress_out, "--suppress-out"),
         )
+        is_path = self.output is not None and not is_uri(self.output)
+        not_in = (*common.log_dirs, Path(str(self.output)).absolute()) if is_path else common.log_dirs
         for file, option in outputs:
             if file is not None:
-                check_output_file(file, option, common.log_dirs)
+                check_output_file(file, option, not_in)
+        if self.output is not None:
+            self._check_output(self.output)
         if self.suppress_out is not None:
             self._check_suppression()
         proof = (self.evidence, self.signing_key, None if self.suppress_out is not None else self.secret_file)
@@ -74,6 +79,17 @@ class EraseOptions(RewriteOptions):
             raise UsageError(
                 "--evidence, --secret-file and --signing-key go together: the evidence is signed and has HMACs",
                 advice="give all three of them",
+            )
+
+    def _check_output(self, output: str) -> None:
+        if self.tombstones_out is not None:
+            raise UsageError(
+                "--output excludes --tombstones-out: the brokers still have the records", advice="leave one of them out"
+            )
+        if self.evidence is not None and is_uri(output):
+            raise UsageError(
+                "--evidence needs a directory as --output, because the second scan reads it",
+                advice="name a directory, and upload it afterwards",
             )
 
     def _check_suppression(self) -> None:

@@ -1,7 +1,7 @@
 """Places besides the segments of a log that may still hold erased records, and replicas that a run did not cover.
 
     found           names in a log directory that a broker or a run leaves; the directory of --keep-originals;
-                    replicas that the metadata log names
+                    replicas that the metadata log names; the source of a run with --output
     not visible     tables, backups, filesystem snapshots and free blocks: they are always listed
 
 Invariant: only names, checkpoints and the metadata log are read here.
@@ -33,6 +33,7 @@ class Place:
     advice: str
 
 
+SOURCE = "source"
 OTHER_REPLICAS = "other-replicas"
 REPLICAS_UNKNOWN = "replicas-unknown"
 
@@ -104,6 +105,12 @@ def places_of(
             advice = f"{have} replicas of {named}; erase there too, with the broker stopped"
             found.append(Place(OTHER_REPLICAS, None, advice))
     return tuple(found)
+
+
+def unchanged_sources(directories: Iterable[SelectedDirectory]) -> tuple[Place, ...]:
+    """Return the log directories that a run with --output only read: they still hold the records."""
+    advice = "the run with --output did not change it: erase in it too, or delete it"
+    return tuple(Place(SOURCE, str(directory.path), advice) for directory in directories)
 
 
 def _uncovered(

@@ -1,9 +1,11 @@
-"""The common part of commands that rewrite segments in place and keep every offset.
+"""The common part of commands that rewrite segments and keep every offset.
 
-    options         options of every such command, and `validate`
-    partition_task  tasks: plan one partition, rewrite one segment
-    rewriting_run   the driver: lock, list, plan, approve, rewrite, commit
-    report          report of a partition, and the table for people
+    options            options of every such command, and `validate`
+    partition_task     tasks: plan one partition, rewrite one segment, in its place
+    planned_partition  partitions that are selected, and those with a plan
+    rewriting_run      the driver: open, list, plan, approve, rewrite, commit
+    destination        the steps that depend on where the new segments go: `in_place`, or `to_output`
+    report             report of a partition, and the table for people
 
 A command gives each partition a `PartitionRewrite`, and makes its report from the results of the segments.
 """

@@ -1,4 +1,4 @@
-"""Options of the commands that rewrite segments in place."""
+"""Options of the commands that rewrite segments, in place or to an output."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ class RewriteOptions:
     """Directory on the same filesystem that first receives links to the replaced files."""
 
     allow_network_fs: bool = False
+    output: str | None = None
+    """Path or URI of a complete new log directory; the source stays unchanged."""
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options suit the log directories of `common`.
 
         Raises:
-            UsageError: a log directory is a URI.
+            UsageError: a log directory is a URI, or two options exclude each other.
         """
+        if self.output is not None and self.keep_originals is not None:
+            raise UsageError(
+                "--output excludes --keep-originals: the source keeps them", advice="leave one of them out"
+            )
         for log_dir in filter(is_uri, common.given_log_dirs):
             raise UsageError(
                 "a URI source is read-only", path=log_dir, advice="copy the log directory to a local disk first"
@@ -51,6 +57,11 @@ def rewrite_options(command: _Command) -> _Command:
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
                 help="First hard-link the files to be replaced into DIR, on the same filesystem, with a catalogue.",
+            ),
+            click.option(
+                "--output",
+                metavar="DIR_OR_URI",
+                help="Write a complete log directory to DIR_OR_URI and leave LOG_DIR unchanged.",
             ),
             click.option(
                 "--allow-network-fs",

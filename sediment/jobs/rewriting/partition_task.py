@@ -1,24 +1,31 @@
 """Tasks of a rewriting command: plan one partition, and rewrite one of its segments.
 
     driver   RewriteTask ──> plan_partition ──> PartitionPlan ──> a SegmentTask each ──> rewrite_segment ──> driver
-                              view, free space                     .part files
+                              view, free space                     .part files, or files of an output
 
-Invariants: nothing is renamed here.  A segment's task needs no other segment, so tasks run anywhere and in any order.
-An error of a partition is part of its result, so Spark does not retry a task that would fail again.
+A `Place` says where the new segments go: beside the old ones, or to an output.
+
+Invariants: nothing in a log directory is renamed here.  A segment's task needs no other segment, so tasks run anywhere
+and in any order.  An error of a partition is part of its result, so Spark does not retry a task that would fail again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sediment.compaction.config import CompactionConfig
-from sediment.jobs.cleaning.environment import OnBytes, task_environment
+from sediment.engine.directory.output import SourcePublishingFs
+from sediment.jobs.cleaning.environment import OnBytes, TaskOfRun, task_environment, throttled
 from sediment.jobs.cleaning.options import RateLimit
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.jobs.publishing.partition_output import PartitionOutput
 from sediment.segment_io.errors import NoSpaceError, SourceChangedError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
@@ -83,6 +90,57 @@ class PartitionRewrite(Protocol):
         ...
 
 
+# ------------------------------------------------------------------------------------------- where the segments go
+class Place(Protocol):
+    """The place where a task reads a partition and writes new segments; it is pickled."""
+
+    def environment(self, task: TaskOfRun) -> AbstractContextManager[tuple[Fs, OnBytes]]:
+        """Yield the file operations of a task, and the callback for the bytes that it reads.
+
+        Raises:
+            SourceChangedError: the directory is not the one that the driver sees.
+        """
+        ...
+
+    def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
+        """Give the parts of a new segment their final names in the output; return none without an output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """New segments are parts beside the old ones, until the driver commits them."""
+
+    def environment(self, task: TaskOfRun) -> AbstractContextManager[tuple[Fs, OnBytes]]:
+        """Yield file operations that write while the run holds the directory (`task_environment`)."""
+        return task_environment(task)
+
+    def publish(self, _fs: Fs, _group: CleanedGroup) -> tuple[ManifestFile, ...]:
+        """Do nothing."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class InOutput:
+    """New segments are files of an output; the source is only read."""
+
+    files: PartitionOutput
+
+    @contextmanager
+    def environment(self, task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
+        """Yield file operations that read the source, and write parts to the output while the run holds it."""
+        with throttled(task.rate_limit) as on_bytes:
+            self.files.check_listed()
+            yield self.files.source_fs(on_bytes), on_bytes
+
+    def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
+        """Rename the parts; only the manifest makes them part of the result."""
+        assert isinstance(fs, SourcePublishingFs)
+        if self.files.dry_run:
+            return ()
+        return tuple(fs.take(part) for segment in group.parts for part in segment.files)
+
+
 # ------------------------------------------------------------------------------------------------------------ the tasks
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
@@ -92,6 +150,7 @@ class RewriteTask:
     checkpoints: PartitionCheckpoints
     config: CompactionConfig
     rewrite: PartitionRewrite
+    place: Place
     now_ms: int
     run_id: str
     dry_run: bool
@@ -113,6 +172,7 @@ class SegmentTask:
 
     listing: LogListing
     rewrite: SegmentRewrite
+    place: Place
     now_ms: int
     run_id: str
     dry_run: bool
@@ -135,7 +195,7 @@ def plan_partition(task: RewriteTask, _attempt: str) -> PartitionPlan | Cleaning
 
     listing = task.listing
     try:
-        with task_environment(task) as (fs, _on_bytes):
+        with task.place.environment(task) as (fs, _on_bytes):
             _check_listed(task, fs)
             view = open_view(
                 listing,
@@ -174,10 +234,19 @@ def _check_free_space(task: RewriteTask, plan: PartitionPlan, fs: Fs) -> None:
         )
 
 
-def rewrite_segment(task: SegmentTask, attempt: str) -> SegmentResult | CleaningResult:
+@dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """Result of one segment, and its new files in the output if there is one."""
+
+    result: SegmentResult
+    files: tuple[ManifestFile, ...]
+
+
+def rewrite_segment(task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
     """Rewrite one segment; return the failure if that is impossible."""
     try:
-        with task_environment(task) as (fs, on_bytes):
-            return task.rewrite.rewrite(fs, run_id=task.run_id, attempt=attempt, progress=on_bytes)
+        with task.place.environment(task) as (fs, on_bytes):
+            result = task.rewrite.rewrite(fs, run_id=task.run_id, attempt=attempt, progress=on_bytes)
+            return WrittenSegment(result, task.place.publish(fs, result.group))
     except TASK_ERRORS as error:
         return failed_task(task, error)

@@ -49,10 +49,12 @@ class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
     `originals` is the directory of --keep-originals, and `catalogue` the file there that lists the files kept by this
-    run. None: there is none.  `seconds_by_stage` has the driver's wall time.
+    run.  `output` is the directory or URI of --output.  None: there is none.  `seconds_by_stage` has the driver's wall
+    time.
     """
 
     dry_run: bool
+    output: str | None = field(default=None, metadata=AFTER_PARTITIONS)
     originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
     catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
     seconds_by_stage: Mapping[str, float] = field(default_factory=dict, metadata=AFTER_PARTITIONS)

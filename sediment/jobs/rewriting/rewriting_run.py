@@ -1,17 +1,18 @@
 """Run of a rewriting command on the driver.
 
-    driver   lock · list · finish_interrupted        approve · catalogue             commit, by partition · report
-    tasks                                      plan                        rewrite
+    driver   open · list · settle        approve · begin             commit, by partition · report · complete
+    tasks                           plan                   rewrite
 
-1. Lock the directories, list the selected partitions, and complete interrupted replacements.
+1. Open the directories, list the selected partitions, and complete interrupted replacements.
 2. Plan every partition.  A dry run that only counts ends here.
 3. Let the command approve the plans, or end the run; so far nothing has changed.
-4. Write the catalogue of originals, then rewrite the segments.
-5. Once all segments of a partition are written: link its originals, lower the cleaner checkpoint, commit.
+4. Begin, and rewrite the segments.
+5. Once all segments of a partition are written, commit it.
 
-Invariants: only the driver renames files.  A partition is committed only if all of its segments were rewritten; a
-partition that fails stays unchanged, and the others continue.  The cleaner checkpoint is lowered before the commit, so
-a crash between the two only makes a later cleaning read more.
+The steps that depend on where the new segments go are those of the `destination`.
+
+Invariants: a partition is committed only if all of its segments were rewritten.  A partition that fails stays
+unchanged, and the others continue.
 """
 
 from __future__ import annotations
@@ -20,45 +21,37 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sediment.compaction.prepared_swap import PreparedSwap
-from sediment.engine.config import LogConfig
-from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
-from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
-from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
-from sediment.engine.directory.swap import commit, discard_parts
-from sediment.engine.directory.uncleanable import update_uncleanable
-from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
-from sediment.jobs.cleaning.cleaning_run import STOPPED, rate_limit, update_cleaner_checkpoint, why_lost
+from sediment.jobs.cleaning.cleaning_run import STOPPED, rate_limit, why_lost
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
-from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, PLAN, SPARK, StageTimer
+from sediment.jobs.rewriting.destination import Destination
+from sediment.jobs.rewriting.in_place import LogDirectories
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import (
-    PartitionPlan,
     PartitionRewrite,
     RewriteTask,
-    SegmentResult,
     SegmentTask,
     plan_partition,
     rewrite_segment,
 )
+from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, listed, segments_after
-from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
-from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.settings.running_brokers import warn_of_running
+from sediment.jobs.rewriting.to_output import NewLogDirectory
+from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
-from sediment.segment_io.errors import SedimentError, UncleanDirectoryError
+from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
@@ -71,56 +64,38 @@ INTERNAL_TOPIC = "internal-topic"
 NO_HIGH_WATERMARK = "no-high-watermark"
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedPartition:
-    """A partition that the command may rewrite: its listing, and the settings that apply."""
-
-    listing: LogListing
-    directory: SelectedDirectory
-    settings: Settings
-    config: LogConfig
-
-    @property
-    def partition(self) -> TopicPartition:
-        """The partition."""
-        return self.listing.partition
-
-
-@dataclass(slots=True)
-class PlannedPartition:
-    """A partition with its plan, and the results of its segments so far."""
-
-    selected: SelectedPartition
-    plan: PartitionPlan
-    results: list[SegmentResult] = field(default_factory=list)
-    failure: CleaningResult | None = None
-    finished: int = 0
-
-    @property
-    def listing(self) -> LogListing:
-        """Listing of the partition."""
-        return self.selected.listing
-
-
 class RewritingRun(ABC, Generic[Own, Report]):
-    """Run of a rewriting command in place; the stack closes locks, tokens and Spark."""
+    """Run of a rewriting command; the stack closes locks, tokens and Spark."""
 
     command: ClassVar[str]
     rewrites_in_dry_run: ClassVar[bool]
     """True if a dry run rewrites in memory, so that its figures are exact; False if the plans are enough."""
 
+    output_keeps_failed: ClassVar[bool]
+    """True if a partition that fails is in an output as an identical copy; False if the output is not complete then."""
+
     def __init__(self, options: CommonOptions, own: Own, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
         self.timer = StageTimer()
-        self.catalogue: Path | None = None
         self._options = options
         self._own = own
         self._stop = stop
         self._stack = stack
         self._fs = Fs()
-        self._locks: dict[Path, DirectoryLock] = {}
+        self._sc: Any = None
         self._directories: list[SelectedDirectory] = []
-        self._originals: BackupLinks | None = None
+        self._destination: Destination = (
+            LogDirectories(self.command, self.run_id, options, own, stop, stack)
+            if own.output is None
+            else NewLogDirectory(
+                own.output, self.run_id, options, own, stop, stack, keeps_failed=self.output_keeps_failed
+            )
+        )
+
+    @property
+    def catalogue(self) -> Path | None:
+        """The file that lists the originals which the run kept; None if there is none."""
+        return self._destination.catalogue
 
     # -------------------------------------------------------------------------------------- what a command decides
     @abstractmethod
@@ -155,7 +130,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
     # ------------------------------------------------------------------------------------------------------ the run
     def perform(self) -> list[Report]:
         """Return a report for every selected partition."""
-        self._directories = self._open_directories()
+        self._directories = self._destination.open()
         reports: list[Report] = []
         selected: list[SelectedPartition] = []
         for directory in self._directories:
@@ -167,37 +142,35 @@ class RewritingRun(ABC, Generic[Own, Report]):
         self.timer.lap(LIST)
         if selected:
             reports.extend(self._plan_and_rewrite(selected))
-        if self._originals is not None:
-            self.catalogue = end_originals(self._originals, reports)
-        return self._finish(reports)
+        return self._finish(reports if self._own.dry_run else self._completed(reports))
 
-    def _open_directories(self) -> list[SelectedDirectory]:
-        """Check every directory before any change; read them again under their locks."""
-        options, own = self._options, self._own
-        options.open_directories(self._fs, in_place=not own.dry_run)
-        if own.keep_originals is not None:
-            outside_log_dirs(str(own.keep_originals), options.log_dirs)
-        if own.dry_run:
-            directories = options.open_directories(self._fs)
-            warn_of_running(directories)
-            return directories
-        for path in options.log_dirs:
-            check_filesystem(path, allow_network=own.allow_network_fs)
-            if own.keep_originals is not None:
-                check_originals_path(own.keep_originals, path, self._fs)
-            self._locks[path] = self._stack.enter_context(DirectoryLock(path))
-        directories = options.open_directories(self._fs, in_place=True)
-        for directory in directories:
-            if directory.is_unclean:
-                raise UncleanDirectoryError(
-                    "the last stop of the broker was not clean",
-                    path=str(directory.path),
-                    advice=f"run `sediment recover {directory.path}` first",
-                )
-        for path in options.log_dirs:
-            place_run_token(path, self.run_id)
-            self._stack.callback(remove_run_token, path)
-        return directories
+    def _completed(self, reports: Sequence[Report]) -> list[Report]:
+        """Complete the destination; return the reports after that."""
+        failed = self._destination.complete(reports, self._spark)
+        completed = list(reports)
+        for index, (code, reason) in failed.items():
+            report = completed[index]
+            completed[index] = replace(
+                report,
+                status=FAILED,
+                reason_code=code,
+                reason=reason,
+                bytes_after=report.bytes_before,
+                segments_rewritten=0,
+            )
+            log_partition(self.run_id, self.command, completed[index])
+        return completed
+
+    def _spark(self) -> Any:
+        """Return the SparkContext of the run, whose jobs end with the run.
+
+        Raises:
+            RunStopped: a signal arrived before Spark had started.
+        """
+        if self._sc is None:
+            self._sc = self._stack.enter_context(spark_context(self._options.master, f"sediment {self.command}"))
+            self._stack.enter_context(cancel_when(self._stop, self._sc, self.run_id))
+        return self._sc
 
     # ----------------------------------------------------------------------------------------------------- selection
     def _select(self, directory: SelectedDirectory) -> Iterator[SelectedPartition | RewriteReport]:
@@ -219,16 +192,22 @@ class RewritingRun(ABC, Generic[Own, Report]):
         if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
             reason = "the replication checkpoint does not list the partition"
             return listed(listing, SKIPPED, NO_HIGH_WATERMARK, reason)
-        if listing.is_replacement_open() and self._own.dry_run:
-            reason = "an earlier run or broker was interrupted here; run without --dry-run to finish that first"
-            return listed(listing, SKIPPED, INTERRUPTED, reason)
-        if not self._own.dry_run and finish_interrupted(path, self._fs):
-            listing = list_log(partition, path, self._fs)
+        settled = self._destination.settle(listing)
+        if settled is None:
+            return self._interrupted(listing)
+        listing = settled
         settings = directory.settings_of(partition, self._fs)
         selected = SelectedPartition(listing, directory, settings, settings.for_topic(partition.topic))
         if why := self._why_not(selected):
             return listed(listing, SKIPPED, *why)
         return selected
+
+    def _interrupted(self, listing: LogListing) -> RewriteReport:
+        what = "an earlier run or broker was interrupted here"
+        if self._own.output is not None:
+            reason = f"{what}; run `sediment recover` first, on the directory or on a copy"
+            return listed(listing, FAILED, INTERRUPTED, reason)
+        return listed(listing, SKIPPED, INTERRUPTED, f"{what}; run without --dry-run to finish that first")
 
     def _is_named(self, partition: TopicPartition) -> bool:
         """Return True if a --partition begins with the name of the partition's topic."""
@@ -238,13 +217,12 @@ class RewritingRun(ABC, Generic[Own, Report]):
     def _plan_and_rewrite(self, selected: Sequence[SelectedPartition]) -> Iterator[Report]:
         total_bytes = sum(each.listing.log_bytes() for each in selected)
         try:
-            sc = self._stack.enter_context(spark_context(self._options.master, f"sediment {self.command}"))
+            sc = self._spark()
         except RunStopped:
             stopped = failure(*why_lost(self._stop, None, "planned"))
             yield from (self._failed(each.listing, stopped, None) for each in selected)
             return
         self.timer.lap(SPARK)
-        self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
         with Progress(self._options.messages(), len(selected), total_bytes) as progress:
             planned: list[PlannedPartition] = []
             for each in self._planned(sc, selected):
@@ -259,8 +237,11 @@ class RewritingRun(ABC, Generic[Own, Report]):
             return
         self._approve(planned)
         self.timer.restart()
-        planned, unlisted = self._begin_originals(planned)
-        yield from unlisted
+        if not self._own.dry_run:
+            barred = self._destination.begin(planned)
+            yield from (self._failed(listing, why, None) for listing, why in barred)
+            barred_paths = {listing.path for listing, _ in barred}
+            planned = [each for each in planned if each.listing.path not in barred_paths]
         with Progress(
             self._options.messages(), len(planned), sum(each.plan.log_bytes() for each in planned)
         ) as progress:
@@ -268,7 +249,8 @@ class RewritingRun(ABC, Generic[Own, Report]):
                 yield self._settled(each)
                 self.timer.lap(COMMIT)
                 progress.advance(each.plan.log_bytes())
-        self._end(planned)
+        if not self._own.dry_run:
+            self._destination.end(planned)
 
     def _planned(self, sc: Any, selected: Sequence[SelectedPartition]) -> Iterator[PlannedPartition | Report]:
         limit = rate_limit(sc, self.run_id, self._directories)
@@ -284,6 +266,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
                     each.directory.checkpoints.of(each.partition),
                     each.config.compaction,
                     found,
+                    self._destination.place_of(each.listing),
                     self._options.now_ms,
                     self.run_id,
                     self._own.dry_run,
@@ -309,6 +292,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
             SegmentTask(
                 replace(each.listing, segments=(work.segment,)),
                 work,
+                self._destination.place_of(each.listing),
                 self._options.now_ms,
                 self.run_id,
                 self._own.dry_run,
@@ -327,33 +311,11 @@ class RewritingRun(ABC, Generic[Own, Report]):
                 if isinstance(result, CleaningResult):
                     each.failure = each.failure or result
                 else:
-                    each.results.append(result)
+                    each.results.append(result.result)
+                    each.files += result.files
                 each.finished += 1
                 if each.finished == len(each.plan.segments):
                     yield each
-
-    # ------------------------------------------------------------------------------------------------------- originals
-    def _begin_originals(self, planned: Sequence[PlannedPartition]) -> tuple[list[PlannedPartition], list[Report]]:
-        """Write the catalogue; return the partitions in it, and reports of those whose files cannot be read."""
-        target = self._own.keep_originals
-        if target is None or self._own.dry_run or not any(each.plan.segments for each in planned):
-            return list(planned), []
-        listings = [each.listing for each in planned if each.plan.segments]
-        self._originals, unlisted = begin_originals(
-            self._options, self.command, self.run_id, target, listings, self._fs
-        )
-        failed = {listing.path: failure(code, text) for listing, code, text in unlisted}
-        left = [each for each in planned if each.listing.path not in failed]
-        return left, [self._failed(listing, failed[listing.path], None) for listing, _, _ in unlisted]
-
-    def _end(self, planned: Sequence[PlannedPartition]) -> None:
-        """Remove the tokens, then the parts that were not committed: a lost attempt may still try to write."""
-        if self._own.dry_run:
-            return
-        for path in self._options.log_dirs:
-            remove_run_token(path)
-        for each in planned:
-            discard_parts(each.listing.path, self.run_id, self._fs)
 
     # ---------------------------------------------------------------------------------------------------------- commit
     def _settled(self, planned: PlannedPartition) -> Report:
@@ -364,7 +326,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         changed = [group for group in groups if group.parts]
         if changed and not self._own.dry_run:
             try:
-                is_done = not self._stop.is_set() and self._commit(
+                is_done = not self._stop.is_set() and self._destination.commit(
                     planned,
                     PreparedSwap(
                         planned.selected.partition,
@@ -388,19 +350,6 @@ class RewritingRun(ABC, Generic[Own, Report]):
         )
         return self._logged(report, planned)
 
-    def _commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        """Commit a swap; return False if a stop interrupted it."""
-        log_dir, partition = planned.listing.path.parent, planned.selected.partition
-        lock = self._locks[log_dir]
-        if self._originals is not None:
-            self._originals.keep_swap(swap)
-        first_dirty = planned.selected.directory.checkpoints.of(partition).first_dirty
-        lowered = planned.plan.next_dirty_offset
-        if first_dirty is not None and lowered is not None and lowered < first_dirty:
-            lock.check()
-            update_cleaner_checkpoint(self._fs, log_dir, {partition: lowered})
-        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set)
-
     # --------------------------------------------------------------------------------------------------------- reports
     def _failed(self, listing: LogListing, why: CleaningResult, planned: PlannedPartition | None) -> Report:
         """Return the report of a partition that was not rewritten because of an error; mark corrupt data."""
@@ -409,7 +358,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
             status = QUARANTINED
             if not self._own.dry_run:
                 try:
-                    update_uncleanable(listing.path.parent, self._fs, add=[why.uncleanable])
+                    self._destination.mark(listing, why.uncleanable)
                 except OSError as error:
                     self._options.messages().print(
                         f"sediment: could not record the quarantined partition: {describe(error)[1]}",

@@ -1,0 +1,95 @@
+"""The destination of a rewriting run: the log directories themselves, or an output.
+
+    step           in place                                     to an output
+    open           check, lock, read, place the run's token     check the output, list the sources; no lock
+    settle         complete an interrupted replacement          impossible
+    begin          write the catalogue of originals             claim the output
+    commit         link originals, swap the segments            note the new files, and those that stay
+    end            remove tokens and parts                      -
+    complete       complete the catalogue                       copy what stays, checkpoints, manifest
+
+`begin` is the first step that changes anything.  A dry run takes none of the steps from there on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.engine.directory.uncleanable import Uncleanable
+from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.rewriting.partition_task import Place
+from sediment.jobs.rewriting.planned_partition import PlannedPartition
+from sediment.jobs.rewriting.report import RewriteReport
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.segment_io.errors import UncleanDirectoryError
+from sediment.segment_io.partition.listing import LogListing
+
+
+class Destination(ABC):
+    """The destination of a run; `catalogue` is the file that lists the originals which it kept."""
+
+    catalogue: Path | None = None
+
+    @abstractmethod
+    def open(self) -> list[SelectedDirectory]:
+        """Check and open the directories of the run.
+
+        Raises:
+            UsageError: a directory or an option is wrong; nothing was changed.
+            UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
+            DirectoryInUseError: a broker or another run holds a directory.
+        """
+
+    @abstractmethod
+    def settle(self, listing: LogListing) -> LogListing | None:
+        """Return the listing after an interrupted replacement is completed; None if that is impossible here."""
+
+    @abstractmethod
+    def place_of(self, listing: LogListing) -> Place:
+        """Return the place for the tasks of a partition."""
+
+    @abstractmethod
+    def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
+        """Prepare the first change; return the partitions that must stay as they are, with their failures."""
+
+    @abstractmethod
+    def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
+        """Commit a partition whose segments are all written; return False if a stop interrupted it."""
+
+    @abstractmethod
+    def mark(self, listing: LogListing, mark: Uncleanable) -> None:
+        """Mark a partition as quarantined.
+
+        Raises:
+            OSError: the mark could not be written.
+        """
+
+    @abstractmethod
+    def end(self, planned: Sequence[PlannedPartition]) -> None:
+        """Clean up after the last partition."""
+
+    @abstractmethod
+    def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
+        """Complete the result; return the reason code and text of reports that failed by this, by their index.
+
+        `spark` returns the run's SparkContext, or raises `RunStopped`.
+        """
+
+
+def check_stopped_cleanly(directories: Sequence[SelectedDirectory]) -> None:
+    """Check that no broker runs on the directories, and that the last one stopped cleanly.
+
+    Raises:
+        UncleanDirectoryError: one of them is unclean.
+    """
+    for directory in directories:
+        if directory.is_unclean:
+            raise UncleanDirectoryError(
+                "the last stop of the broker was not clean",
+                path=str(directory.path),
+                advice=f"run `sediment recover {directory.path}` first",
+            )

@@ -1,0 +1,130 @@
+"""Rewriting in place: new segments replace old ones in their own directory, under the directory's lock.
+
+Invariants: only the driver renames files.  The cleaner checkpoint is lowered before the commit, so a crash between the
+two only makes a later cleaning read more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
+from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.swap import commit, discard_parts
+from sediment.engine.directory.uncleanable import Uncleanable, update_uncleanable
+from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
+from sediment.jobs.cleaning.cleaning_run import update_cleaner_checkpoint
+from sediment.jobs.cleaning.result import CleaningResult, failure
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.rewriting.destination import Destination, check_stopped_cleanly
+from sediment.jobs.rewriting.options import RewriteOptions
+from sediment.jobs.rewriting.partition_task import InPlace, Place
+from sediment.jobs.rewriting.planned_partition import PlannedPartition
+from sediment.jobs.rewriting.report import RewriteReport
+from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
+from sediment.jobs.settings.running_brokers import warn_of_running
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.listing import LogListing, list_log
+
+
+class LogDirectories(Destination):
+    """The log directories of the run; the stack releases locks and removes tokens."""
+
+    def __init__(
+        self,
+        command: str,
+        run_id: str,
+        options: CommonOptions,
+        own: RewriteOptions,
+        stop: threading.Event,
+        stack: ExitStack,
+    ) -> None:
+        self._command = command
+        self._run_id = run_id
+        self._options = options
+        self._own = own
+        self._stop = stop
+        self._stack = stack
+        self._fs = Fs()
+        self._locks: dict[Path, DirectoryLock] = {}
+        self._originals: BackupLinks | None = None
+
+    def open(self) -> list[SelectedDirectory]:
+        """Check every directory before any change; read them again under their locks."""
+        options, own = self._options, self._own
+        options.open_directories(self._fs, in_place=not own.dry_run)
+        if own.keep_originals is not None:
+            outside_log_dirs(str(own.keep_originals), options.log_dirs)
+        if own.dry_run:
+            directories = options.open_directories(self._fs)
+            warn_of_running(directories)
+            return directories
+        for path in options.log_dirs:
+            check_filesystem(path, allow_network=own.allow_network_fs)
+            if own.keep_originals is not None:
+                check_originals_path(own.keep_originals, path, self._fs)
+            self._locks[path] = self._stack.enter_context(DirectoryLock(path))
+        directories = options.open_directories(self._fs, in_place=True)
+        check_stopped_cleanly(directories)
+        for path in options.log_dirs:
+            place_run_token(path, self._run_id)
+            self._stack.callback(remove_run_token, path)
+        return directories
+
+    def settle(self, listing: LogListing) -> LogListing | None:
+        """Complete an interrupted replacement; a dry run cannot."""
+        if self._own.dry_run:
+            return None if listing.is_replacement_open() else listing
+        if not finish_interrupted(listing.path, self._fs):
+            return listing
+        return list_log(listing.partition, listing.path, self._fs)
+
+    def place_of(self, _listing: LogListing) -> Place:
+        """Return the partition's own directory."""
+        return InPlace()
+
+    def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
+        """Write the catalogue of originals; partitions whose files cannot be read are not in it."""
+        listings = [each.listing for each in planned if each.plan.segments]
+        if self._own.keep_originals is None or not listings:
+            return []
+        self._originals, unlisted = begin_originals(
+            self._options, self._command, self._run_id, self._own.keep_originals, listings, self._fs
+        )
+        return [(listing, failure(code, text)) for listing, code, text in unlisted]
+
+    def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
+        """Link the originals, lower the cleaner checkpoint, and swap the segments."""
+        log_dir, partition = planned.listing.path.parent, planned.selected.partition
+        lock = self._locks[log_dir]
+        if self._originals is not None:
+            self._originals.keep_swap(swap)
+        lowered = planned.lowered_checkpoint()
+        if lowered is not None:
+            lock.check()
+            update_cleaner_checkpoint(self._fs, log_dir, {partition: lowered})
+        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set)
+
+    def mark(self, listing: LogListing, mark: Uncleanable) -> None:
+        """Write the mark to the log directory."""
+        update_uncleanable(listing.path.parent, self._fs, add=[mark])
+
+    def end(self, planned: Sequence[PlannedPartition]) -> None:
+        """Remove the tokens, then the parts that were not committed: a lost attempt may still try to write."""
+        for path in self._options.log_dirs:
+            remove_run_token(path)
+        for each in planned:
+            discard_parts(each.listing.path, self._run_id, self._fs)
+
+    def complete(self, reports: Sequence[RewriteReport], _spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
+        """Complete the catalogue of originals."""
+        if self._originals is not None:
+            self.catalogue = end_originals(self._originals, reports)
+        return {}

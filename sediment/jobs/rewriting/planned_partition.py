@@ -1,0 +1,52 @@
+"""Partitions of a rewriting run on the driver: those that are selected, and those with a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sediment.engine.config import LogConfig
+from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.rewriting.partition_task import PartitionPlan, SegmentResult
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.partition.listing import LogListing
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedPartition:
+    """A partition that the command may rewrite: its listing, and the settings that apply."""
+
+    listing: LogListing
+    directory: SelectedDirectory
+    settings: Settings
+    config: LogConfig
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition."""
+        return self.listing.partition
+
+
+@dataclass(slots=True)
+class PlannedPartition:
+    """A partition with its plan, the results of its segments so far, and their files in an output."""
+
+    selected: SelectedPartition
+    plan: PartitionPlan
+    results: list[SegmentResult] = field(default_factory=list)
+    files: list[ManifestFile] = field(default_factory=list)
+    failure: CleaningResult | None = None
+    finished: int = 0
+
+    @property
+    def listing(self) -> LogListing:
+        """Listing of the partition."""
+        return self.selected.listing
+
+    def lowered_checkpoint(self) -> int | None:
+        """Return the partition's cleaner checkpoint after the rewrite if that lowers it, else None."""
+        now = self.selected.directory.checkpoints.of(self.selected.partition).first_dirty
+        lowered = self.plan.next_dirty_offset
+        return lowered if now is not None and lowered is not None and lowered < now else None

@@ -1,0 +1,185 @@
+"""Rewriting to an output: a new log directory with the rewritten segments and copies of all other files.
+
+1. Tasks write the new segments of a partition to the output, under their final names.
+2. `commit` notes that all of them are there.  A partition that fails has no such note.
+3. Once no partition is left, tasks copy the files that stay: those of a partition that were not replaced, or all.
+4. The driver lists the sources again and writes the checkpoints, then the manifest.
+
+A file that a failed partition left is overwritten by its copy, or removed, because the manifest does not name it.
+
+Invariants: nothing in a source changes.  Without `keeps_failed`, the output is complete only if no partition failed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from sediment.compaction.prepared_swap import PreparedSwap
+from sediment.engine.directory.uncleanable import Uncleanable
+from sediment.jobs.cleaning.cleaning_run import STOPPED, rate_limit, why_lost
+from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.publishing.output_directory import OUTPUT_INCOMPLETE, SOURCE_CHANGED, OutputDirectory
+from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks
+from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
+from sediment.jobs.rewriting.destination import Destination, check_stopped_cleanly
+from sediment.jobs.rewriting.options import RewriteOptions
+from sediment.jobs.rewriting.partition_task import InOutput, Place
+from sediment.jobs.rewriting.planned_partition import PlannedPartition
+from sediment.jobs.rewriting.report import RewriteReport
+from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.running_brokers import warn_of_running
+from sediment.jobs.spark.cancellation import RunStopped
+from sediment.jobs.spark.task_pool import run_on_executors
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.stores import ListedFs
+
+Reason = tuple[str, str]
+
+
+class NewLogDirectory(Destination):
+    """The output of the run; the stack releases its lock.
+
+    With `keeps_failed` a partition that could not be rewritten is in the output as an identical copy.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        run_id: str,
+        options: CommonOptions,
+        own: RewriteOptions,
+        stop: threading.Event,
+        stack: ExitStack,
+        *,
+        keeps_failed: bool,
+    ) -> None:
+        self.directory = OutputDirectory(output, options, run_id, stack)
+        self._run_id = run_id
+        self._own = own
+        self._stop = stop
+        self._keeps_failed = keeps_failed
+        self._is_claimed = False
+        self._opened: list[SelectedDirectory] = []
+        self._files: list[ManifestFile] = []
+        self._staying: dict[TopicPartition, tuple[str, ...]] = {}
+        self._lowered: dict[TopicPartition, int] = {}
+        self._marks: dict[TopicPartition, Uncleanable] = {}
+
+    def open(self) -> list[SelectedDirectory]:
+        """Check the output, and list and read the sources."""
+        self._opened = self.directory.open()
+        if self._own.dry_run:
+            warn_of_running(self._opened)
+        else:
+            check_stopped_cleanly(self._opened)
+        for partition, source in self.directory.source_of.items():
+            mark = source.marks.get(partition)
+            files = ListedFs(source.by_folder.get(str(partition), {}))
+            if mark is not None and mark.holds_for(list_log(partition, source.path / str(partition), files)):
+                self._marks[partition] = mark
+        return self._opened
+
+    def settle(self, listing: LogListing) -> LogListing | None:
+        """Refuse a partition with an interrupted replacement, because its files would have to change first."""
+        return None if listing.is_replacement_open() else listing
+
+    def place_of(self, listing: LogListing) -> Place:
+        """Return the partition's place in the output."""
+        return InOutput(self.directory.partition(listing.partition, dry_run=self._own.dry_run))
+
+    def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
+        """Claim the output, and make the folders for new segments."""
+        self.directory.claim()
+        self._is_claimed = True
+        for each in planned:
+            self.directory.store.make_folder(str(each.selected.partition))
+        return []
+
+    def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
+        """Note the new files of a partition, and those that stay."""
+        partition = planned.selected.partition
+        place = self.directory.partition(partition, dry_run=False)
+        changed = [group for group in swap.groups if group.parts]
+        self._files += planned.files
+        self._staying[partition] = place.staying(planned.listing.path, changed)
+        lowered = planned.lowered_checkpoint()
+        if lowered is not None:
+            self._lowered[partition] = lowered
+        self._marks.pop(partition, None)
+        return True
+
+    def mark(self, listing: LogListing, mark: Uncleanable) -> None:
+        """Note the mark for the output; the source gets none."""
+        self._marks[listing.partition] = mark
+
+    def end(self, planned: Sequence[PlannedPartition]) -> None:
+        """Do nothing: the manifest decides which files belong to the output."""
+
+    def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, Reason]:
+        """Copy the files that stay and complete the output, or leave it incomplete and say why."""
+        if not reports:
+            return {}
+        failed = {report.partition for report in reports if report.status in (FAILED, QUARANTINED)}
+        if self._stop.is_set() or (failed and not self._keeps_failed):
+            return self._abandoned(reports, {})
+        if not self._is_claimed:
+            self.begin([])
+        lost = self._copy(spark)
+        if lost:
+            return self._abandoned(reports, lost)
+        changed = self.directory.complete(
+            self._files, first_dirty=self._lowered, marks=[self._marks[each] for each in sorted(self._marks)]
+        )
+        if changed is None:
+            return {}
+        return {
+            index: SOURCE_CHANGED for index, report in enumerate(reports) if not changed or report.partition in changed
+        }
+
+    def _copy(self, spark: Callable[[], Any]) -> dict[str, Reason]:
+        """Copy the files that stay; return the partitions that could not be copied."""
+        places = [self.directory.partition(partition, dry_run=False) for partition in self.directory.source_of]
+        try:
+            sc = spark()
+        except RunStopped:
+            return {place.folder: why_lost(self._stop, None, "copied") for place in places}
+        limit = rate_limit(sc, self._run_id, self._opened)
+        tasks = [
+            task
+            for place in places
+            for task in copy_tasks(
+                replace(place, rate_limit=limit), self._staying.get(place.partition, tuple(place.files))
+            )
+        ]
+        lost: dict[str, Reason] = {}
+        for results in run_on_executors(
+            sc, tasks, copy_files, CopyTask.weight, group=self._run_id, is_stopped=self._stop.is_set
+        ):
+            for each in results:
+                if each.result is not None and each.result.files is not None:
+                    self._files += each.result.files
+                else:
+                    error = None if each.result is None else each.result.error
+                    lost[each.item.place.folder] = error or why_lost(self._stop, each.error, "copied")
+        return lost
+
+    def _abandoned(self, reports: Sequence[RewriteReport], lost: dict[str, Reason]) -> dict[int, Reason]:
+        """Leave the output incomplete; no partition counts as done then."""
+        if self._is_claimed:
+            self.directory.abandon()
+        if self._stop.is_set():
+            usual = (STOPPED, "the run was stopped before the output was complete")
+        else:
+            usual = (OUTPUT_INCOMPLETE, "another partition could not be written, so the output is not complete")
+        return {
+            index: lost.get(report.partition, usual)
+            for index, report in enumerate(reports)
+            if report.status not in (FAILED, QUARANTINED)
+        }

@@ -1,0 +1,149 @@
+"""`erase --output`: the same result as in place, in another directory; the source and its evidence say what stays."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.inline_spark import inline_spark
+from tests.jobs.cleaning.test_output_run import MANIFEST, image, published
+from tests.jobs.erasing.test_erase import STATED, make_logs, records
+from tests.jobs.erasing.test_evidence import SECRET, Keys, document, make_keys, write_metadata
+from tests.jobs.log_dirs import Outcome, sediment, tree
+
+
+@pytest.fixture(autouse=True)
+def tasks_in_this_process() -> Iterator[None]:
+    with inline_spark():
+        yield
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return make_logs(tmp_path / "logs")
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "output"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.txt"
+    path.write_text("a\n")
+    return path
+
+
+def erase(logs: Path, *arguments: object, status: int = 0) -> Outcome:
+    outcome = sediment("erase", logs, "--json", "--yes", *STATED, *arguments)
+    assert outcome.status == status, outcome
+    return outcome
+
+
+def test_an_output_is_what_erasing_in_place_leaves_and_the_source_stays_and_is_named(logs, keys, output, tmp_path):
+    in_place = shutil.copytree(logs, tmp_path / "in-place")
+    before = image(logs)
+    counted = erase(logs, f"--keys-file={keys}", f"--output={output}", "--dry-run")
+    assert not output.exists()
+    outcome = erase(logs, f"--keys-file={keys}", f"--output={output}")
+    theirs = erase(in_place, f"--keys-file={keys}")
+    assert image(logs) == before
+    assert outcome.report["output"] == str(output)
+    for name, row in theirs.partitions().items():
+        assert outcome.partitions()[name] == {**row, "log_dir": str(logs)}
+    for report in (counted.report, outcome.report):
+        place = report["not_reached"][0]
+        assert (place["kind"], place["path"]) == ("source", str(logs))
+    assert published(output) == tree(in_place)
+    assert b"a" not in {key for key, _ in records(output / "visits-0").values()}
+    assert b"a" in {key for key, _ in records(logs / "visits-0").values()}
+
+
+def test_a_partition_that_fails_leaves_the_output_incomplete(logs, keys, output):
+    path = logs / "people-0" / f"{3:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    before = image(logs)
+    found = erase(logs, f"--keys-file={keys}", f"--output={output}", status=1).partitions()
+    assert found["people-0"]["status"] == "quarantined"
+    assert (found["visits-0"]["status"], found["visits-0"]["reason_code"]) == ("failed", "output-incomplete")
+    assert found["visits-0"]["records_erased"] == 0
+    assert image(logs) == before
+    assert not (output / MANIFEST).exists()
+
+    erase(logs, f"--keys-file={keys}", f"--output={output}", "--partition=visits-0")
+    assert {name.partition("/")[0] for name in published(output) if "/" in name} == {"visits-0"}
+
+
+def prove(logs: Path, output: object, folder: Path, *arguments: object, status: int = 0) -> tuple[Outcome, Keys]:
+    (folder / "secret").write_bytes(SECRET)
+    signing = make_keys(folder, "key")
+    proof = (
+        f"--evidence={folder / 'evidence.json'}",
+        f"--secret-file={folder / 'secret'}",
+        f"--signing-key={signing.private}",
+    )
+    return erase(logs, f"--output={output}", *proof, *arguments, status=status), signing
+
+
+def test_the_evidence_names_the_files_of_the_output_and_the_source_that_still_has_the_records(
+    logs, keys, output, tmp_path
+):
+    write_metadata(logs)
+    outcome, signing = prove(logs, output, tmp_path, f"--keys-file={keys}")
+    evidence = tmp_path / "evidence.json"
+    found = document(evidence)
+    assert outcome.report["complete"] is found["complete"] is False
+    assert f"{logs} was not reached" in found["incomplete"]
+    assert [each["path"] for each in found["log_dirs"]] == [str(output)]
+    for each in found["partitions"]:
+        assert (each["log_dir"], each["status"], each["covered"]) == (str(output), "erased", [])
+        assert each["matches_after"] == 0
+        for segment in each["segments"]:
+            for file in segment["after"]:
+                path = output / each["partition"] / file["name"]
+                assert path.stat().st_size == file["size_bytes"]
+
+    def check() -> Outcome:
+        return sediment("erase", "--json", f"--check={evidence}", f"--public-key={signing.public}", output)
+
+    assert {row["status"] for row in check().partitions().values()} == {"verified"}
+    shutil.copyfile(logs / "meta.properties", output / "meta.properties")  # before a broker gets it
+    assert check().status == 0
+    shutil.copyfile(logs / "visits-0" / f"{0:020d}.log", output / "visits-0" / f"{0:020d}.log")
+    assert check().partitions()["visits-0"]["status"] == "wrong"
+
+
+def test_evidence_of_an_incomplete_output_says_that_nothing_was_done(logs, keys, output, tmp_path):
+    (logs / "people-0" / f"{0:020d}.log.swap").touch()
+    outcome, _ = prove(logs, output, tmp_path, f"--keys-file={keys}", status=1)
+    assert outcome.report["complete"] is False
+    found = document(tmp_path / "evidence.json")
+    assert {each["status"] for each in found["partitions"]} == {"failed"}
+    assert not any(each["segments"] for each in found["partitions"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--output=@/output", "--keep-originals=@/kept"), "--output excludes --keep-originals"),
+        (("--output=@/output", "--tombstones-out=@/file"), "--output excludes --tombstones-out"),
+        (("--output=@/logs",), "the output is the source"),
+        (("--output=@/output", "--suppress-out=@/output/list", "--secret-file=@/secret"), "--suppress-out"),
+        (
+            ("--output=s3://bucket/logs", "--evidence=@/file", "--secret-file=@/secret", "--signing-key=@/key"),
+            "--evidence needs a directory as --output",
+        ),
+    ],
+)
+def test_outputs_and_options_that_make_no_sense_are_refused(logs, keys, arguments, message, tmp_path):
+    before = image(tmp_path)
+    given = [argument.replace("@", str(tmp_path)) for argument in arguments]
+    outcome = erase(logs, f"--keys-file={keys}", *given, status=2)
+    assert message in outcome.stderr
+    assert image(tmp_path) == before
