@@ -441,6 +441,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         done = {Path(each.log_dir, each.partition) for each in reports if each.status in DONE}
         erased = {self._written(path): self._located(each) for path, each in self._erased.items() if path in done}
         scanned = self._scanned_again(scans, erased)
+        replicas_by_name = {str(partition): each for partition, each in replicas.items()}
         checked = []
         partitions = []
         for report in in_order(reports):
@@ -448,10 +449,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             result = scanned.get(path)
             after = report if result is None else checked_report(report, result)
             checked.append(after)
-            of_partition = next(each for name, each in replicas.items() if str(name) == report.partition)
-            partitions.append(
-                evidence_of(replace(after, log_dir=str(path.parent)), erased.get(path), result, of_partition)
-            )
+            written = replace(after, log_dir=str(path.parent))
+            partitions.append(evidence_of(written, erased.get(path), result, replicas_by_name[report.partition]))
         document = document_of(
             run_id=self.run_id,
             now_ms=self._options.now_ms,

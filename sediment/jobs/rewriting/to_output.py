@@ -13,7 +13,7 @@ Invariants: nothing in a source changes.  Without `keeps_failed`, the output is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -41,6 +41,8 @@ from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.stores import ListedFs
 
 Reason = tuple[str, str]
+
+_INCOMPLETE = (OUTPUT_INCOMPLETE, "another partition could not be written, so the output is not complete")
 
 
 class NewLogDirectory(Destination):
@@ -139,9 +141,9 @@ class NewLogDirectory(Destination):
         )
         if changed is None:
             return {}
-        return {
-            index: SOURCE_CHANGED for index, report in enumerate(reports) if not changed or report.partition in changed
-        }
+        if not changed:
+            return _failed(reports, {}, SOURCE_CHANGED)
+        return _failed(reports, dict.fromkeys(changed, SOURCE_CHANGED), _INCOMPLETE)
 
     def _copy(self, spark: Callable[[], Any]) -> dict[str, Reason]:
         """Copy the files that stay; return the partitions that could not be copied."""
@@ -174,12 +176,14 @@ class NewLogDirectory(Destination):
         """Leave the output incomplete; no partition counts as done then."""
         if self._is_claimed:
             self.directory.abandon()
-        if self._stop.is_set():
-            usual = (STOPPED, "the run was stopped before the output was complete")
-        else:
-            usual = (OUTPUT_INCOMPLETE, "another partition could not be written, so the output is not complete")
-        return {
-            index: lost.get(report.partition, usual)
-            for index, report in enumerate(reports)
-            if report.status not in (FAILED, QUARANTINED)
-        }
+        stopped = (STOPPED, "the run was stopped before the output was complete")
+        return _failed(reports, lost, stopped if self._stop.is_set() else _INCOMPLETE)
+
+
+def _failed(reports: Sequence[RewriteReport], reasons: Mapping[str, Reason], usual: Reason) -> dict[int, Reason]:
+    """Return the reasons for which reports failed, by their index, except of those that failed before."""
+    return {
+        index: reasons.get(report.partition, usual)
+        for index, report in enumerate(reports)
+        if report.status not in (FAILED, QUARANTINED)
+    }
