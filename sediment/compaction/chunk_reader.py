@@ -179,7 +179,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """From now on, do not decompress batches without survivors; `survivors` is as `sweep_chunk` takes it."""
+        """Stop decompressing batches without survivors; `survivors` is as `sweep_chunk` takes it."""
         self._survivors = survivors
 
     def size_bytes(self) -> int:

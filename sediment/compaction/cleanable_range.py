@@ -244,7 +244,7 @@ class _Rules:
         return BlockingRule.DIRTY_RATIO
 
     def _blocking_bound(self, bounds: dict[BlockingRule, int]) -> BlockingRule:
-        """Return the rule to report if there are no cleanable bytes."""
+        """Return the rule to report if no byte is cleanable."""
         first, segments = self.first_dirty_offset, self.segments
         if first >= self.view.log_end_offset or segments.bytes_between(first, len(segments.bases)) == 0:
             return BlockingRule.NOTHING_DIRTY
