@@ -344,7 +344,7 @@ class _SegmentScan:
         self.batch_flags = np.zeros(0, dtype=np.uint8)
 
     def run(self, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
-        """Scan; `is_after_corruption`: the segment or an earlier one has an unreadable batch."""
+        """Scan the segment; pass True as `is_after_corruption` if it or an earlier segment has an unreadable batch."""
         start = 0
         for bad in (*self.unreadable, None):
             end = self.segment.log_bytes if bad is None else bad.position

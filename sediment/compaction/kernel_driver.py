@@ -354,7 +354,7 @@ class WorkingMemory:
         return RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
 
     def reserve_raw(self, size_bytes: int) -> None:
-        """Make room for records to be compressed, twice as much as requested."""
+        """Make room for records to be compressed, with twice the requested size."""
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from sediment.segment_io.units import NS_PER_MS
 def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
     """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired.
 
-    The result is 0 if no segment of `segments` begins below `first_dirty_offset`, or if `delete_retention_ms` is None;
-    then no tombstone has expired.
+    The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
+    the result is below every modification time, so no tombstone has expired.
     """
     if delete_retention_ms is None:
         return -INT64_MAX

@@ -96,7 +96,7 @@ class ServerConfig:
     """Largest session timeout of a member."""
 
     group_initial_rebalance_delay_ms: int = 3_000
-    """Time that a new group waits for further members."""
+    """Time that a group waits for further members after the first one has joined."""
 
     group_max_size: int = INT32_MAX
     """Members of one group."""

@@ -68,7 +68,8 @@ def collect_keys(
 ) -> int:
     """Collect the latest occurrence of every key below CURSOR, last batch first; only these can survive BY_BITMAP.
 
-    `run` receives the keys from index RUN_KEYS on; the number of a record is the value of RECORDS when it is read.
+    `run` receives the keys from index RUN_KEYS on.  RECORDS counts the records read so far; it is the number of the
+    next one.
     """
     base = np.int64(batches.buffer.ctypes.data)
     while state[CURSOR] > 0:

@@ -36,7 +36,7 @@ UPPER_BOUND_OFFSET = 1  # first uncleanable offset; the batch before it keeps it
 NOW_MS = 2
 NEXT_HORIZON_MS = 3  # now + delete.retention.ms, or NO_HORIZON
 FILTER = 4  # BY_OCCURRENCE, BY_OFFSET or BY_BITMAP
-MAP_LIMIT = 5  # keys that a map being filled may hold
+MAP_LIMIT = 5  # keys that fit into the map while it is filled
 RUN_LIMIT = 6  # keys that a run may hold; a single batch may exceed it
 RULE_REGISTERS = 7
 

@@ -82,7 +82,7 @@ def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> Cluster
 
 
 def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
-    """Open the log directory of a store; for one at a URI, the caller keeps the new directory `stand_in`.
+    """Open the log directory of a store; a store at a URI is opened in the new directory `stand_in`, which must stay.
 
     Raises:
         NotALogDirectoryError, DirectoryInUseError, OwnershipError: as `open_log_dir`.

@@ -6,9 +6,9 @@
     4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
     5  unlinked           or left for the next start, which removes them
 
-Invariants: after a crash the log begins at the new log start, or still has deleted records below the log start, which
-the next run with the same rules removes.  A kept segment is not changed.  Producer state survives, because the
-snapshots of kept segments stay.
+Invariants: after a crash the log begins at the new log start, or still has deleted records below it; the next run with
+the same rules removes these.  A kept segment is not changed.  Producer state survives, because the snapshots of kept
+segments stay.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -99,7 +99,7 @@ def expire_log(
 
 
 def settle_epochs(view: LogView, fs: Fs) -> None:
-    """Truncate the leader epochs to the log start after a run on a full disk, which deleted only segments.
+    """Truncate the leader epochs to the log start, after a run that deleted only segments because the disk was full.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed.

@@ -406,7 +406,7 @@ class PublishingFs(Fs):
 class SourcePublishingFs(PublishingFs, StoreFs):
     """The file operations of a task that reads its source in place: only parts are written, to the output.
 
-    `files` are those of `folder` in `source`, as they were listed.
+    `files` has the files of `folder` in `source`, as listed.
     """
 
     def __init__(

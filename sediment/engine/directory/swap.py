@@ -245,7 +245,7 @@ def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Check again that the group's sources and parts are those of the swap: earlier groups took time to commit."""
+    """Check again that the sources and parts of a group match the swap, because earlier groups took time to commit."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)

@@ -106,13 +106,13 @@ def write_varlong(address: int, value: int) -> int:
 
 @kernel
 def field_bytes(size_bytes: int) -> int:
-    """Return the encoded size of a key or value of `size_bytes`; -1: null."""
+    """Return the encoded size of a key or value of `size_bytes`, which is -1 for null."""
     return varlong_bytes(size_bytes) + max(size_bytes, 0)
 
 
 @kernel
 def write_field(target: int, source: int, size_bytes: int) -> int:
-    """Write the key or value of `size_bytes` at `source`, -1: null; return the address after it."""
+    """Write the key or value of `size_bytes` at `source`; -1 means null.  Return the address after it."""
     target = write_varlong(target, size_bytes)
     copy_bytes(target, source, max(size_bytes, 0))
     return target + max(size_bytes, 0)

@@ -22,7 +22,7 @@ Structures that several fields share follow the fields, as `struct TopicPartitio
 | `default=` | value of a new message, and of a version without the field; otherwise 0, false, empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
-| `tagged=4+` | the versions in which it is tagged, unless it is in all |
+| `tagged=4+` | the versions in which it is tagged, if not in all |
 | `flexible=none` | its length is always written as in versions that are not flexible |
 | `ignorable` | a version without the field silently drops a value that is not the default |
 

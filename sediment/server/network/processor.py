@@ -127,7 +127,7 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not closed by the thread: another thread could then write to its number, which a file may have by then.
+        # Not closed by the thread: the system could give its number to a file, to which another thread would write.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False

@@ -83,7 +83,7 @@ _WITHOUT_FILE = {
     LOG_START_FILE: "partitions are served from their first segment on, including deleted records",
     LOCK_FILE: "no broker can hold such a lock",
     META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory states it",
-    str(METADATA_PARTITION): "topics have neither configs nor cluster ids",
+    str(METADATA_PARTITION): "topics have no configs, and not the topic ids of their cluster",
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
 }

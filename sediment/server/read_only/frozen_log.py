@@ -538,7 +538,7 @@ class FrozenLog:
 
 
 def _first_record_at(file: ReadableFile, batch: FoundBatch, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record of a batch with a timestamp; magic 0 has no timestamps, not even -1."""
+    """Return the first record of a batch with this timestamp; None for magic 0, whose messages have no timestamps."""
     if file.read(batch.position + MAGIC, 1)[0] == 0:
         return None
     return next((record for record in records_of(file, batch) if record.timestamp_ms == timestamp_ms), None)

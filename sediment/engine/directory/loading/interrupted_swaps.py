@@ -85,10 +85,10 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     Returns:
         The repairs, in order; empty if nothing was interrupted.
 
-    Raises:
-        CorruptDataError: a `.cleaned` or `.swap` file has no offset, or a new segment is not whole and an old segment
-            that it replaces is missing; nothing changed, except that outer suffixes of stacked names may be gone.
-        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, except the same
+    CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
+        old segments lack some of its records.  Nothing was changed, but outer suffixes of stacked names may be gone.
+    UnsupportedDataError: a new segment holds a batch of a later version.  Nothing was changed, with the same
+        exception.
             suffixes.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
@@ -228,7 +228,7 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
 def _replaced_names(
     directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
 ) -> list[str]:
-    """Return those of `names` that the complete replacement `swaps` covers."""
+    """Return the names among `names` that the complete replacement `swaps` covers."""
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}

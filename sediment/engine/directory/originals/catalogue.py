@@ -139,7 +139,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
-    """Write the list of the files that replace the originals in `folder`, durably."""
+    """Write into `folder` the list of the files that replace its originals, durably."""
     fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
 
 
