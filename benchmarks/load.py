@@ -39,7 +39,7 @@ from benchmarks.measure import (
     TreePeak,
     machine,
 )
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
 
 PAGE = DOCS / "scale.md"

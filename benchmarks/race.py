@@ -38,7 +38,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.generate import START_MS, Shape, write_partition
-from benchmarks.race_results import Outcome, Results, fill_page_of_race, terminal_table
+from benchmarks.reporting.race_results import Outcome, Results, fill_page_of_race, terminal_table
 from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
