@@ -34,11 +34,11 @@ from benchmarks.measure import (
     DOCS,
     GIGABYTE,
     MEGABYTE,
-    NOW_MS,
     SLOTS,
     TreePeak,
     machine,
 )
+from benchmarks.options import NOW_MS
 from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
 
