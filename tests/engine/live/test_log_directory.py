@@ -90,7 +90,7 @@ def test_lm_03_the_marker_that_is_written_has_the_broker_epoch(directory):
     assert read_clean_shutdown(Fs(), directory.path) == CleanShutdown(17)
 
 
-def test_a_malformed_checkpoint_is_told_of_behind_the_marker(directory):
+def test_a_malformed_checkpoint_is_reported_after_the_marker_is_removed(directory):
     (directory.path / ".kafka_cleanshutdown").touch()
     (directory.path / "recovery-point-offset-checkpoint").write_text("1\n0\n")
     with pytest.raises(CorruptCheckpointError, match="version 1"):
