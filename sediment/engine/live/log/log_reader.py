@@ -166,10 +166,17 @@ def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | No
         if target_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
             return TimestampOffsetEpoch(NO_TIMESTAMP, NOT_KNOWN, NO_LEADER_EPOCH)
         if target_ms == MAX_TIMESTAMP:
-            return _found(log.segments.find_largest_timestamp())
+            return _found_largest(log)
         if target_ms < 0:
             raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(log.partition))
-        return _found(log.segments.find_timestamp(target_ms, log_start))
+        # Only the first segment that reaches the time is searched.
+        segment = next((each for each in log.segments if each.largest_timestamp_ms >= target_ms), None)
+        return None if segment is None else _found(segment.find_timestamp(target_ms, log_start))
+
+
+def _found_largest(log: LocalLog) -> TimestampOffsetEpoch | None:
+    latest = max(log.segments, key=lambda segment: segment.largest.timestamp_ms)
+    return None if latest.largest.timestamp_ms < 0 else _found(latest.find_largest_timestamp())
 
 
 def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:

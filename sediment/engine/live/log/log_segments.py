@@ -1,4 +1,4 @@
-"""The segments of a live log in their order, and searches for an offset or a time in them.
+"""The segments of a live log in their order, and the search for an offset in them.
 
 Invariants
 * The segments ascend by base offset, and the last one is active.  At least one segment exists, except while a log is
@@ -7,7 +7,7 @@ Invariants
 * After the first read of committed data, every segment with aborted transactions is known, so a read of a log without
   transactions searches only one segment.
 
-Source: kafka-log 04 §8, §9.
+Source: kafka-log 04 §8.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from sediment.engine.live.log.segment import Segment
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.format.transaction_index import AbortedTransaction, TransactionIndex
 from sediment.segment_io.segment.file_search import FoundBatch
-from sediment.segment_io.segment.record_times import FoundRecord
 
 
 class LogSegments:
@@ -120,18 +119,6 @@ class LogSegments:
             if found is not None:
                 return self._segments[base_offset], found
         return None
-
-    def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` in the first segment that reaches `target_ms`."""
-        for segment in self:
-            if segment.largest_timestamp_ms >= target_ms:
-                return segment.find_timestamp(target_ms, start_offset)
-        return None
-
-    def find_largest_timestamp(self) -> FoundRecord | None:
-        """Return the first record with the largest timestamp."""
-        latest = max(self, key=lambda segment: segment.largest.timestamp_ms)
-        return None if latest.largest.timestamp_ms < 0 else latest.find_largest_timestamp()
 
     def base_offset_after(self, segment: Segment) -> int | None:
         """Return the base offset of the segment that follows; None for the active segment."""
