@@ -53,7 +53,7 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
-from sediment.segment_io.format.names import INTERNAL_TOPICS, new_run_id
+from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
@@ -126,6 +126,7 @@ class _CloneRun:
         self._target = CloneDirectory(request.to, self._run_id)
         self._earlier: EarlierCopy | None = None
         self._settings = options.settings
+        self._log_bytes: Mapping[TopicPartition, int] = {}  # of the source logs, by partition of the clone
         self._left_alone: Mapping[str, tuple[str, str]] = {}  # of topics that --compact does not compact
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
@@ -141,7 +142,7 @@ class _CloneRun:
             source = open_source(directories, self._fs, metadata_dir=self._options.settings.metadata_dir)
             self._check_has_partitions(source)
             plan = plan_clone(source, self._own, new_kafka_id)
-            _check_cuts(plan, self._fs)
+            self._log_bytes = _list_logs(plan, self._fs)
             if self._own.since is not None:
                 self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
             self._settings = self._settings_of(source)
@@ -232,7 +233,7 @@ class _CloneRun:
                     committing=committing,
                     suppressed=suppressed,
                     compacts=compacts,
-                    log_bytes=_log_bytes(partition, self._fs),
+                    log_bytes=self._log_bytes[partition.target],
                 )
                 for partition in topic.partitions
             ]
@@ -390,26 +391,26 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
         return describe(error)
 
 
-def _check_cuts(plan: ClonePlan, fs: Fs) -> None:
-    """Check that no log is to be cut at an offset that it does not have any more."""
+def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
+    """Return the bytes of each source log, by its partition in the clone.
+
+    Raises:
+        UsageError: a log is to be cut below its log start offset.
+    """
+    found = {}
     for partition in plan.partitions():
-        if partition.until_offset is None:
-            continue
         replica = partition.replicas[0]
-        segments = list_log(partition.source, replica.path, replica.fs(fs)).segments
-        first = segments[0].base_offset if segments else 0
+        listing = list_log(partition.source, replica.path, replica.fs(fs))
+        found[partition.target] = listing.log_bytes()
+        first = listing.segments[0].base_offset if listing.segments else 0
         start = max(first, replica.checkpoints.log_start or 0)
-        if partition.until_offset < start:
+        if partition.until_offset is not None and partition.until_offset < start:
             raise UsageError(
                 f"--until-offset {partition.until_offset} is below the log start offset {start}",
                 partition=str(partition.source),
                 advice="cut at an offset that the log still has",
             )
-
-
-def _log_bytes(partition: ClonedPartition, fs: Fs) -> int:
-    replica = partition.replicas[0]
-    return list_log(partition.source, replica.path, replica.fs(fs)).log_bytes()
+    return found
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
