@@ -4,8 +4,8 @@ The click parameters of a command are the only table of its options: their types
 keywords.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
-directories works in its own thread.  Ctrl-C interrupts the caller, and the run still finishes the group in progress and
-releases its locks.
+directories works in its own thread.  So Ctrl-C interrupts the caller, while the run still finishes the group in
+progress and releases its locks.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_a_list_of_another_secret_stops_the_run_before_anything_changes(logs, tm
                 *("--keys-file=@/keys.txt", "--suppress-out=@/list", "--secret-file=@/secret"),
                 *("--action=replace", "--replacement=@/keys.txt"),
             ),
-            "no record with a key has a value",
+            "is for keys that must have no value",
         ),
         (("--keys-file=@/keys.txt", "--suppress-out=@/logs/list", "--secret-file=@/secret"), "inside a log directory"),
     ],
