@@ -1,4 +1,4 @@
-"""`sediment adopt LOG_DIR`: make partition folders without a cluster topics of a node, in place.
+"""`sediment adopt LOG_DIR`: turn partition folders without a cluster into topics of a node, in place.
 
 A directory without a metadata log becomes the log directory of a new node.  If the directory has a metadata log, its
 node must be stopped, and the partitions missing from that log are added to it.  The command runs in this process,
@@ -383,7 +383,7 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Make partition folders without a cluster topics of a node, in place.
+    """Turn partition folders without a cluster into topics of a node, in place.
 
     If LOG_DIR has no metadata log, it becomes the directory of a new node.  If it has one, its node must be stopped and
     be the sole voter of its quorum, and the partitions missing from the metadata are added.  Replaced files are kept

@@ -28,7 +28,7 @@ def properties_file_options(command: _Command) -> _Command:
             "properties_file",
             metavar="FILE",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Write server.properties to FILE too, which must not exist (default: only to the new directory).",
+            help="Also write server.properties to FILE, which must not exist (default: only in the log directory).",
         ),
         click.option(
             "--listen",

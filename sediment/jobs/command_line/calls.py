@@ -43,7 +43,7 @@ _Outcome = TypeVar("_Outcome")
 
 
 def keyword_of(parameter: click.Parameter) -> str:
-    """Return the keyword of an option, derived from its long name, or of an argument."""
+    """Return the Python keyword of an option or argument; that of an option is its long name with underscores."""
     name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
     return _RENAMED.get(name, name)
 
@@ -91,7 +91,7 @@ def _plain(value: Any, *, is_many: bool) -> Any:
 
 
 def _setting(value: object) -> str:
-    """Return a value of a setting in the form of a properties file."""
+    """Return the value of a setting as text, as a properties file would have it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

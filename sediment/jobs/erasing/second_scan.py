@@ -7,7 +7,7 @@ decode and compare the records.  Here every batch is read as a consumer reads a 
     record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
     record without a verdict   its key must not be one of the keys
 
-The known records that the run did not reach are left out.  The same task computes the digests of the files.
+Records that the run reported as not reached are not counted.  The same task computes the digests of the files.
 """
 
 from __future__ import annotations
