@@ -598,7 +598,7 @@ class _ExpiryRun:
 def delete_group(
     log_dir: Path, expiring: Sequence[ExpiryTask], lock: DirectoryLock, fs: Fs, originals: BackupLinks | None = None
 ) -> list[ExpiryReport]:
-    """Carry out the plans of partitions of one log directory, whose lock is held.
+    """Carry out the plans for partitions of one log directory; the caller holds its lock.
 
     0. With `originals`, link the files to remove there.
        Crash after this step: the broker finds the log unchanged.

@@ -69,7 +69,7 @@ def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
 
 @contextmanager
 def throttled(limit: RateLimit) -> Iterator[OnBytes]:
-    """Yield a callback that throttles a task; callback and function raise `LimitReachedError` after the deadline."""
+    """Yield a callback that throttles a task and, like this function, raises `LimitReachedError` after the deadline."""
     throttle = None
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles

@@ -125,7 +125,7 @@ def plan_refresh(
     delete_retention_ms: int | None,
     from_start: bool = False,
 ) -> Refresh:
-    """Return the refresh that brings the table to the state of the log."""
+    """Return the refresh that makes the table match the log."""
     reason = _reason_to_rebuild(facts, progress, now_ms, delete_retention_ms, from_start=from_start)
     if reason is not None or progress is None:
         return Refresh(facts.log_start_offset, facts.end_offset, reason, None)

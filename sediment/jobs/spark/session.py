@@ -76,7 +76,8 @@ _KNOWN_CAUSES = (
     ),
 )
 
-# The driver's JVM is short-lived and mostly waits for Python: an optimising compiler would only delay it.
+# The driver's JVM is short-lived and mostly waits for Python, so an optimising compiler and a parallel collector would
+# only delay it.
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 _EVERYWHERE = {
