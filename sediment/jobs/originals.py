@@ -58,8 +58,8 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 class OriginalsReport:
     """Originals of one partition that one run kept.
 
-    `bytes` is the size of the files; `only_here_bytes` is the size of files without another link, which a removal
-    frees. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    `bytes` is the size of the files; `only_here_bytes` is the space that removing them would free, because no other
+    link exists. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
     """
 
     partition: str
@@ -85,7 +85,7 @@ Row = TypeVar("Row", bound=OriginalsReport)
 class OriginalsRunReport(RunReport[OriginalsReport]):
     """Report of `originals`: a row for each partition of each run, newest runs first.
 
-    `originals_bytes` are those that no log directory shares; a file that several runs keep counts once.
+    `originals_bytes` counts files that no log directory shares; a file that several runs keep counts once.
     """
 
     row_type: ClassVar[type] = OriginalsReport
@@ -210,7 +210,7 @@ def _answer(plan: RestorePlan | Refusal, in_turn: RestorePlan | Refusal) -> tupl
     if isinstance(plan, RestorePlan):
         return RESTORABLE, ALREADY_RESTORED if plan.is_empty else None, None
     if isinstance(in_turn, RestorePlan):
-        return RESTORABLE, NEWER_FIRST, "newer runs have to be undone first, as `restore --as-of` does"
+        return RESTORABLE, NEWER_FIRST, "newer runs must be undone first, as `restore --as-of` does"
     return NOT_RESTORABLE, plan.reason_code, plan.reason
 
 
@@ -278,7 +278,7 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
 @click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in the report (default: now).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """List the runs that kept their originals in DIR, and which of them can be undone."""
+    """List the runs that kept originals in DIR, and show which can be undone."""
     with errors_as_exit_status():
         report = perform(**options)
         write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))

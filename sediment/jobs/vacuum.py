@@ -1,6 +1,6 @@
 """`sediment vacuum DIR`: remove the originals of old runs, which can then no longer be undone.
 
-Invariants: only files that a catalogue lists, with their inode, size and time, are removed, and no link is followed.
+Invariants: a file is removed only if a catalogue lists it with its inode, size and time.  No symbolic link is followed.
 The originals of a pinned run stay, and so do those of a run that has not ended.  A vacuum that asks for confirmation
 changes nothing before the answer.
 """
@@ -108,7 +108,7 @@ def print_report(report: VacuumRunReport, console: Console) -> None:
 
 
 def _consequences(report: VacuumRunReport) -> Iterator[str]:
-    """Yield what can no longer be undone, and what was freed."""
+    """Yield sentences about the runs that can no longer be undone and the bytes that were freed."""
     removed = [rows for rows in by_run(report.partitions) if rows[0].status == REMOVED]
     would = "could" if report.dry_run else "can"
     for rows in removed:
@@ -274,7 +274,7 @@ def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[st
 def _removed(
     rows: Sequence[VacuumReport], history: History, own: VacuumOptions, stop: threading.Event, fs: Fs
 ) -> list[VacuumReport]:
-    """Remove the originals of each run that `rows` decide to remove; return the rows with the outcome."""
+    """Remove the originals of each run marked in `rows`; return the rows with the outcome."""
     failed: dict[str, tuple[str, str]] = {}
     for run_id in dict.fromkeys(row.run for row in rows if row.status == REMOVED):
         run = None if run_id is None else history.run(run_id)
@@ -314,7 +314,7 @@ def perform(
     metavar="AGE",
     help="Remove the originals of runs that ended longer ago than AGE, such as 7d or 36h.",
 )
-@click.option("--run", "run_id", metavar="ID", help="With --pin: the run to keep.")
+@click.option("--run", "run_id", metavar="ID", help="With --pin: keep the originals of this run.")
 @click.option("--pin", metavar="NAME", help="Keep the originals of --run until the pin NAME is removed.")
 @click.option("--unpin", metavar="NAME", help="Remove the pin NAME.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be removed.")

@@ -2,7 +2,7 @@
 
     driver    list · plan · claim                                            rename · metadata · checkpoints · manifest
     tasks                         copy · load · cut · settle · compact · digest
-                                  topics of records first, then those of the coordinators
+                                  topics with clients' records first, then the coordinators' topics
 
 Invariants: the sources are not written and not locked; a partition that cannot be cloned leaves the clone incomplete.
 """
@@ -68,19 +68,19 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The options of a run that are not about the content: where it goes, and the node that will start on it."""
+    """The target of a run and the identity of its node: the options that do not concern the content."""
 
     to: Path
     host: str
     port: int
     target_version: str
     properties_file: Path | None = None
-    """Where the broker's file goes too."""
+    """Second path for `server.properties`; None: only in the clone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """Outcome of one partition: its clone, or the error as (reason code, text)."""
+    """Outcome of one partition: its clone, or an error as (reason code, text)."""
 
     partition: ClonedPartition
     topic_id: str
@@ -127,7 +127,7 @@ class _CloneRun:
         self._earlier: EarlierCopy | None = None
         self._settings = options.settings
         self._log_bytes: Mapping[TopicPartition, int] = {}  # of the source logs, by partition of the clone
-        self._left_alone: Mapping[str, tuple[str, str]] = {}  # of topics that --compact does not compact
+        self._left_alone: Mapping[str, tuple[str, str]] = {}  # reasons of the topics that --compact leaves as copied
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> CloneRunReport:
@@ -300,7 +300,7 @@ class _CloneRun:
         return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
 
     def _broker_configs(self, source: Source) -> dict[str, str]:
-        """Return the dynamic configs of all brokers about logs; others may be secrets, or name other machines."""
+        """Return the cluster-wide dynamic broker configs for logs; others may be secrets or name other machines."""
         if source.metadata is None:
             return {}
         found = source.metadata.broker_configs.get(ALL_BROKERS, {})
@@ -362,7 +362,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Return a sentence about open transactions whose coordinator is not part of the clone, or is ahead of it."""
+        """Return a sentence about open transactions whose coordinator is not in the clone, or is ahead of a cut log."""
         orphans = [
             each
             for each in finished
@@ -408,13 +408,13 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
             raise UsageError(
                 f"--until-offset {partition.until_offset} is below the log start offset {start}",
                 partition=str(partition.source),
-                advice="cut at an offset that the log still has",
+                advice="name an offset that the log still has",
             )
     return found
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return what records of the coordinators may name; `finished` are the partitions with records of clients."""
+    """Return the partitions and producers that coordinator records may name; `finished` are the clients' partitions."""
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),
@@ -439,7 +439,7 @@ def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
             kept, dropped = sum(each.kept for each in counts), sum(each.dropped for each in counts)
             members = "; members and assignments were dropped" if topic == CONSUMER_OFFSETS else ""
             notes.append(
-                f"{topic} was rewritten for the topics of the clone: {kept} {what} came along, {dropped} did not"
+                f"{topic} was rewritten for the topics of the clone: {kept} {what} were kept, {dropped} were left out"
                 f"{members}"
             )
     return tuple(notes)
@@ -450,7 +450,7 @@ def _suppression_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
     if not counts:
         return ()
     where = counted(sum(map(bool, counts)), "partition")
-    return (f"--suppress: {counted(sum(counts), 'record')} of {where} did not come along",)
+    return (f"--suppress: {counted(sum(counts), 'record')} of {where} were left out",)
 
 
 def _row(finished: _Finished) -> PartitionCloneReport:
@@ -464,7 +464,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
         log_dir=clone.log_dir,
         status=QUARANTINED if clone.damage is not None else UNCHANGED if clone.is_unchanged else CLONED,
         reason_code=None if clone.damage is None else _CORRUPT,
-        reason=clone.damage and f"{clone.damage}. A broker does not notice it; it was cloned byte for byte",
+        reason=clone.damage and f"{clone.damage}. Brokers do not notice this damage; the log was cloned byte for byte",
         source=f"{clone.log_dir}/{finished.partition.source}",
         log_start_offset=clone.log_start_offset,
         log_end_offset=clone.log_end_offset,
@@ -478,9 +478,9 @@ def _row(finished: _Finished) -> PartitionCloneReport:
 
 
 def new_kafka_id() -> str:
-    """Return a random id as Kafka makes them: 22 characters, of which the first is not a hyphen.
+    """Return a random id in Kafka's form: 22 characters, of which the first is not a hyphen.
 
-    Source: Kafka's Uuid.randomUuid; an id that begins with a hyphen would look like an option to its tools.
+    Source: Kafka's Uuid.randomUuid; Kafka's tools would read an id that begins with a hyphen as an option.
     """
     while True:
         text = format_uuid(uuid.uuid4().bytes)

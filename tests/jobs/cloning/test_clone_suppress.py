@@ -61,7 +61,7 @@ def test_erased_records_stay_away_as_tombstones_or_without_a_trace(source: Path,
     rows = found.partitions()
     assert {name: row["records_suppressed"] for name, row in rows.items()} == {"t-0": 15, "other-0": 15, "third-0": 0}
     assert {row["log_end_offset"] for row in rows.values()} == {30}
-    assert "--suppress: 30 records of 2 partitions did not come along" in found.report["notes"]
+    assert "--suppress: 30 records of 2 partitions were left out" in found.report["notes"]
     assert sediment("clone", "--check", to).status == 0
     assert sediment("recover", to, "--dry-run").status == 0
 
