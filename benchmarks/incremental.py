@@ -32,7 +32,7 @@ import psutil
 
 from benchmarks.load import Load, loads, make
 from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, NOW_MS, SLOTS, machine
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.batch_builder import NewRecord, build_batch
