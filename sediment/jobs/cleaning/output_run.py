@@ -5,8 +5,8 @@
 
 `output_task` has the work of a task.  Partitions to clean in splits come last, one at a time, and each uses all slots.
 
-Invariants: nothing in a source changes and no lock is taken there.  Instead the source is listed again at the end, and
-the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
+Invariants: nothing in a source changes and no lock is taken there.  Instead the run lists the source again at the end,
+and completes the output only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
 copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays incomplete.
 """
 
@@ -205,7 +205,7 @@ class OutputRun(CleaningRun):
         return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """Return the report of a partition that is missing in the output; no other partition is started."""
+        """Return the report of a partition that is missing in the output; start no other partition."""
         if not self._stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self._stop.is_set() and self._give_up.is_set():

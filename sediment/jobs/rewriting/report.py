@@ -95,7 +95,7 @@ def print_table(
 ) -> None:
     """Print a row for each of `reports`, the failures, `summary`, and why partitions were skipped.
 
-    `cells(n)` are those of report n in the command's own `columns`, which stand before the bytes.
+    `cells(n)` are the cells of report n for the command's own `columns`, which come before the bytes.
     """
     table = report_table(("partition", "status"), ("segments", *columns, "bytes"))
     for number, report in enumerate(reports):
