@@ -67,7 +67,7 @@ class OutputRun(CleaningRun):
 
     def perform(self) -> list[PartitionReport]:
         """List, claim, clean, copy and complete; return a report for every selected partition."""
-        with interruptible():  # a bucket may be slow, and nothing is written so far
+        with interruptible():  # a bucket may be slow, and nothing has been written so far
             warn_of_unstated_lag(self._output.open())
             prepared = [self._prepare(partition, source) for partition, source in self._output.source_of.items()]
         self.timer.lap(LIST)
@@ -85,7 +85,7 @@ class OutputRun(CleaningRun):
         return reports
 
     def _prepare(self, partition: TopicPartition, source: OutputSource) -> tuple[PublishTask, PartitionReport | None]:
-        """Return the task of a partition, and its report if the partition is only copied."""
+        """Return the task of a partition; add a report if the partition is only copied."""
         files = source.by_folder.get(str(partition), {})
         task = PublishTask(
             partition,

@@ -116,7 +116,7 @@ class OutputDirectory:
                 if partition in self.source_of:
                     raise UsageError(
                         f"{self.source_of[partition].store} and {source.store} both hold {partition}",
-                        advice="write one of them to another output",
+                        advice="write them to different outputs",
                     )
                 self.source_of[partition] = source
         if not self.source_of and not (self._options.partitions and self._options.allow_empty_selection):
@@ -125,7 +125,7 @@ class OutputDirectory:
         return opened
 
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
-        """Return a local directory with the small files and the folders of the directory at a URI."""
+        """Return a local directory with copies of the small files and folders of the directory at a URI."""
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._scratch)))
         make_stand_in(store, files, path)
         return path
@@ -182,7 +182,7 @@ class OutputDirectory:
         return None
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the partitions that changed since the listing, empty if only other files did; None if nothing did."""
+        """Return the partitions that changed since the listing; empty if only other files did, None if nothing did."""
         changed: set[str] = set()
         beside = False
         for source in self.sources:
@@ -229,9 +229,10 @@ class OutputDirectory:
         return dict(sorted(entries))
 
     def _marks(self, marked: Sequence[Uncleanable]) -> bytes | None:
-        """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks.
+        """Return the content of `.sediment-uncleanable`; an output at a URI has no marks.
 
-        Copies have their own ctimes, so their marks have no fingerprint.
+        A store keeps no modification times, from which marks are checked.  Marks of copies have no fingerprint, because
+        a copied file has a new ctime.
         """
         if not marked or self.store.local_path is None:
             return None
@@ -253,7 +254,7 @@ _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name
 
 
 def _check_alike(sources: Sequence[OutputSource]) -> None:
-    """Check that all sources have the same checkpoint files, because the absence of a file has its own meaning."""
+    """Check that all sources have the same checkpoint files, because a missing checkpoint has a meaning of its own."""
     first = sources[0]
     for other in sources[1:]:
         pairs = [

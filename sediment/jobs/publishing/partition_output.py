@@ -22,7 +22,7 @@ from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.stores import Store, StoredFile, by_folder
 
 _COPY_BYTES = 256 << 20
-"""Bytes of the files that stay which one task copies."""
+"""Bytes of kept files that one task copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class PartitionOutput:
 
 
 def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by name, except those that the next start would remove unread."""
+    """Return the files of each folder by name, except those that the next broker start would remove unread."""
     return {
         folder: {name: file for name, file in found.items() if not is_left_out(name)}
         for folder, found in by_folder(files).items()
@@ -97,7 +97,7 @@ def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, Stor
 
 
 def is_left_out(name: str) -> bool:
-    """Return True for a file that the next start would remove unread."""
+    """Return True for a file that the next broker start would remove unread."""
     parsed = parse_segment_file(name)
     return parsed is not None and parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
 
@@ -124,7 +124,7 @@ class CopyResult:
 
 
 def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
-    """Return tasks that copy the files `names`, each of about `_COPY_BYTES` or one file."""
+    """Return tasks that copy the files `names`; each copies about `_COPY_BYTES`, or one larger file."""
     tasks: list[CopyTask] = []
     taken: list[str] = []
     taken_bytes = 0
@@ -138,7 +138,7 @@ def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
 
 
 def copy_files(task: CopyTask, attempt: str) -> CopyResult:
-    """Copy the files of a task; errors are part of the result."""
+    """Copy the files of a task; an error becomes part of the result."""
     try:
         with throttled(task.place.rate_limit) as on_bytes:
             return CopyResult(task.place.copied(task.names, attempt, on_bytes))
