@@ -31,8 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from benchmarks.load import Load, loads, make
-from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, NOW_MS, SLOTS, machine
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, SLOTS, machine
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.batch_builder import NewRecord, build_batch
