@@ -18,6 +18,7 @@ A `CrashScenario` lays out a directory, runs a command in it, and checks the fil
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -194,7 +195,7 @@ class CrashScenario:
     def opens(self, directory: Path) -> bool:
         """Open a partition with our loader, and return False if it refuses that and changes nothing.
 
-        Only the restore of a cut log may be refused: a start cannot tell its new log from one that lost data.
+        Only the restore of a cut log may be refused: to a start, its new log looks like one that lost data.
         """
         found = contents(read_tree(directory))
         try:
@@ -214,7 +215,7 @@ class CrashScenario:
 
 
 def files_of(scenario: CrashScenario, tree: Tree) -> dict[str, bytes]:
-    """Return the files that are equal in every run: all except the manifest, catalogues and the archive.
+    """Return the files that are equal in every run: all except the manifest, catalogues, evidence and archive.
 
     The names of originals are without the id of their run.
     """
@@ -224,6 +225,7 @@ def files_of(scenario: CrashScenario, tree: Tree) -> dict[str, bytes]:
         for name, data in contents(tree).items()
         if not name.endswith("manifest.json")
         and not name.startswith(f"{ELSEWHERE}/catalogue-")
+        and not name.startswith("evidence.")
         and not (is_archived and name.startswith(f"{ELSEWHERE}/"))
     }
 
@@ -368,6 +370,17 @@ _ERASE = (
 )
 
 
+_EVIDENCE = ("--evidence=@/evidence.json", "--secret-file=@/secret", "--signing-key=@/key.pem")
+
+
+def _lay_out_for_evidence(root: Path) -> None:
+    from tests.jobs.erasing.test_evidence import make_keys
+
+    _lay_out_for_erase(root)
+    (root / "secret").write_bytes(b"0123456789abcdef")
+    make_keys(root, "key")
+
+
 _REENCODE = (
     "--codec=zstd",
     "--batch-bytes=64k",
@@ -397,6 +410,18 @@ def _check_rewritten(scenario: CrashScenario, tree: Tree) -> None:
 def _check_rewritten_and_kept(scenario: CrashScenario, tree: Tree) -> None:
     _check_rewritten(scenario, tree)
     _check_logs_kept(scenario, tree)
+
+
+def _check_rewritten_with_evidence(scenario: CrashScenario, tree: Tree) -> None:
+    """Check that complete evidence exists only after the last change, and that the next run writes both its files."""
+    if "evidence.json" in tree:
+        (directory,) = scenario.partitions()
+        is_erased = _segments(scenario.of(tree, directory)) == _segments(scenario.of(scenario.after, directory))
+        document = json.loads(base64.b64decode(json.loads(tree["evidence.json"][0])["payload"]))
+        assert is_erased or not document["complete"], "the evidence is ahead of the segments"
+    _check_rewritten(scenario, tree)
+    again = read_tree(scenario.root)
+    assert {"evidence.json", "evidence.html"} <= again.keys()
 
 
 # --------------------------------------------------------------------------------------------------------------- expire
@@ -540,6 +565,24 @@ def _lay_out_compacted(root: Path) -> None:
     _keep_originals(root, "compact", *_COMPACT)
 
 
+def _lay_out_erased(root: Path) -> None:
+    """Lay out a log of which records were erased, with its originals."""
+    _lay_out_for_erase(root)
+    _keep_originals(root, "erase", *(argument.replace("@", str(root)) for argument in _ERASE))
+
+
+def _lay_out_reencoded(root: Path) -> None:
+    """Lay out a re-encoded log, with its originals."""
+    _lay_out_for_compact(root)
+    _keep_originals(root, "reencode", *_REENCODE)
+
+
+def _lay_out_two_runs(root: Path) -> None:
+    """Lay out a log after an erasure and a re-encoding, with the originals of both."""
+    _lay_out_erased(root)
+    _keep_originals(root, "reencode", *_REENCODE)
+
+
 def _lay_out_recovered(name: str) -> Callable[[Path], None]:
     """Lay out a log that was recovered, with what the recovery cut off."""
 
@@ -641,6 +684,21 @@ def _check_restored(scenario: CrashScenario, tree: Tree) -> None:
         assert _is_spare(path.name) or path.read_bytes() == scenario.after[f"{LOGS}/{path.name}"][0]
 
 
+def _check_rewrite_undone(scenario: CrashScenario, tree: Tree) -> None:
+    """Check that each segment is old or new, that every log is kept, and that the same restore ends as undisturbed."""
+    (directory,) = scenario.partitions()
+    old, new = (scenario.of(state, directory) for state in (scenario.before, scenario.after))
+    scenario.restore(tree)
+    assert not scenario.load(directory).damage
+    found = {path.name: path.read_bytes() for path in directory.glob("*.log")}
+    assert found.keys() == {name for name in old if name.endswith(".log")}
+    assert all(data in (old[name], new[name]) for name, data in found.items())
+    scenario.restore(tree)
+    _check_kept_files(scenario, tree, directory)
+    scenario.assert_repeats()
+    assert _segments(scenario.of(read_tree(scenario.root), directory)) == _segments(new)
+
+
 def _check_recovery_undone(scenario: CrashScenario, tree: Tree) -> None:
     (directory,) = scenario.partitions()
     if f"{LOGS}/{CLEAN_SHUTDOWN_FILE}" in tree:
@@ -735,7 +793,17 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             _lay_out_for_erase,
             _check_rewritten_and_kept,
         ),
+        CrashScenario(
+            "erase, evidence", "erase", (*_ERASE, *_EVIDENCE), _lay_out_for_evidence, _check_rewritten_with_evidence
+        ),
         CrashScenario("reencode", "reencode", _REENCODE, _lay_out_for_compact, _check_rewritten),
+        CrashScenario(
+            "reencode, originals kept",
+            "reencode",
+            (*_REENCODE, f"--keep-originals=@/{ELSEWHERE}"),
+            _lay_out_for_compact,
+            _check_rewritten_and_kept,
+        ),
         CrashScenario(
             "expire, some segments",
             "expire",
@@ -793,6 +861,22 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             settle=relink,
         ),
         CrashScenario(
+            "restore, erased",
+            "restore",
+            (f"--from=@/{ELSEWHERE}", "--as-of=0", "--undo-erasure", "--yes", f"--now-ms={NOW_MS}"),
+            _lay_out_erased,
+            _check_rewrite_undone,
+            settle=relink,
+        ),
+        CrashScenario(
+            "restore, reencoded",
+            "restore",
+            (f"--from=@/{ELSEWHERE}", "--as-of=0", "--yes", f"--now-ms={NOW_MS}"),
+            _lay_out_reencoded,
+            _check_rewrite_undone,
+            settle=relink,
+        ),
+        CrashScenario(
             "restore, recovered",
             "restore",
             (f"--from=@/{ELSEWHERE}", "--as-of=0", "--yes", f"--now-ms={NOW_MS}"),
@@ -821,6 +905,14 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
             "vacuum",
             ("--older-than=0s", "--force", "--yes"),
             _lay_out_expired,
+            _check_vacuumed,
+            settle=relink,
+        ),
+        CrashScenario(
+            "vacuum, elsewhere, two runs",
+            "vacuum",
+            ("--older-than=0s", "--force", "--yes"),
+            _lay_out_two_runs,
             _check_vacuumed,
             settle=relink,
         ),

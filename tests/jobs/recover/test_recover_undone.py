@@ -88,7 +88,7 @@ def test_the_same_restore_finishes_and_can_be_undone(log_dir: Path, kept: Path) 
 
 
 def test_a_restore_of_another_run_finishes_it_first(log_dir: Path, kept: Path) -> None:
-    """The torn end came after the other run, so that run itself cannot be undone."""
+    # The torn end came after the other run, so that run itself cannot be undone.
     expired = expire(log_dir, kept, "--set=retention.bytes=720", "--set=retention.ms=-1")
     tear(log_dir)
     before = segments(log_dir)

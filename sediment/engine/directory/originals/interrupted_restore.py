@@ -1,8 +1,8 @@
 """Restores that broke off while they replaced segments, and proof that their new logs are complete.
 
-A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  A start
-cannot tell it from a file that lost data, and refuses the partition.  The originals can tell: a new log with the bytes
-of its original is complete.
+A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  To a
+start it looks like a file that lost data, and the start refuses the partition.  But a new log with the bytes of its
+original is complete.
 
 Invariants: nothing is written; every byte of a new log is compared, unless it is a link to its original.
 """
