@@ -51,13 +51,14 @@ def encoding_options(command: _Command) -> _Command:
             click.option(
                 "--codec",
                 type=click.Choice(CODEC_NAMES),
-                help="Codec of the batches.  Default: each keeps its own.",
+                help="Compress batches with this codec.  Default: keep the codec of each batch.",
             ),
             click.option(
                 "--level",
                 type=int,
                 metavar="N",
-                help="Level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  Default: Kafka's.",
+                help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  "
+                "Default: Kafka's.",
             ),
             click.option(
                 "--batch-bytes",
@@ -76,7 +77,7 @@ def parse_encoding(codec: str | None, level: int | None, batch_bytes: int | None
     """Return the encoding that `encoding_options` name.
 
     Raises:
-        UsageError: nothing is asked for, or the values do not fit together.
+        UsageError: no change is requested, or the values contradict each other.
     """
     return Encoding(None if codec is None else CODEC_NAMES.index(codec), level, batch_bytes)
 

@@ -18,7 +18,7 @@ from tests.faults.faulty_fs import Killed
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.jobs.expire.test_expire_originals import EPOCHS
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
-from tests.jobs.test_restore import Found, expire, found, recover, restore, restored
+from tests.jobs.originals.test_restore import Found, expire, found, recover, restore, restored
 from tests.segments import NOW_MS
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
