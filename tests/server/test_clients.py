@@ -7,17 +7,22 @@ classes (tests/data/corpus).
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import confluent_kafka as confluent
 import pytest
+from kafka import KafkaConsumer
+from kafka import TopicPartition as Partition
 
 from tests.consumers import (
     COMMITTED,
     UNCOMMITTED,
+    WAIT_SECONDS,
     Seen,
     confluent_consumer,
     confluent_records,
@@ -49,6 +54,30 @@ def test_clients_see_what_they_saw_of_the_broker(served: Served) -> None:
     found, recorded = answers_of(served.bootstrap), expected()
     for what in recorded:
         assert found[what] == recorded[what], what
+
+
+@pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED])
+def test_both_clients_go_on_at_any_offset_with_the_record_that_the_broker_gave(served: Served, isolation: str) -> None:
+    chance = random.Random(isolation)
+    records = {name: seen for name, seen in expected()["records"][isolation].items() if seen}
+    with (
+        confluent_consumer(served.bootstrap, isolation_level=isolation, fetch_wait_max_ms=1) as librdkafka,
+        closing(
+            KafkaConsumer(bootstrap_servers=served.bootstrap, isolation_level=isolation, fetch_max_wait_ms=1)
+        ) as kafka_python,
+    ):
+        for _ in range(50):
+            name, seen = chance.choice(list(records.items()))
+            start = chance.randint(0, seen[-1][0])
+            wanted = next(offset for offset, *_ in seen if offset >= start)
+            librdkafka.assign([confluent.TopicPartition(*split(name), start)])
+            message = librdkafka.poll(WAIT_SECONDS)
+            assert message is not None and message.error() is None
+            partition = Partition(*split(name))
+            kafka_python.assign([partition])
+            kafka_python.seek(partition, start)
+            found = kafka_python.poll(timeout_ms=WAIT_SECONDS * 1000, max_records=1)
+            assert (message.offset(), found[partition][0].offset) == (wanted, wanted), (name, start)
 
 
 def test_librdkafka_lists_all_topics(served: Served) -> None:

@@ -70,8 +70,8 @@ class MetadataHandlers:
         if wants_all:
             topics = [self._metadata_of(topic, with_operations) for topic in self._catalog.topics()]
         else:
-            asked = dict.fromkeys((topic.name, topic.topic_id) for topic in message.topics)
-            topics = [self._metadata_of_asked(name, topic_id, with_operations) for name, topic_id in asked]
+            asked = {topic.topic_id if topic.name is None else topic.name: topic for topic in message.topics}
+            topics = [self._metadata_of_asked(topic, with_operations) for topic in asked.values()]
         with_cluster = message.include_cluster_authorized_operations
         return m.MetadataResponse(
             brokers=[m.MetadataResponse.MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port)],
@@ -81,12 +81,13 @@ class MetadataHandlers:
             cluster_authorized_operations=_CLUSTER_OPERATIONS if with_cluster else _NOT_ASKED,
         )
 
-    def _metadata_of_asked(self, name: str | None, topic_id: uuid.UUID, with_operations: bool) -> Any:
-        topic = self._catalog.topic_by_id(topic_id) if name is None else self._catalog.topic(name)
+    def _metadata_of_asked(self, asked: Any, with_operations: bool) -> Any:
+        name = asked.name
+        topic = self._catalog.topic_by_id(asked.topic_id) if name is None else self._catalog.topic(name)
         if topic is not None:
             return self._metadata_of(topic, with_operations)
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else _unknown_topic(name)
-        return m.MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id)
+        return m.MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
 
     def _metadata_of(self, topic: Topic, with_operations: bool) -> Any:
         partitions = self._partitions.get(topic.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,21 @@ def test_topics_are_found_by_name_and_unknown_ones_have_errors(version: int, clu
     ]
     if version >= 1:
         assert not client.ask(m.MetadataRequest(topics=()), version).topics
+
+
+def test_the_cost_of_unknown_names_grows_with_their_number_alone(cluster: tuple[Client, Catalog]) -> None:
+    client, _ = cluster
+
+    def seconds_of(count: int) -> float:
+        """Return the CPU time of this process, which is that of the server but for the end of a sendall."""
+        client.send(m.MetadataRequest(topics=[asked(f"missing-{number}") for number in range(count)]), 12)
+        started = time.process_time()
+        assert len(client.receive_frame()) > 20 * count
+        return time.process_time() - started
+
+    few, many = (min(seconds_of(count) for _ in range(2)) for count in (4000, 32_000))
+    assert many < 32 * few  # eight times the names: 64 if the cost were quadratic
+    assert many < 32_000 * 50e-6
 
 
 @pytest.mark.parametrize("version", [12, 13])

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sediment.server.requests import Request
 from sediment.server.security.tls import server_context
 from tests.server.network.listeners import Client, api_versions, listener
 from tests.server.security.certificates import write_certificates
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 SIZE = 9_000_000
 
@@ -148,6 +149,22 @@ def test_clients_that_are_killed_in_the_middle_of_a_transfer_leave_no_open_file(
         wait_until(lambda: running.server.quotas.total == 0 and file.descriptors() == 0)
         with running.connect(encryption[1]) as client:
             assert hashes_of(client, 0) == [hashlib.sha1(file.content).hexdigest()]
+
+
+def test_a_peer_that_stops_reading_holds_up_no_other_connection(tmp_path):
+    file = File(tmp_path)
+    with listener({ApiKey.FETCH: file}, num_network_threads=1) as running, running.connect() as other:
+        with running.connect() as stopped:
+            for _ in range(3):  # quick, so that the server waits for it
+                hashes_of(stopped, 0)
+            for _ in range(3):
+                stopped.send(fetch(0, 0), 12)
+                before = time.perf_counter()
+                for _ in range(50):
+                    assert other.ask(api_versions(), 3).error_code == 0
+                assert time.perf_counter() - before < LIMIT_SECONDS / 2
+                stopped.receive(ApiKey.FETCH, 12)
+        wait_until(lambda: running.server.quotas.total == 1)
 
 
 def test_many_slow_readers_are_served_side_by_side(tmp_path):
