@@ -50,6 +50,9 @@ def plan(
     force: bool = False,
     from_start: bool = False,
     key_equality: Literal["hash", "exact"] = "hash",
+    codec: str | None = None,
+    level: int | None = None,
+    batch_bytes: int | None = None,
     originals: Path | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
@@ -73,6 +76,9 @@ def plan(
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
+        codec: also estimate the size after `reencode` with this codec: none, gzip, snappy, lz4 or zstd.
+        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
+        batch_bytes: also estimate the size after `reencode` with merged batches of up to this size.
         originals: a directory of `keep_originals`; also report how much disk space its originals hold.
         partitions: names or globs of partitions to select, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.

@@ -47,6 +47,7 @@ from sediment.jobs.reporting.run_report import (
     in_order,
     report_table,
 )
+from sediment.jobs.rewriting.options import encoding_options, parse_encoding
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
@@ -60,6 +61,7 @@ from sediment.segment_io.partition.listing import LogListing, list_log
 if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
     from sediment.compaction.estimate import Estimate
+    from sediment.compaction.reencode.plan import Encoding
     from sediment.segment_io.partition.log_view import LogView
 
 CLEANABLE = "cleanable"
@@ -93,6 +95,7 @@ class PartitionPlan:
     are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
     `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting` counts the
     tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
+    `reencoded_bytes` estimates the log after a re-encoding alone, from `reencode_sampled_bytes` that were encoded.
     """
 
     partition: str
@@ -131,6 +134,8 @@ class PartitionPlan:
     tombstones_waiting: int | None = None
     first_delete_horizon_ms: int | None = None
     last_delete_horizon_ms: int | None = None
+    reencoded_bytes: int | None = None
+    reencode_sampled_bytes: int | None = None
     retention: RetentionOutlook | None = None
 
 
@@ -138,11 +143,15 @@ class PartitionPlan:
 class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
+    `codec`, `level` and `batch_bytes` are the encoding whose sizes are estimated.
     `originals_bytes` is the size of files that only the directory `originals` still holds; None without that option.
     """
 
     row_type: ClassVar[type] = PartitionPlan
 
+    codec: str | None = field(default=None, metadata=AFTER_PARTITIONS)
+    level: int | None = field(default=None, metadata=AFTER_PARTITIONS)
+    batch_bytes: int | None = field(default=None, metadata=AFTER_PARTITIONS)
     originals: str | None = field(default=None, metadata=AFTER_PARTITIONS)
     originals_bytes: int | None = field(default=None, metadata=AFTER_PARTITIONS)
 
@@ -155,6 +164,7 @@ class PlanningTask:
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting because of which `compact` or `expire` would leave the
     partition alone.  `at_work` is the reason why a log counts as unclean while a broker runs.
+    `encoding` is the one to estimate.
     """
 
     cleaning: CleaningTask
@@ -164,6 +174,7 @@ class PlanningTask:
     compaction_held: tuple[str, str] | None
     retention_held: tuple[str, str] | None
     at_work: str | None
+    encoding: Encoding | None
 
     def is_cleaned(self) -> bool:
         """Return True if `compact` would start a task for the partition, even if nothing is cleanable."""
@@ -235,6 +246,8 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
     )
     if task.at_work is not None and found.reason_code == UNCLEAN:
         found = replace(found, reason=task.at_work)
+    if task.encoding is not None:
+        found = _with_reencoding(task.encoding, cleaning, found, view)
     if task.compaction_held is not None:
         code, reason = task.compaction_held
         found = replace(found, reason_code=code, reason=reason)
@@ -271,6 +284,14 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
         log_start_offset=plan.log_start_offset,
         next_at_ms=next((fate.goes_at_ms for fate in plan.kept), None),
     )
+
+
+def _with_reencoding(encoding: Encoding, task: CleaningTask, found: PartitionPlan, view: LogView) -> PartitionPlan:
+    """Return the plan with the sizes of a re-encoding."""
+    from sediment.compaction.reencode.estimate import estimate_reencode
+
+    estimate = estimate_reencode(view, encoding, task.config, Fs(), sample_bytes=SAMPLE_BYTES)
+    return replace(found, reencoded_bytes=estimate.log_bytes, reencode_sampled_bytes=estimate.sampled_bytes)
 
 
 def _with_cleaning(
@@ -368,8 +389,10 @@ def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResul
 
 
 # -------------------------------------------------------------------------------------------------------- on the driver
-def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanReport:
+def plan(options: CommonOptions, own: CompactOptions, *, exact: bool, encoding: Encoding | None = None) -> PlanReport:
     """Explain the selected partitions of `options.log_dirs`; `own` are the options of `compact` for a dry run.
+
+    With `encoding`, also estimate the size of each log after a re-encoding.
 
     Raises:
         UsageError: a directory or setting is wrong.
@@ -379,7 +402,7 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRep
     plans: list[PartitionPlan] = []
     with ExitStack() as stack:
         tasks: list[PlanningTask] = []
-        for prepared in _prepare(options, own, run_id, exact=exact):
+        for prepared in _prepare(options, own, run_id, exact=exact, encoding=encoding):
             if isinstance(prepared, PlanningTask):
                 tasks.append(prepared)
             else:
@@ -411,12 +434,24 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRep
 
 
 def perform(
-    options: CommonOptions, *, exact: bool, force: bool, from_start: bool, key_equality: str, originals: Path | None
+    options: CommonOptions,
+    *,
+    exact: bool,
+    force: bool,
+    from_start: bool,
+    key_equality: str,
+    codec: str | None,
+    level: int | None,
+    batch_bytes: int | None,
+    originals: Path | None,
 ) -> PlanReport:
     """Plan with the options of the command (`plan`)."""
+    is_encoded = (codec, level, batch_bytes) != (None, None, None)
+    encoding = parse_encoding(codec, level, batch_bytes) if is_encoded else None
     history = None if originals is None else read_history(originals, Fs())
     own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
-    report = plan(options, own, exact=exact)
+    report = plan(options, own, exact=exact, encoding=encoding)
+    report = replace(report, codec=codec, level=level, batch_bytes=batch_bytes)
     if history is None or originals is None:
         return report
     size_bytes = bytes_only_in(history, originals, Fs())
@@ -424,7 +459,7 @@ def perform(
 
 
 def _prepare(
-    options: CommonOptions, own: CompactOptions, run_id: str, *, exact: bool
+    options: CommonOptions, own: CompactOptions, run_id: str, *, exact: bool, encoding: Encoding | None
 ) -> Sequence[PlanningTask | PartitionPlan]:
     fs = Fs()
     prepared: list[PlanningTask | PartitionPlan] = []
@@ -455,6 +490,7 @@ def _prepare(
                     compaction_held=why_not_compacted(partition, settings, config),
                     retention_held=why_not_expired(partition, checkpoints, settings, config),
                     at_work=running.get(str(directory.path)),
+                    encoding=encoding,
                 )
             )
     return prepared
@@ -509,6 +545,18 @@ def print_report(report: PlanReport, console: Console) -> None:
         markup=False,
         highlight=False,
     )
+    estimated = [partition for partition in report.partitions if partition.reencoded_bytes is not None]
+    if estimated:
+        before = sum(partition.bytes_before for partition in estimated)
+        after = sum(partition.reencoded_bytes or 0 for partition in estimated)
+        sampled = sum(partition.reencode_sampled_bytes or 0 for partition in estimated)
+        console.print(
+            f"re-encoding would leave about {human_bytes(after)} of {human_bytes(before)}, estimated from a sample of "
+            f"{human_bytes(sampled)}",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
     if report.originals_bytes is not None:
         held = human_bytes(report.originals_bytes)
         console.print(
@@ -532,6 +580,8 @@ def _explanations(partition: PartitionPlan) -> list[str]:
         texts.append(f"tombstones expire {when}; the next cleaning after that drops them")
     elif partition.tombstones_waiting:
         texts.append("tombstones have no delete horizon, so cleaning keeps them")
+    if partition.reencoded_bytes is not None:
+        texts.append(f"re-encoding would leave about {human_bytes(partition.reencoded_bytes)}")
     retention = partition.retention
     if retention is not None and retention.reason is not None:
         texts.append(f"retention skips it: {retention.reason}")
@@ -551,6 +601,7 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores the cleaner checkpoint."
 )
 @key_equality_option
+@encoding_options
 @click.option(
     "--originals",
     type=click.Path(path_type=Path, file_okay=False),

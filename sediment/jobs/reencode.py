@@ -31,18 +31,16 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
 from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.command_line.byte_size import ByteSize
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
-from sediment.jobs.rewriting.options import RewriteOptions, rewrite_options
+from sediment.jobs.rewriting.options import RewriteOptions, encoding_options, parse_encoding, rewrite_options
 from sediment.jobs.rewriting.partition_task import PartitionPlan, PartitionRewrite
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, print_table
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
 from sediment.jobs.spark.cancellation import stop_on_signals
-from sediment.segment_io.format.layout import CODEC_NAMES
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
 
@@ -66,7 +64,7 @@ class ReencodeOptions(RewriteOptions):
         Raises:
             UsageError: no change is requested, or the values contradict each other.
         """
-        return Encoding(None if self.codec is None else CODEC_NAMES.index(self.codec), self.level, self.batch_bytes)
+        return parse_encoding(self.codec, self.level, self.batch_bytes)
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options go together and suit the log directories of `common`.
@@ -233,23 +231,7 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
 
 @click.command("reencode", cls=ConfiguredCommand)
 @common_options
-@click.option(
-    "--codec",
-    type=click.Choice(CODEC_NAMES),
-    help="Compress batches with this codec.  Default: keep the codec of each batch.",
-)
-@click.option(
-    "--level",
-    type=int,
-    metavar="N",
-    help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  Default: Kafka's.",
-)
-@click.option(
-    "--batch-bytes",
-    type=ByteSize(),
-    metavar="N",
-    help="Merge neighbouring batches up to N bytes before compression, such as 64k.  Default: merge none.",
-)
+@encoding_options
 @rewrite_options
 def command(options: CommonOptions, **own: Any) -> None:
     """Change the codec or batch size of LOG_DIR..., whose broker must be stopped.

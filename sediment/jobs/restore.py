@@ -44,6 +44,7 @@ from sediment.engine.directory.originals.catalogue import (
     run_folder,
 )
 from sediment.engine.directory.originals.history import RESTORED, History, read_history
+from sediment.engine.directory.originals.interrupted_restore import interrupted_restores
 from sediment.engine.directory.originals.restore import (
     PartitionRestore,
     listed_files,
@@ -393,7 +394,8 @@ class _RestoreRun:
                 why = f"an earlier run or broker was interrupted here; run {other} to finish that first"
                 return replace(chain.report, reason_code=INTERRUPTED, reason=why)
         else:
-            finish_interrupted(chain.directory, self._fs)
+            self._finish_interrupted(chain, history)
+            chain = replace(chain, report=_as_it_is(chain.partition, chain.log_dir, self._fs))
         live = listed_files(chain.directory, self._fs)
         log_start = read_checkpoints(chain.log_dir, self._fs).of(chain.partition).log_start
         restored = 0
@@ -421,6 +423,20 @@ class _RestoreRun:
             files_restored=restored,
         )
         return replace(chain, report=report)
+
+    def _finish_interrupted(self, chain: _Chain, history: History) -> None:
+        """Complete or undo what was interrupted in the partition; a restore that replaced segments is completed.
+
+        Raises:
+            CorruptDataError: a file of a replacement is not whole, and it is not one that a restore made.
+        """
+        found = interrupted_restores(history, chain.directory, self._own.originals, self._fs)
+        for interrupted in found:
+            # A broker may have stopped cleanly since then, without this partition.
+            if _brings_back_unclean_logs(interrupted.run, chain.log_dir):
+                self._mark_unclean(chain.log_dir, {chain.partition: interrupted.entry})
+        new_logs = {name for interrupted in found for name in interrupted.new_logs}
+        finish_interrupted(chain.directory, self._fs, restored=new_logs)
 
     def _suppressed_records(
         self, run: Catalogue, entry: OriginalPartition, plan: RestorePlan, partition: TopicPartition
@@ -576,24 +592,22 @@ class _RestoreRun:
             each.partition: lowest(cleaner.get(each.partition), each.entry.checkpoints.get(CLEANER_FILE))
             for each in restores
         }
-        if run.command == RECOVER and not _was_clean(run, log_dir):
-            self._mark_unclean(log_dir, now[RECOVERY_POINT_FILE] or {}, restores)
+        changed = {each.partition: each.entry for each in restores if not each.plan.is_empty}
+        if changed and _brings_back_unclean_logs(run, log_dir):
+            self._mark_unclean(log_dir, changed)
         self._write_entries(log_dir, LOG_START_FILE, starts)
         self._write_entries(log_dir, CLEANER_FILE, lowered)
 
-    def _mark_unclean(
-        self, log_dir: Path, recovery_points: Mapping[TopicPartition, int], restores: Sequence[PartitionRestore]
-    ) -> None:
+    def _mark_unclean(self, log_dir: Path, entries: Mapping[TopicPartition, OriginalPartition]) -> None:
         """Lower recovery points and remove the marker of a clean stop, so that the next start verifies the logs."""
+        recovery_points = offsets_by_file(read_checkpoints(log_dir, self._fs))[RECOVERY_POINT_FILE] or {}
         lowered = {
-            each.partition: lowest(recovery_points.get(each.partition), each.entry.checkpoints.get(RECOVERY_POINT_FILE))
-            for each in restores
-            if not each.plan.is_empty
+            partition: lowest(recovery_points.get(partition), entry.checkpoints.get(RECOVERY_POINT_FILE))
+            for partition, entry in entries.items()
         }
-        if lowered:
-            self._fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE, missing_ok=True)
-            self._fs.sync_directory(log_dir)
-            self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
+        self._fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE, missing_ok=True)
+        self._fs.sync_directory(log_dir)
+        self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
 
     def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
         """Write the checkpoint entries from before the run; a file that it made is removed with its last entry."""
@@ -624,9 +638,10 @@ class _RestoreRun:
         return replace(left, status=FAILED, reason_code=code, reason=reason)
 
 
-def _was_clean(run: Catalogue, log_dir: Path) -> bool:
-    """Return True if the last stop before the run was clean."""
-    return all(each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve())
+def _brings_back_unclean_logs(run: Catalogue, log_dir: Path) -> bool:
+    """Return True if undoing the run brings back what a recovery after an unclean stop has cut off."""
+    stops = [each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
+    return run.command == RECOVER and not all(stops)
 
 
 def lowest(now: int | None, before: int | None) -> int | None:

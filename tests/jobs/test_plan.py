@@ -244,3 +244,22 @@ def test_a_partition_that_went_away_fails_alone(tmp_path, plain):
     partitions = plan(log_dir, *topic_sets("plain", plain.configs)).partitions()
     assert partitions["plain-1"]["reason_code"] == "nothing-dirty"
     assert partitions["plain-0"]["status"] == "cleanable"
+
+
+def test_the_size_after_a_reencoding_is_estimated_and_nothing_changes(log_dir, plain):
+    before = tree(log_dir)
+    encoding = ("--codec=zstd", "--batch-bytes=64k")
+    report = plan(log_dir, *encoding, *topic_sets("plain", plain.configs)).report
+    (row,) = report["partitions"]
+    assert (report["codec"], report["level"], report["batch_bytes"]) == ("zstd", None, 65536)
+    assert row["reencode_sampled_bytes"] == row["bytes_before"]
+    assert row["reencoded_bytes"] < row["bytes_before"] / 2
+    assert tree(log_dir) == before
+    exact = sediment("reencode", log_dir, "--json", "--dry-run", *encoding).report["partitions"][0]
+    assert abs(row["reencoded_bytes"] - exact["bytes_after"]) < exact["bytes_before"] / 10
+
+
+def test_a_level_without_a_codec_is_refused_before_anything_is_read(log_dir):
+    outcome = sediment("plan", log_dir, "--level=3", "--broker-defaults")
+    assert outcome.status == 2
+    assert "give" in outcome.stderr

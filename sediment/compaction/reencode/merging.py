@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.verdicts import Int64s
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
@@ -73,6 +74,30 @@ class MergeRule:
                 mergeable[:-1] & mergeable[1:] & _agree(both[:-1], both[1:], self.keeps_codec)
             )
         return joins
+
+
+def merge_rule(encoding: Encoding, bound: int, last_of_producers: Int64s) -> MergeRule:
+    """Return the rule for a segment that gets `encoding`; the other arguments are those of `MergeRule`."""
+    return MergeRule(bound, last_of_producers, encoding.batch_bytes is not None, encoding.codec is None)
+
+
+def encoded_anyway(rule: MergeRule, encoding: Encoding, rows: Rows) -> Flags:
+    """Return bool[rows]: True for batches that are encoded anew even if they are not merged."""
+    if encoding.codec is None:
+        return np.zeros(rows.size, dtype=np.bool_)
+    has_other_codec: Flags = rows["attributes"] & CODEC_MASK != encoding.codec
+    return rule.may_change(rows) & (has_other_codec | (encoding.level is not None))
+
+
+def chosen_batches(rule: MergeRule, encoding: Encoding, rows: Rows, before: Rows) -> tuple[Flags, Flags]:
+    """Return the batches of a chunk to open, and those that may join the one before, each bool[rows].
+
+    `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
+    """
+    joins = rule.may_join(rows, before)
+    # The last batch is opened, because the first of the next chunk may join it.
+    is_joined = np.append(joins[1:], rule.merges)
+    return rule.may_change(rows) & (encoded_anyway(rule, encoding, rows) | joins | is_joined), joins
 
 
 def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:

@@ -22,7 +22,7 @@ import numpy as np
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats
 from sediment.compaction.reencode.batch_reencode import BatchEncoder
-from sediment.compaction.reencode.merging import Flags, MergeRule
+from sediment.compaction.reencode.merging import MergeRule, chosen_batches, encoded_anyway, merge_rule
 from sediment.compaction.reencode.plan import (
     Encoding,
     Reencode,
@@ -37,11 +37,9 @@ from sediment.compaction.rewrite.source_segment import Progress, SourceSegment
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.compaction.source_errors import errors_of_partition
 from sediment.segment_io.format.batch_headers import BATCH_ROW
-from sediment.segment_io.format.layout import CODEC_MASK
 from sediment.segment_io.format.names import PartSegment
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_view import LogView
-from sediment.segment_io.segment.reader import Rows
 
 
 def reencode_log(
@@ -128,8 +126,7 @@ class _SegmentReencode:
         return ReencodedSegment(CleanedGroup((task.segment,), parts, counts), stats)
 
     def _rule(self, last: Int64s) -> MergeRule:
-        encoding = self._task.encoding
-        return MergeRule(self._task.bound, last, encoding.batch_bytes is not None, encoding.codec is None)
+        return merge_rule(self._task.encoding, self._task.bound, last)
 
     def _scan_headers(self) -> _Headers:
         """Do the first scan."""
@@ -143,7 +140,7 @@ class _SegmentReencode:
             batches += rows.size
             is_data = rule.may_change(rows) & (rows["producer_id"] >= 0)
             last = with_last_of_producers(last, rows[is_data])
-            may_change |= bool((self._encodes(rule, rows) | rule.may_join(rows, before)).any())
+            may_change |= bool((encoded_anyway(rule, self._task.encoding, rows) | rule.may_join(rows, before)).any())
             before = rows[-1:].copy()
         return _Headers(batches, np.sort(last[:, 1]), may_change)
 
@@ -151,21 +148,10 @@ class _SegmentReencode:
         """Yield the new batches, a piece for each chunk."""
         before = np.zeros(0, dtype=BATCH_ROW)
         for span in self._source.checked_spans():
-            rows = span.rows
-            joins = rule.may_join(rows, before)
-            # The last batch is opened, because the first batch of the next chunk may join it.
-            is_joined = np.append(joins[1:], rule.merges)
-            piece = encoder.encode(span, rule.may_change(rows) & (self._encodes(rule, rows) | joins | is_joined), joins)
-            before = rows[-1:].copy()
+            wanted, joins = chosen_batches(rule, self._task.encoding, span.rows, before)
+            piece = encoder.encode(span, wanted, joins)
+            before = span.rows[-1:].copy()
             if piece.size:
                 yield piece
         if (piece := encoder.finish()).size:
             yield piece
-
-    def _encodes(self, rule: MergeRule, rows: Rows) -> Flags:
-        """Return bool[rows]: True for batches that are re-encoded even if they are not merged."""
-        encoding = self._task.encoding
-        if encoding.codec is None:
-            return np.zeros(rows.size, dtype=np.bool_)
-        has_other_codec: Flags = rows["attributes"] & CODEC_MASK != encoding.codec
-        return rule.may_change(rows) & (has_other_codec | (encoding.level is not None))

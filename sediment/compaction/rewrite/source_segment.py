@@ -91,10 +91,15 @@ class SourceSegment:
             SourceChangedError: the segment differs from the listed one.
         """
         for span in self.spans(zeros_may_follow=zeros_may_follow):
-            self._check(span)
+            self.check(span)
             yield span
 
-    def _check(self, span: BatchSpan) -> None:
+    def check(self, span: BatchSpan) -> None:
+        """Check lengths, checksums and offsets of the batches of a chunk.
+
+        Raises:
+            CorruptBatchError: a batch is malformed or fails its CRC.
+        """
         positions = np.zeros(span.rows.size, dtype=np.int64)
         status, _, position = scan_chunk(
             span.buffer.ctypes.data,

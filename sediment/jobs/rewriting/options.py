@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sediment.compaction.reencode.plan import Encoding
+from sediment.jobs.command_line.byte_size import ByteSize
 from sediment.jobs.delta_lake.paths import is_uri
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import CODEC_NAMES
 
 if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions
@@ -44,6 +47,45 @@ class RewriteOptions:
             raise UsageError(
                 "a URI source is read-only", path=log_dir, advice="copy the log directory to a local disk first"
             )
+
+
+def encoding_options(command: _Command) -> _Command:
+    """Add the options that name the encoding of batches: codec, level and batch_bytes."""
+    decorated: Any = command
+    for option in reversed(
+        (
+            click.option(
+                "--codec",
+                type=click.Choice(CODEC_NAMES),
+                help="Compress batches with this codec.  Default: keep the codec of each batch.",
+            ),
+            click.option(
+                "--level",
+                type=int,
+                metavar="N",
+                help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  "
+                "Default: Kafka's.",
+            ),
+            click.option(
+                "--batch-bytes",
+                type=ByteSize(),
+                metavar="N",
+                help="Merge neighbouring batches up to N bytes before compression, such as 64k.  Default: merge none.",
+            ),
+        )
+    ):
+        decorated = option(decorated)
+    result: _Command = decorated
+    return result
+
+
+def parse_encoding(codec: str | None, level: int | None, batch_bytes: int | None) -> Encoding:
+    """Return the encoding that `encoding_options` name.
+
+    Raises:
+        UsageError: no change is requested, or the values contradict each other.
+    """
+    return Encoding(None if codec is None else CODEC_NAMES.index(codec), level, batch_bytes)
 
 
 def rewrite_options(command: _Command) -> _Command:

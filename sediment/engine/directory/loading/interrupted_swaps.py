@@ -4,13 +4,13 @@ Kafka's loader decides by names alone (kafka-log 05 §2); the docstring of `swap
 
 Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
 The work may itself be interrupted at any step and then repeated.  A new segment that is not whole never replaces a
-whole old one.
+whole old one, unless the caller knows that a restore made it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.directory.loading.orphan_indexes import is_orphan, leading_offset
@@ -59,8 +59,11 @@ def is_interrupted(names: Collection[str]) -> bool:
     return any(_is_leftover(name) or is_orphan(name, names) for name in names)
 
 
-def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
+def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = ()) -> tuple[Repair, ...]:
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
+
+    `restored` names `.log.swap` files that a restore made, and that the caller has compared with their originals.  They
+    count as whole, because a restore also puts back a log that a recovery had cut.
 
     The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all runs
     are therefore deleted: a run that could still commit them would hold the lock.
@@ -105,7 +108,10 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     undone = [name for name in swaps if _offset_of(directory, name) >= lowest_cleaned]
     old = _old_segments(directory, rest, fs)
     _check_undone(directory, undone, old, fs)
-    new = _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
+    new = [
+        replace(segment, problem=None) if segment.name in restored else segment
+        for segment in _new_segments(directory, sorted(set(swaps) - set(undone)), old, fs)
+    ]
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
         # With this name, Kafka's loader undoes the replacement too.  Deleting file by file could leave a set that looks
@@ -221,7 +227,8 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
         partition=directory.name,
         path=str(directory / refused.name),
         offset=refused.next_offset,
-        advice="restore the old segments from a backup or their .deleted files and move the .swap files away",
+        advice="if a restore broke off here, run it again; otherwise restore the old segments from a backup or their "
+        ".deleted files and move the .swap files away",
     )
 
 
