@@ -281,7 +281,7 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
     from sediment.jobs.spark.session import create_session, require_spark
 
     require_spark()
-    from sediment.jobs.datasource import FORMAT
+    from sediment.jobs.data_source.options import FORMAT
 
     messages = error_console(quiet=options.quiet)
     try:

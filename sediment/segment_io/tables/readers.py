@@ -26,11 +26,19 @@ from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
-from sediment.segment_io.partition.slices import Slice
+from sediment.segment_io.partition.slices import SLICE_BYTES, Bounds, Slice
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.printable import encodable
-from sediment.segment_io.tables.planning import TableTask, UnreadableRange
-from sediment.segment_io.tables.schema import SLICED_TABLES, Column, TableRequest, arrow_schema, timestamps_from_ms
+from sediment.segment_io.tables.planning import TableTask, UnreadableRange, plan_scan_tasks
+from sediment.segment_io.tables.schema import (
+    ROWS,
+    SKIP,
+    SLICED_TABLES,
+    Column,
+    TableRequest,
+    arrow_schema,
+    timestamps_from_ms,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +79,27 @@ def read_table(
         rows = _SMALL_TABLES[request.what](source, fs)
         if rows.count:
             yield rows.batch(source, columns)
+
+
+def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
+    """Return the offset of the first record with `timestamp_ms` or a later timestamp; None without one.
+
+    Only records count that the isolation and the treatment of corruption in `request` let through.
+
+    Raises:
+        SedimentError: as `plan_table` and `read_table`.
+    """
+    records = TableRequest(
+        columns=("offset",),
+        bounds=Bounds(first_timestamp_ms=timestamp_ms),
+        isolation=request.isolation,
+        on_corruption=SKIP if request.on_corruption == ROWS else request.on_corruption,
+    )
+    tasks = plan_scan_tasks(records, source, fs, slice_bytes=SLICE_BYTES)
+    for batch in read_table(records, TableTask(scan_tasks=tuple(tasks)), fs):
+        found: int = batch.column(0)[0].as_py()
+        return found
+    return None
 
 
 @dataclass(frozen=True, slots=True)
