@@ -207,6 +207,30 @@ def _transactions_table(source: Source, fs: Fs) -> _Rows:
     return _index_table(source, fs, SegmentFileKind.TRANSACTION_INDEX, columns, names)
 
 
+def _open_transactions_table(source: Source, fs: Fs) -> _Rows:
+    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.read_committed import open_transactions
+
+    checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
+    return _from_dicts(
+        [
+            {
+                "producerId": entry.producer_id,
+                "producerEpoch": entry.producer_epoch,
+                "coordinatorEpoch": _not_negative(entry.coordinator_epoch),
+                "firstOffset": entry.current_txn_first_offset,
+                "lastOffset": _not_negative(entry.last_offset),
+                "lastTimestamp": entry.timestamp_ms,
+            }
+            for entry in open_transactions(source, checkpoints, fs)
+        ]
+    )
+
+
+def _not_negative(value: int) -> int | None:
+    return None if value < 0 else value
+
+
 def _snapshots(source: Source, fs: Fs) -> list[tuple[int, Path]]:
     offsets = list_log(source.partition, source.directory, fs).snapshots
     return [
@@ -217,21 +241,18 @@ def _snapshots(source: Source, fs: Fs) -> list[tuple[int, Path]]:
 
 
 def _producers_table(source: Source, fs: Fs) -> _Rows:
-    def given(value: int) -> int | None:
-        return None if value < 0 else value
-
     return _from_dicts(
         [
             {
                 "snapshot": offset,
                 "producerId": entry.producer_id,
                 "producerEpoch": entry.producer_epoch,
-                "lastSequence": given(entry.last_sequence),
+                "lastSequence": _not_negative(entry.last_sequence),
                 "firstOffset": None if entry.last_offset < 0 else entry.last_offset - entry.offset_delta,
-                "lastOffset": given(entry.last_offset),
+                "lastOffset": _not_negative(entry.last_offset),
                 "timestamp": entry.timestamp_ms,
-                "coordinatorEpoch": given(entry.coordinator_epoch),
-                "currentTxnFirstOffset": given(entry.current_txn_first_offset),
+                "coordinatorEpoch": _not_negative(entry.coordinator_epoch),
+                "currentTxnFirstOffset": _not_negative(entry.current_txn_first_offset),
             }
             for offset, path in _snapshots(source, fs)
             for entry in parse_snapshot(fs.read_bytes(path), path=str(path))
@@ -266,6 +287,7 @@ _SMALL_TABLES: Mapping[str, Callable[[Source, Fs], _Rows]] = {
     "offset_index": _offset_index_table,
     "time_index": _time_index_table,
     "transactions": _transactions_table,
+    "open_transactions": _open_transactions_table,
     "producers": _producers_table,
     "epochs": _epochs_table,
     "indexes": _indexes_table,

@@ -130,6 +130,7 @@ def test_arrow_and_spark_agree_about_every_column(what):
 # ---------------------------------------------------------------------------------------------------------- every table
 @pytest.mark.parametrize("what", sorted(TABLES))
 def test_a_table_is_what_is_read_without_spark(what, spark, log_dir):
+    write_segment(log_dir / "t-2", 0, [batch_bytes(0, "a", producer_id=9, transactional=True)])
     frame = load(spark, log_dir, what=what)
     assert frame.count() > 0
     assert_df_equality(frame, direct(spark, log_dir, what=what), ignore_row_order=True)
