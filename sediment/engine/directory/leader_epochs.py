@@ -45,7 +45,7 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries of a log that begins at `start_offset`; that offset's epoch then begins there.
+    """Return the entries of a log that begins at `start_offset`; the epoch of that offset is made to begin there.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """
@@ -55,7 +55,7 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (epoch, end offset) up to which a log of that epoch agrees with this one; (-1, -1) if none does.
+    """Return (epoch, end offset): the last point at which this log agrees with one that ends in `epoch`, else (-1, -1).
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """

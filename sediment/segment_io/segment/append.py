@@ -1,7 +1,7 @@
-"""Compiled loops for an append: verify batches, check records, stamp batches, index them.  No policy.
+"""Compiled loops for an append: verify batches, check records, stamp batches, index them; they know no policy.
 
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
-caller owns the buffer, which PADDING_BYTES follow; only `stamp_batch` changes it.
+caller owns the buffer, which is followed by PADDING_BYTES; only `stamp_batch` changes it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TIMESTAMP_TYPE_IS_WRONG = 3
 def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.void]) -> tuple[int, int, int, int]:
     """Fill `rows`, BATCH_ROW[n], with the headers of the complete batches in [0, end), and verify their checksums.
 
-    With an `epoch_limit`, stop before the first batch with a later leader epoch.
+    With an `epoch_limit`, stop before the first batch with a higher leader epoch.
 
     Returns:
-        (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end, ROWS_FULL, or the fault of a bad batch at the position.
+        (status, number of rows, position after the last row's batch, size of the batch there or 0).  The status is
+        INCOMPLETE at the end, ROWS_FULL, or the fault of the batch at that position.
     """
     filled = 0
     position = 0
@@ -76,8 +76,8 @@ def check_records(
 ) -> tuple[int, int, bool]:
     """Check decoded records against the rules of a topic.
 
-    `results`, uint8[>= count], gets a result for each record.  A timestamp is valid within [earliest_ms, latest_ms],
-    or if it is -1; `is_append_time` is the timestamp type of the batch.
+    `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is within [earliest_ms,
+    latest_ms], or -1; `is_append_time` is the timestamp type of the batch.
 
     Returns:
         (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).
@@ -130,8 +130,7 @@ def index_entries(
     """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it has the number of bytes that the call
-    filled.
+    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it returns how many bytes the call filled.
 
     Source: kafka-log 01 §7.5.
     """

@@ -36,7 +36,7 @@ _MOST_BATCHES_AHEAD = 1 << 18
 
 
 class _TooManyBatchesError(Exception):
-    """A scan ahead of its turn would have to hold too many batches in memory."""
+    """Error of a scan ahead of its turn that would have to hold too many batches in memory."""
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
@@ -73,7 +73,7 @@ def recover_unverified(state: LoadState) -> None:
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
     """Return a scan with its batches of producers; None if the segment must be scanned in its turn.
 
-    That is so if the scan finds corruption, or too many batches to hold in memory.
+    None is returned if the scan finds corruption, or too many batches to hold in memory.
     """
     tables: list[Rows] = []
 
@@ -129,7 +129,7 @@ def settle_ends(state: LoadState) -> tuple[int, int]:
         log_end_offset, _ = end_of(state, state.segments[-1])
         if not state.segments[-1].base_offset <= log_end_offset <= INT64_MAX:
             raise CorruptDataError(
-                "the last batch has the largest possible offset, and no offset follows it",
+                "the last batch has the largest possible offset, so no offset is left for another record",
                 partition=str(state.partition),
                 path=str(state.path(state.segments[-1])),
                 advice="a broker would delete the whole log; move this segment out of the directory",

@@ -6,8 +6,8 @@
     4 cut         bytes after the last good batch
 
 Invariants
-* Segments after a cut are removed before the cut, and the offset index is written last.  So the next load after a crash
-  in between completes the work.
+* Segments after a cut are removed before the cut, and the offset index is written last.  So if a crash interrupts the
+  recovery, the next load completes it.
 * From a trusted segment only a tail without a batch is cut off; other corruption is reported and stays.
 
 Source: Kafka's LogLoader.recoverSegment, LogSegment.recover (kafka-log 05 §4).
@@ -37,13 +37,13 @@ _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedAhead:
-    """A scan made before the earlier segments were verified, with the batches of producers, in BATCH_ROW tables."""
+    """A scan made before the earlier segments were verified, with the batches of producers as BATCH_ROW tables."""
 
     scan: SegmentScan
     tables: tuple[Rows, ...]
 
     def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
-        """Return the scan in the form that it has if that leader epoch was known before."""
+        """Return the scan as if that leader epoch had been known before it."""
         epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
         return replace(self.scan, leader_epochs=epochs)
 
@@ -53,9 +53,9 @@ def recover_segment(
 ) -> bool:
     """Verify one segment and rebuild its indexes; return True if its end was cut off.
 
-    With `cut` the log ends before the first bad batch.  The loaded segments after this one are removed first, so after
-    a crash in between, start-up finds the corruption again.  Without `cut` only a tail without a batch is cut off;
-    other corruption stays, and the indexes end before it.
+    With `cut`, the log ends before the first bad batch.  The loaded segments after this one are removed first: after a
+    crash, the next start still finds the corruption.  Without `cut`, only a tail without a batch is cut off; other
+    corruption stays, and the indexes end before it.
 
     Source: kafka-log 05 §4.
     """
@@ -105,8 +105,8 @@ def recover_segment(
 def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
     """Cut a log after its last good batch.
 
-    The file is truncated in place, because a copy of the good batches could need a gigabyte that the disk does not
-    have.  If the file has a second link, a backup of a run, it is replaced instead, so the link keeps its bytes.
+    The file is truncated in place, because a copy of the good batches may need more space than the disk has.  If the
+    file has a second link, which is a run's backup, the file is replaced instead, so that the backup keeps its bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)

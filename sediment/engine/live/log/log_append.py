@@ -41,7 +41,7 @@ class AppendInfo:
     """The result of an append; without batches the offsets are -1 and nothing changed.
 
     As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, because its
-    header has only the last offset.  For a duplicate, offsets and timestamp are those of the first append.
+    header has only the last offset.  For a duplicate, offsets and timestamp come from the first append.
     """
 
     first_offset: int
@@ -217,12 +217,12 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 
 
 def _has_first_offset(batches: Batches) -> bool:
-    """Return True if the first header has the first offset; a compressed message of magic 0 or 1 has the last."""
+    """Return True if the first header has the first offset; in compressed messages of magic 0 and 1 it has the last."""
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:
-    """Return the first offset of an append; for a compressed message of magic 0 or 1 it is inside the message."""
+    """Return the first offset of an append, which for a compressed message of magic 0 or 1 is inside the message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

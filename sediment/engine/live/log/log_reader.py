@@ -3,7 +3,7 @@
     read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
     lookup    timestamp -> segment -> first record at or after it       kafka-log 04 §9
 
-The last stable offset is the high watermark, or the first offset of an earlier transaction that is undecided.
+The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
 
 Invariants: a read finds its position under the lock, and reads its bytes without the lock; nothing here changes the
 log.
@@ -99,7 +99,8 @@ def _end_position(log: LocalLog, segment: Segment, limit: int) -> int:
 def first_unstable_offset(log: LocalLog) -> int | None:
     """Return the first offset of a transaction that is open or whose marker is not below the high watermark.
 
-    For a transaction that began below the log start, return the offset of the batch that a read of the log start finds.
+    If that transaction began below the log start, return the base offset of the batch that a read of the log start
+    finds.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()
