@@ -6,9 +6,11 @@ READY := $(VENV)/.ready
 PYTEST := conf/in-memory.sh $(BIN)/python -m pytest
 AIRFLOW := .venv-airflow
 S3 := .venv-s3
+VERSITYGW := .versitygw
+VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -123,8 +125,14 @@ bench-scale: setup ## measure time and memory by size, keys and partitions, for 
 bench-load: setup ## measure 5,000 partitions, 20 GB and 10^8 keys, for docs/internals/scale.md: 10 minutes, 25 GB of disk
 	@$(BIN)/python -m benchmarks.load --docs $(ARGS)
 
-bench-buckets: setup $(S3)/.ready ## compact one partition of 20 GB from bucket to bucket, for docs/internals/scale.md: 44 GB of disk
+$(VERSITYGW)/versitygw:
+	@GOBIN=$(CURDIR)/$(VERSITYGW) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+
+bench-buckets: setup $(VERSITYGW)/versitygw ## compact one partition of 20 GB from bucket to bucket, for docs/internals/scale.md: 44 GB of disk (builds an S3 server with Go once)
 	@$(BIN)/python -m benchmarks.buckets --docs $(ARGS)
+
+bench-incremental: setup ## clone a directory of 20 GB twice, the second time with --since, for docs/internals/scale.md: 44 GB of disk
+	@$(BIN)/python -m benchmarks.incremental --docs $(ARGS)
 
 bench-partitions: setup ## list, plan and clone up to 100,000 partitions, for docs/internals/scale.md: an hour, 2 GB and 1.2 million inodes
 	@$(BIN)/python -m benchmarks.partitions --docs $(ARGS)

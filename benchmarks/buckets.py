@@ -1,6 +1,6 @@
 """One partition from a bucket to another: `sediment compact s3://… --output s3://… --strategy split`, and its scratch.
 
-1. Generate the partition, in segments of 100 MB and records of 1 KB, and upload it to a local S3 server (moto).
+1. Generate the partition, in segments of 100 MB and records of 1 KB, and upload it to a local S3 server (VersityGW).
 2. Compact it in splits, as one command in a separate process.
 3. Measure the time, the memory of all its processes together, and the disk that its temporary files take: the folder
    that the run gets for scratch files also has the files of Spark's shuffle.
@@ -33,8 +33,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from benchmarks.generate import ONCE_FIRST, Shape, write_partition
-from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, NOW_MS, SLOTS, TreePeak, machine
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, SLOTS, TreePeak, machine
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.engine.copying.check import check_copy
 from sediment.segment_io.stores import Store
 
@@ -46,8 +47,9 @@ FREE_DISK = 2.2
 """Free disk that a run needs, as a multiple of the partition: the generated files beside those of the server."""
 
 _ROOT = Path(__file__).resolve().parents[1]
-_SERVER = _ROOT / ".venv-s3" / "bin" / "moto_server"
+_SERVER = _ROOT / ".versitygw" / "versitygw"
 _ACCESS = "some-key:some-secret"
+_REGION = "us-east-1"
 _LOOK_SECONDS = 0.2
 
 
@@ -100,18 +102,24 @@ def _used_bytes(directory: Path) -> int:
 
 
 @contextmanager
-def bucket_server(scratch: Path) -> Iterator[str]:
-    """Run moto's S3 server, which keeps its objects in files below `scratch`; yield host and port."""
+def bucket_server(directory: Path) -> Iterator[str]:
+    """Run an S3 server that keeps each object in a file of `directory`, and reads only the range that is asked for.
+
+    Yields:
+        Host and port.
+    """
     if not _SERVER.exists():
         raise SystemExit("the S3 server is missing; `make bench-buckets` installs it")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {**os.environ, "TMPDIR": str(scratch), "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str(1 << 16)}
-    with (scratch / "server.log").open("wb") as log:
-        running = subprocess.Popen(
-            [_SERVER, "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log, env=environment
-        )
+    objects = directory / "objects"
+    objects.mkdir()
+    key, secret = _ACCESS.split(":")
+    command = [str(_SERVER), "--access", key, "--secret", secret, "--region", _REGION]
+    command += ["--port", f"127.0.0.1:{port}", "--quiet", "posix", str(objects)]
+    with (directory / "server.log").open("wb") as log:
+        running = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         while True:
             try:
@@ -128,7 +136,7 @@ def bucket_server(scratch: Path) -> Iterator[str]:
 
 
 def _uri(endpoint: str, bucket: str) -> str:
-    query = urlencode({"scheme": "http", "endpoint_override": endpoint, "region": "us-east-1"})
+    query = urlencode({"scheme": "http", "endpoint_override": endpoint, "region": _REGION})
     return f"s3://{_ACCESS}@{bucket}/logs?{query}"
 
 
@@ -142,7 +150,7 @@ def make_bucket(endpoint: str, name: str) -> None:
         secret_key=secret,
         endpoint_override=endpoint,
         scheme="http",
-        region="us-east-1",
+        region=_REGION,
         allow_bucket_creation=True,
     ).create_dir(name)
 

@@ -13,6 +13,7 @@ most linearly: the cost per partition of a size is at most `MOST_GROWTH` times t
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -29,8 +31,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.generate import Shape, write_partition
-from benchmarks.measure import DOCS, MEGABYTE, NOW_MS, SLOTS, machine
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.measure import DOCS, MEGABYTE, SLOTS, machine
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
 
 PAGE = DOCS / "scale.md"
 SIZES = (1_000, 10_000, 100_000)
@@ -59,15 +62,24 @@ def make(log_dir: Path, partitions: int) -> None:
         template = log_dir.with_name("templates") / str(number)
         if not template.exists():
             write_partition(template, Shape(6_000, keys=10, value_bytes=90, segment_bytes=100_000, seed=number))
-            (template / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
         templates.append([(file.name, str(file)) for file in template.iterdir()])
+    identity = log_dir.with_name("partition.metadata")
     for number in range(partitions):
         topic, partition = divmod(number, _TOPIC_PARTITIONS)
         directory = f"{log_dir}/topic{topic:04d}-{partition}"
         Path(directory).mkdir()
+        if partition == 0:
+            identity.unlink(missing_ok=True)
+            identity.write_text(f"version: 0\ntopic_id: {_topic_id(topic)}")
+        os.link(identity, f"{directory}/{identity.name}")
         for name, file in templates[number // _NAMES_A_TEMPLATE]:
             os.link(file, f"{directory}/{name}")
     (log_dir / ".kafka_cleanshutdown").touch()
+
+
+def _topic_id(topic: int) -> str:
+    """Return the identifier of a topic, as Kafka writes it."""
+    return base64.urlsafe_b64encode(uuid.UUID(int=topic + 2**64).bytes).decode().rstrip("=")
 
 
 class DriverPeak:

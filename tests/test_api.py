@@ -187,7 +187,7 @@ def test_the_programs_of_the_page_print_what_it_shows_and_change_no_setting_of_t
     assert len(programs) == PAGE.read_text(encoding="utf-8").count("```python") > 3
     for program, printed in programs:
         if "sediment.verify(" in program:
-            continue  # tests/jobs/test_verify.py has it; here it would take longer than all others together
+            continue  # test_verify.py has it; here it would take longer than all others together
         exec(compile(program, str(PAGE), "exec"), names)
         assert capfd.readouterr().out == printed
     assert spark.range(3).count() == 3

@@ -12,11 +12,11 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from rich.console import Console
@@ -58,8 +58,8 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 class OriginalsReport:
     """Originals of one partition that one run kept.
 
-    `bytes` is the size of the files; `only_here_bytes` is the size of files without another link, which a removal
-    frees. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    `bytes` is the size of the files; `only_here_bytes` is the space that removing them would free, because no other
+    link exists. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
     """
 
     partition: str
@@ -78,11 +78,14 @@ class OriginalsReport:
     pins: tuple[str, ...] = ()
 
 
+Row = TypeVar("Row", bound=OriginalsReport)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OriginalsRunReport(RunReport[OriginalsReport]):
     """Report of `originals`: a row for each partition of each run, newest runs first.
 
-    `originals_bytes` are those that no log directory shares; a file that several runs keep counts once.
+    `originals_bytes` counts files that no log directory shares; a file that several runs keep counts once.
     """
 
     row_type: ClassVar[type] = OriginalsReport
@@ -105,7 +108,15 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
     pins = read_pins(target, fs)
     undoable = _undoable(history, target, fs)
     rows = [
-        _row(history, run, entry, undoable[run.run_id, entry.log_dir, entry.partition], target, pins)
+        row_of_partition(
+            OriginalsReport,
+            undoable[run.run_id, entry.log_dir, entry.partition],
+            history,
+            run,
+            entry,
+            target,
+            pins_of(run, pins),
+        )
         for run in reversed(history.runs)
         for entry in run.partitions
     ]
@@ -114,16 +125,21 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
         command="originals",
         now_ms=now_ms,
         seconds=time.monotonic() - started,
-        partitions=(*rows, *rows_without_catalogue(target, fs)),
+        partitions=(*rows, *rows_without_catalogue(OriginalsReport, target, fs)),
         originals=str(target),
         originals_bytes=bytes_only_in(history, target, fs),
     )
 
 
-def rows_without_catalogue(target: Path, fs: Fs) -> Iterator[OriginalsReport]:
+def pins_of(run: Catalogue, pins: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in `pins` that keep the originals of `run`."""
+    return tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id))
+
+
+def rows_without_catalogue(row_type: type[Row], target: Path, fs: Fs) -> Iterator[Row]:
     """Yield a row for each partition whose originals an earlier version kept."""
     for name, held in held_without_catalogue(target, fs).items():
-        yield OriginalsReport(
+        yield row_type(
             name,
             None,
             NO_CATALOGUE,
@@ -135,19 +151,21 @@ def rows_without_catalogue(target: Path, fs: Fs) -> Iterator[OriginalsReport]:
         )
 
 
-def _row(
+def row_of_partition(
+    row_type: type[Row],
+    status: tuple[str, str | None, str | None],
     history: History,
     run: Catalogue,
     entry: OriginalPartition,
-    undoable: tuple[str, str | None, str | None],
     target: Path,
-    pins: dict[str, str],
-) -> OriginalsReport:
+    pins: tuple[str, ...],
+) -> Row:
+    """Return the row of a partition of a run; `status` has reason code and reason too, `pins` are those of the run."""
     held: HeldFiles = held_files(run, entry, target)
-    return OriginalsReport(
+    return row_type(
         entry.partition,
         entry.log_dir,
-        *undoable,
+        *status,
         run=run.run_id,
         run_command=run.command,
         started_ms=run.started_ms,
@@ -156,7 +174,7 @@ def _row(
         bytes=held.bytes,
         only_here_bytes=held.only_here_bytes,
         holds_erased=history.holds_erased(run, entry),
-        pins=tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id)),
+        pins=pins,
     )
 
 
@@ -192,7 +210,7 @@ def _answer(plan: RestorePlan | Refusal, in_turn: RestorePlan | Refusal) -> tupl
     if isinstance(plan, RestorePlan):
         return RESTORABLE, ALREADY_RESTORED if plan.is_empty else None, None
     if isinstance(in_turn, RestorePlan):
-        return RESTORABLE, NEWER_FIRST, "newer runs have to be undone first, as `restore --as-of` does"
+        return RESTORABLE, NEWER_FIRST, "newer runs must be undone first, as `restore --as-of` does"
     return NOT_RESTORABLE, plan.reason_code, plan.reason
 
 
@@ -223,23 +241,6 @@ def print_report(report: OriginalsRunReport, console: Console) -> None:
         markup=False,
         highlight=False,
     )
-
-
-class OfRun(Protocol):
-    """Report of one partition of one run."""
-
-    @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
-
-    @property
-    def run(self) -> str | None:
-        """Id of the run; None without a catalogue."""
-        ...
-
-
-Row = TypeVar("Row", bound=OfRun)
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:
@@ -277,7 +278,7 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
 @click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in the report (default: now).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """List the runs that kept their originals in DIR, and which of them can be undone."""
+    """List the runs that kept originals in DIR, and show which can be undone."""
     with errors_as_exit_status():
         report = perform(**options)
         write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))

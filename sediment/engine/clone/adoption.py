@@ -1,4 +1,4 @@
-"""Adopting a log directory in place: folders that lost their cluster become topics of a node.
+"""Adoption of a log directory in place: partition folders without a cluster become topics of a node.
 
     1. load       every partition, as a broker's start does, and repair it
     2. settle     producer snapshot at the log end, partition.metadata

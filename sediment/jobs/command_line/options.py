@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECK = "checked"
-"""Parameter of commands that can check an earlier result in place of a run; the check needs no log directory."""
+"""Parameter that makes a command check an earlier result instead of running; it needs no log directory."""
 
 _HIDDEN = "(hidden)"
 
@@ -76,7 +76,7 @@ class CommonOptions:
     """Accept a `--partition` that matches nothing."""
 
     now_is_given: bool = False
-    """The caller fixed `now_ms`."""
+    """True if the caller gave `now_ms`."""
 
     spark: SparkSession | None = None
     """A session that the caller gave; it is used and never stopped."""
@@ -193,7 +193,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, with those of its cluster; "" has the settings of the run."""
+        """Return the effective settings by log directory, including its cluster's; "" has the settings of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -224,7 +224,7 @@ def message_console(*, quiet: bool, plain: bool = False) -> Console:
 
 
 def _line_console(stream: IO[str], *, quiet: bool) -> Console:
-    # Notebooks set $FORCE_COLOR, because of which rich treats every stream as a terminal.
+    # Notebooks set $FORCE_COLOR, which makes rich treat every stream as a terminal.
     return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
 
 
@@ -262,10 +262,10 @@ class GivenOptions:
         config_names_log_dirs: bool = True,
         **caller: Any,
     ) -> _Outcome:
-        """Call `work` with the options of a run of `command`; `caller` are fields of `CommonOptions`.
+        """Call `work` with the options of a run of `command`; `caller` holds fields of `CommonOptions`.
 
-        Unless the run `needs_log_dir`, no log directory has to be given.  With `config_names_log_dirs`, the `log.dirs`
-        of the `--config` file stand for log directories that are left out.
+        A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, the `log.dirs` of
+        the `--config` file replace missing log directories.
 
         If the settings or `work` raise an error, the requested HTML report and metrics show it.
 
@@ -370,7 +370,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--allow-empty-selection",
                 is_flag=True,
-                help="Accept a --partition that matches nothing; for scheduled jobs.",
+                help="Accept a --partition that matches nothing, as scheduled jobs need.",
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key."
@@ -442,7 +442,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
-    """Return the options that were given, in whichever way: name, and value unless it is a flag."""
+    """Return the options that any source gave: name, and value unless it is a flag."""
     given = []
     for parameter in context.command.params:
         if isinstance(parameter, click.Option) and is_given(context, parameter.name or ""):
@@ -463,7 +463,7 @@ def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
 
 
 def _log_dir_of_metadata(given: Path | None) -> Path | None:
-    """Return the log directory of `--metadata`; the option may also name the `__cluster_metadata-0` in it."""
+    """Return the log directory of `--metadata`; the option may also name the folder `__cluster_metadata-0` itself."""
     if given is None:
         return None
     path = given.absolute()

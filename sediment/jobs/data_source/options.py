@@ -45,8 +45,8 @@ _OPTIONS = {
     "offsets": "A:B, from A to below B",
     "timestamps_ms": "A:B, from A to below B",
     "task_bytes": "bytes of segments that one task reads",
-    "starting": "begin of a new stream: earliest or latest",
-    "max_offsets_per_trigger": "offsets of a stream in one batch",
+    "starting": "start of a new stream: earliest or latest",
+    "max_offsets_per_trigger": "most offsets that a stream reads in one batch",
 }
 
 

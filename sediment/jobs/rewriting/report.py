@@ -48,8 +48,8 @@ class RewriteReport:
 class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
-    `originals` is the directory of --keep-originals, and `catalogue` the file there that lists the files kept by this
-    run. None: there is none.  `seconds_by_stage` has the driver's wall time.
+    `originals` is the directory of --keep-originals, and `catalogue` is the file there that lists the kept files. Both
+    are None without the option.  `seconds_by_stage` has the driver's wall time.
     """
 
     dry_run: bool
@@ -93,7 +93,7 @@ def print_table(
 ) -> None:
     """Print a row for each of `reports`, the failures, `summary`, and why partitions were skipped.
 
-    `cells(n)` are those of report n in the command's own `columns`, which stand before the bytes.
+    `cells(n)` are the cells of report n for the command's own `columns`, which come before the bytes.
     """
     table = report_table(("partition", "status"), ("segments", *columns, "bytes"))
     for number, report in enumerate(reports):

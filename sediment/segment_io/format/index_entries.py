@@ -1,6 +1,6 @@
 """Kafka's rule for entries of offset and time indexes, as kernels (kafka-log 01 §7.5).
 
-`add_batch` takes the batches of a segment in order:
+`add_batch` takes the batches of a segment in order, `add_batches` those of one append:
 
 1. If the batch has a larger timestamp than all before it, this timestamp is the largest, with the batch's last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
@@ -105,6 +105,39 @@ def add_batch(
         _append_time_entry(segment_base_offset, time_entries.size - TIME_ENTRY_BYTES, progress, time_entries)
         progress[SINCE_ENTRY_BYTES] = 0
     progress[SINCE_ENTRY_BYTES] += size_bytes
+
+
+@kernel
+def add_batches(
+    rows: npt.NDArray[np.void],
+    position: int,
+    base_offset: int,
+    interval_bytes: int,
+    progress: Int64s,
+    offset_entries: ByteArray,
+    time_entries: ByteArray,
+) -> None:
+    """Append the entries of appended batches, `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
+
+    `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
+    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it has the number of bytes that the call
+    filled.
+    """
+    start_entry_arrays(progress)
+    for row in rows:
+        size_bytes = row["size_bytes"]
+        add_batch(
+            row["last_offset"],
+            row["max_timestamp"],
+            position,
+            size_bytes,
+            base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
+        position += size_bytes
 
 
 @kernel

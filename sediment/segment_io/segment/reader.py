@@ -131,11 +131,11 @@ class HeaderScan:
             filled = read_into(source, buffer, 0, wanted, start)
             at = 0
             while True:
-                status, count, behind, needed = batch_headers.read_headers(buffer.ctypes.data, at, filled, start, rows)
+                status, count, end, needed = batch_headers.read_headers(buffer.ctypes.data, at, filled, start, rows)
                 if count:
-                    self.end_position = start + behind
-                    yield BatchSpan(buffer, at, behind, start + at, rows[:count])
-                at = behind
+                    self.end_position = start + end
+                    yield BatchSpan(buffer, at, end, start + at, rows[:count])
+                at = end
                 if status != ROWS_FULL:
                     break
             if self._unknown_magic_may_be_torn and needed > size_bytes - self.end_position:

@@ -55,7 +55,7 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
 from sediment.segment_io.format.transaction_index import AbortedTransaction
-from sediment.segment_io.fs import Fs, ReadableFile, is_out_of_descriptors
+from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
@@ -66,7 +66,7 @@ from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.record_times import FoundRecord, records_of
 from sediment.server.read_only.frozen_segment import FrozenSegment, UnreadableRange
-from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles
+from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles, read_failed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -396,19 +396,7 @@ class FrozenLog:
         return _Limit(offset, number, segment.end_position if found is None else found.position)
 
     def _read_failed(self, error: OSError) -> OpenFilesLimitError | StorageError:
-        if is_out_of_descriptors(error):
-            return OpenFilesLimitError(
-                "this process may open no more files",
-                partition=str(self.partition),
-                path=str(error.filename or self.directory),
-                advice="raise ulimit -n",
-            )
-        return StorageError(
-            f"the segment cannot be read: {error.strerror}",
-            partition=str(self.partition),
-            path=str(error.filename or self.directory),
-            advice="check the disk",
-        )
+        return read_failed(error, str(self.partition), str(self.directory))
 
     # ------------------------------------------------------------------------------------------------------------ times
     def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:

@@ -162,19 +162,7 @@ class OpenSegments:
         except (FileNotFoundError, SourceChangedError) as error:
             raise _changed(files) from error
         except OSError as error:
-            if is_out_of_descriptors(error):
-                raise OpenFilesLimitError(
-                    "this process may open no more files",
-                    partition=files.partition,
-                    path=files.log,
-                    advice="raise ulimit -n",
-                ) from error
-            raise StorageError(
-                f"the segment cannot be read: {error.strerror}",
-                partition=files.partition,
-                path=files.log,
-                advice="check the disk and its permissions",
-            ) from error
+            raise read_failed(error, files.partition, files.log) from error
         with self._guard:
             known = self._opened.get(files)
             if known is not None:
@@ -206,6 +194,21 @@ class OpenSegments:
     def _pop(self) -> None:
         _, opened = self._opened.popitem(last=False)
         self._index_bytes -= opened.index_bytes
+
+
+def read_failed(error: OSError, partition: str, path: str) -> OpenFilesLimitError | StorageError:
+    """Return the error for a client whose read of `path` failed; `path` is used if `error` names no file."""
+    path = str(error.filename or path)
+    if is_out_of_descriptors(error):
+        return OpenFilesLimitError(
+            "this process may open no more files", partition=partition, path=path, advice="raise ulimit -n"
+        )
+    return StorageError(
+        f"the segment cannot be read: {error.strerror}",
+        partition=partition,
+        path=path,
+        advice="check the disk and its permissions",
+    )
 
 
 def _changed(files: SegmentFiles) -> StorageError:

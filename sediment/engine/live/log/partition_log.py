@@ -444,9 +444,10 @@ class PartitionLog:
                     f"high watermark {wanted} is above the log end offset {offsets.log_end}",
                     partition=str(self.partition),
                 )
-            if wanted <= offsets.high_watermark:
+            risen = offsets.replicated_to(wanted)
+            if risen is offsets:
                 return False
-            self._log.set_high_watermark(wanted)
+            self._log.set_high_watermark(risen.high_watermark)
             return True
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:

@@ -1,4 +1,4 @@
-"""Comparison of index files and snapshots with their log (kafka-log 01 §7.6, §8).
+"""Index files and snapshots that do not match their log, as DumpLogSegments reports mismatches (kafka-log 01 §7.6, §8).
 
     offset index        a batch begins at each position; the offset is the last one of this batch or of its append
     time index          the first batch that reaches an entry's offset has the entry's timestamp, and earlier batches

@@ -1,4 +1,4 @@
-"""Compiled loops for an append: verify batches, check records, stamp batches, index them; they know no policy.
+"""Compiled loops that validate an append: verify batches, check records, stamp batches; they know no policy.
 
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
 caller owns the buffer, which is followed by PADDING_BYTES; only `stamp_batch` changes it.
@@ -14,7 +14,6 @@ from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64, st
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
 from sediment.segment_io.format.batch_headers import read_headers
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.index_entries import add_batch, start_entry_arrays
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -115,37 +114,3 @@ def stamp_batch(
         store_i16(address + ATTRIBUTES, attributes)
         store_i64(address + MAX_TIMESTAMP, max_timestamp)
         store_i32(address + CRC, crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES))
-
-
-@kernel
-def index_entries(
-    rows: npt.NDArray[np.void],
-    position: int,
-    base_offset: int,
-    interval_bytes: int,
-    progress: npt.NDArray[np.int64],
-    offset_entries: npt.NDArray[np.uint8],
-    time_entries: npt.NDArray[np.uint8],
-) -> None:
-    """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
-
-    `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it returns how many bytes the call filled.
-
-    Source: kafka-log 01 §7.5.
-    """
-    start_entry_arrays(progress)
-    for row in rows:
-        size_bytes = row["size_bytes"]
-        add_batch(
-            row["last_offset"],
-            row["max_timestamp"],
-            position,
-            size_bytes,
-            base_offset,
-            interval_bytes,
-            progress,
-            offset_entries,
-            time_entries,
-        )
-        position += size_bytes

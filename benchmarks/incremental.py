@@ -1,0 +1,235 @@
+"""Nightly copies: `sediment clone` of 20 GB, then `sediment clone --since` after one partition changed.
+
+1. Generate 40 partitions of 500 MB, in segments of 100 MB and an empty active one.
+2. Clone the directory: the first night.
+3. Append one batch to one partition, and clone again with `--since`: the second night.
+4. Check both clones against their manifests.
+
+The kernel counts what each command reads and writes, all its processes included.  The files are dropped from the page
+cache before each command, so what it maps into memory counts as read from the disk.  The Python and Java programs are
+read too, a few hundred megabytes by system calls and none from the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import psutil
+
+from benchmarks.load import Load, loads, make
+from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, SLOTS, machine
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
+from sediment.engine.config import LogConfig
+from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.segment_io.format.batch_builder import NewRecord, build_batch
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+
+TOPIC_ID = "b8tRS7h4TJ2Vt43Dp85v2A"
+_LOOK_SECONDS = 0.1
+PAGE = DOCS / "scale.md"
+FREE_DISK = 2.2
+"""Free disk that a run needs, as a multiple of the directory."""
+MOST_BYTES = GIGABYTE
+"""Bytes that the second night may read from the disk, or write."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Cost of one command; the bytes are the kernel's counts for all its processes."""
+
+    night: str
+    seconds: float
+    unchanged: int
+    cloned: int
+    read_bytes: int
+    disk_read_bytes: int
+    written_bytes: int
+
+
+def describe(load: Load, log_dir: Path) -> None:
+    """Write the topic identifier and the checkpoints, as a broker does that stops."""
+    ends = []
+    for number in range(load.partitions):
+        partition = log_dir / f"load-{number}"
+        (partition / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+        ends.append(f"load {number} {max(int(path.stem) for path in partition.glob('*.log'))}")
+    for name in ("recovery-point", "replication"):
+        content = "\n".join(["0", str(len(ends)), *ends, ""])
+        (log_dir / f"{name}-offset-checkpoint").write_text(content)
+
+
+class _NoBackgroundWork:
+    """A scheduler that starts nothing: the log is closed right after the append."""
+
+    def schedule_once(self, _name: str, _task: object, *, delay_ms: int = 0) -> None:
+        return None
+
+
+def append(directory: Path, number: int) -> None:
+    """Append one batch of a thousand records to partition `number`, and close its log."""
+    log = PartitionLog.open(
+        TopicPartition("load", number),
+        directory,
+        LogConfig(),
+        PartitionCheckpoints(clean_shutdown=True),
+        Fs(),
+        clock=lambda: NOW_MS,
+        scheduler=_NoBackgroundWork(),
+    )
+    records = [NewRecord(key=b"%016d" % key, value=bytes(1000), timestamp_ms=NOW_MS) for key in range(1000)]
+    log.append_as_leader(build_batch(records), 0)
+    log.flush()
+    log.close()
+
+
+def forget_cached(directory: Path) -> None:
+    """Drop the files below a directory from the page cache."""
+    os.sync()
+    for path in directory.rglob("*"):
+        if path.is_file():
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
+
+class TreeCounts:
+    """Sampler of what the kernel counts for a process and its descendants, ten times per second."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self._counts: dict[int, Counter[str]] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="tree-counts", daemon=True)
+
+    def __enter__(self) -> TreeCounts:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def total(self) -> Counter[str]:
+        """Return the sums of all processes: rchar, read_bytes and wchar, see proc(5)."""
+        return sum(self._counts.values(), Counter())
+
+    def _look(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in (self._process, *self._process.children(recursive=True)):
+                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                        lines = Path(f"/proc/{process.pid}/io").read_text().splitlines()
+                        self._counts[process.pid] = Counter(
+                            {n: int(v) for n, v in (line.split(": ") for line in lines)}
+                        )
+
+
+def clone(night: str, source: Path, target: Path, *more: str) -> Outcome:
+    """Run the command and check the clone against its manifest."""
+    sediment = [sys.executable, "-m", "sediment.jobs.cli", "clone"]
+    command = [*sediment, str(source), "--to", str(target), "--json", "--quiet", f"--master={SLOTS}", *more]
+    forget_cached(source.parent)
+    started = time.perf_counter()
+    with tempfile.TemporaryFile() as document, subprocess.Popen(command, stdout=document) as process:
+        with TreeCounts(psutil.Process(process.pid)) as counted:
+            status = process.wait()
+        seconds = time.perf_counter() - started
+        document.seek(0)
+        statuses = Counter(partition["status"] for partition in json.load(document)["partitions"])
+    assert status == 0, night
+    counts = counted.total()
+    subprocess.run([*sediment, "--check", str(target), "--quiet", "--json"], stdout=subprocess.DEVNULL, check=True)
+    return Outcome(
+        night=night,
+        seconds=seconds,
+        unchanged=statuses["unchanged"],
+        cloned=statuses["cloned"],
+        read_bytes=counts["rchar"],
+        disk_read_bytes=counts["read_bytes"],
+        written_bytes=counts["wchar"],
+    )
+
+
+HEAD = ("clone", "seconds", "partitions unchanged", "changed", "MB read", "MB from the disk", "MB written")
+
+
+def rows(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
+    """Return one row per night."""
+    return [
+        (
+            each.night,
+            f"{each.seconds:.1f}",
+            f"{each.unchanged}",
+            f"{each.cloned}",
+            f"{each.read_bytes / MEGABYTE:,.0f}",
+            f"{each.disk_read_bytes / MEGABYTE:,.0f}",
+            f"{each.written_bytes / MEGABYTE:,.0f}",
+        )
+        for each in outcomes
+    ]
+
+
+def directory(scale: float) -> Load:
+    """Return the load of many partitions of 500 MB."""
+    return next(load for load in loads(scale) if load.name == "directory")
+
+
+def main() -> None:
+    """Check the disk, run the steps and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help="number of partitions, as a fraction of the default")
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()), help="directory for all data")
+    parser.add_argument("--results", type=Path, help="append the results here, one JSON object per line")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/internals/scale.md")
+    given = parser.parse_args()
+    load = directory(given.scale)
+    needed_bytes = int(FREE_DISK * load.partitions * load.shape.total_bytes)
+    free_bytes = shutil.disk_usage(given.scratch).free
+    if free_bytes < needed_bytes:
+        raise SystemExit(
+            f"{given.scratch} has {free_bytes / GIGABYTE:.1f} GB free, and {needed_bytes / GIGABYTE:.1f} GB are "
+            "needed; name a larger disk with --scratch, or a smaller --scale"
+        )
+    with tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-incremental-") as top:
+        logs, *nights = (Path(top) / name for name in ("logs", "night-1", "night-2"))
+        logs.mkdir()
+        make(load, logs)
+        describe(load, logs)
+        time.sleep(3)  # files are only known by their times once they were left alone for two seconds
+        outcomes = [clone("the first night", logs, nights[0])]
+        append(logs / "load-0", 0)
+        outcomes.append(clone("the second night", logs, nights[1], "--since", str(nights[0])))
+    if given.results:
+        with given.results.open("a") as sink:
+            sink.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
+    table = markdown_table(HEAD, rows(outcomes))
+    print(table, machine(), sep="\n")
+    second = outcomes[1]
+    assert (second.cloned, second.unchanged) == (1, load.partitions - 1), second
+    assert max(second.disk_read_bytes, second.written_bytes) < MOST_BYTES, second
+    if given.docs:
+        command = " ".join(["python -m benchmarks.incremental", *sys.argv[1:]])
+        fill_page(PAGE, "incremental", f"Measured with `{command}` on {machine()}; once.\n\n{table}")
+
+
+if __name__ == "__main__":
+    main()
