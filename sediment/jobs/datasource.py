@@ -19,15 +19,20 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import json
 import logging
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -47,10 +52,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sediment.jobs.data_source.kafka_options import LATEST
+from sediment.jobs.data_source.offset_bounds import batch_bounds, end_offset, first_offset, stream_starts
+from sediment.jobs.data_source.one_sentence import in_one_sentence
+from sediment.jobs.data_source.options import FORMAT, SourceOptions
+from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, with_options
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
-from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
+from sediment.jobs.spark.worker_python import check_worker_python
+from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.planning import (
@@ -58,58 +70,31 @@ from sediment.segment_io.tables.planning import (
     TableTask,
     UnreadableRange,
     pack_scan_tasks,
-    parse_range,
     plan_scan_tasks,
     plan_table,
 )
 from sediment.segment_io.tables.readers import read_table
-from sediment.segment_io.tables.schema import (
-    FAIL,
-    ISOLATIONS,
-    ON_CORRUPTION,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    Column,
-    TableRequest,
-)
+from sediment.segment_io.tables.schema import READ_COMMITTED, Column, TableRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-FORMAT = "kafka-log"
-
-EARLIEST = "earliest"
-LATEST = "latest"
-
-_OPTIONS = {
-    "path": "a path to read",
-    "paths": "paths to read, as a JSON list",
-    "what": "name of the table",
-    "columns": "names, separated by commas",
-    "topics": "names, separated by commas",
-    "partitions": "numbers, separated by commas",
-    "isolation": "read_uncommitted or read_committed",
-    "on_corruption": "fail, skip or rows",
-    "offsets": "A:B, from A to below B",
-    "timestamps_ms": "A:B, from A to below B",
-    "task_bytes": "bytes of segments that one task reads",
-    "starting": "start of a new stream: earliest or latest",
-    "max_offsets_per_trigger": "most offsets that a stream reads in one batch",
-}
-
 _SHOWN_NAMES = 8
 
 _log = logging.getLogger("sediment")
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def register(spark: SparkSession) -> None:
     """Register `kafka-log` with a session; the session's settings stay unchanged.
 
+    Spark finds the data source without this call if its Python has this package (`pyspark_kafkalog`).
+
     Raises:
         AnalysisException: another data source has the name.
+        UsageError: Spark runs another Python, which lacks this package.
     """
+    check_worker_python(spark)
     try:
         spark.dataSource.register(KafkaLogSource)
     except AnalysisException as error:
@@ -118,93 +103,6 @@ def register(spark: SparkSession) -> None:
         # Spark looks up the name in the active session; creating a frame makes this session active.
         spark.createDataFrame([], "nothing int")
         spark.dataSource.register(KafkaLogSource)
-
-
-# ------------------------------------------------------------------------------------------------------------- options
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """Options of one `load`."""
-
-    paths: tuple[str, ...]
-    request: TableRequest
-    task_bytes: int | None
-    starting: str
-    max_offsets_per_trigger: int | None
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Check and parse every option.
-
-        Raises:
-            UsageError: an unknown option, or an invalid value.
-        """
-        given = {name.lower(): value for name, value in options.items()}
-        for name in given:
-            if name not in _OPTIONS:
-                near = difflib.get_close_matches(name, _OPTIONS, n=1)
-                hint = f"did you mean {near[0]!r}" if near else f"it is one of {', '.join(_OPTIONS)}"
-                raise UsageError(f"{FORMAT} has no option {name!r}", advice=hint)
-        columns, topics = _names(given, "columns"), _names(given, "topics")
-        offsets, times = (
-            parse_range(given.get("offsets"), "offsets"),
-            parse_range(given.get("timestamps_ms"), "timestamps_ms"),
-        )
-        request = TableRequest(
-            what=given.get("what", "records"),
-            columns=columns,
-            bounds=Bounds(
-                first_offset=offsets[0], end_offset=offsets[1], first_timestamp_ms=times[0], end_timestamp_ms=times[1]
-            ),
-            isolation=_one_of(given, "isolation", ISOLATIONS, READ_UNCOMMITTED),
-            on_corruption=_one_of(given, "on_corruption", ON_CORRUPTION, FAIL),
-            topics=None if topics is None else frozenset(topics),
-            partitions=_numbers(given, "partitions"),
-        )
-        request.selected()
-        return cls(
-            paths=_paths(given),
-            request=request,
-            task_bytes=_positive(given, "task_bytes"),
-            starting=_one_of(given, "starting", (EARLIEST, LATEST), EARLIEST),
-            max_offsets_per_trigger=_positive(given, "max_offsets_per_trigger"),
-        )
-
-
-def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    if "paths" in given:
-        return tuple(json.loads(given["paths"]))
-    if "path" in given:
-        return (given["path"],)
-    raise UsageError("no path is given", advice=f'spark.read.format("{FORMAT}").load(PATH)')
-
-
-def _names(given: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    text = given.get(name)
-    return None if text is None else tuple(part.strip() for part in text.split(","))
-
-
-def _numbers(given: Mapping[str, str], name: str) -> frozenset[int] | None:
-    names = _names(given, name)
-    try:
-        return None if names is None else frozenset(map(int, names))
-    except ValueError as error:
-        raise UsageError(f"{name} cannot be {given[name]!r}", advice="write numbers, separated by commas") from error
-
-
-def _one_of(given: Mapping[str, str], name: str, values: Sequence[str], default: str) -> str:
-    value = given.get(name, default)
-    if value not in values:
-        raise UsageError(f"{name} cannot be {value!r}", advice=f"it is one of {', '.join(values)}")
-    return value
-
-
-def _positive(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UsageError(f"{name} cannot be {text!r}", advice="it is a number above 0")
-    return int(text)
 
 
 # -------------------------------------------------------------------------------------------------------------- schema
@@ -241,22 +139,6 @@ def _with_schema(request: TableRequest, schema: StructType) -> TableRequest:
     return narrowed
 
 
-# --------------------------------------------------------------------------------------------------------------- errors
-def _in_one_sentence(function: _Function) -> _Function:
-    """Wrap a function to show a SedimentError without a Python traceback; the error ends the process."""
-
-    @functools.wraps(function)
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        try:
-            return function(*arguments, **named)
-        except SedimentError:
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-            raise
-
-    result: Any = wrapped
-    return result  # type: ignore[no-any-return]
-
-
 # ------------------------------------------------------------------------------------------------------------- sources
 def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
     """Return the sources in the paths that the options `topics` and `partitions` select.
@@ -269,7 +151,19 @@ def selected_sources(options: SourceOptions, fs: Fs) -> list[Source]:
     of_topics = replace(request, partitions=None)
     numbers = {source.partition.partition for source in found if of_topics.selects(source)}
     _check_selected("partition", request.partitions, numbers)
-    return [source for source in found if request.selects(source)]
+    assigned = options.kafka.subscription.assigned
+    _check_selected("partition", assigned, {source.partition for source in found})
+    return [source for source in found if options.selects(source)]
+
+
+def planned_tasks(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> list[TableTask]:
+    """Return the tasks of a batch query.
+
+    Raises:
+        SedimentError: as `batch_bounds` and `plan_table`.
+    """
+    bounds = batch_bounds(options, sources, fs)
+    return plan_table(options.request, sources, fs, task_bytes=options.task_bytes, bounds=bounds)
 
 
 def _check_selected(kind: str, selected: Collection[Any] | None, existing: Collection[Any]) -> None:
@@ -277,7 +171,8 @@ def _check_selected(kind: str, selected: Collection[Any] | None, existing: Colle
         near = difflib.get_close_matches(str(name), map(str, existing), n=1)
         shown = ", ".join(map(str, sorted(existing)[:_SHOWN_NAMES])) + (" …" if len(existing) > _SHOWN_NAMES else "")
         hint = f"did you mean {near[0]!r}" if near and kind == "topic" else f"there are {shown or 'none'}"
-        raise UsageError(f"the paths hold no {kind} {name!r}", advice=hint)
+        quoted = repr(name) if isinstance(name, str) else str(name)
+        raise UsageError(f"the paths hold no {kind} {quoted}", advice=hint)
 
 
 # --------------------------------------------------------------------------------------------------------------- source
@@ -286,50 +181,82 @@ class KafkaLogSource(DataSource):
 
     Spark makes one instance at `load` and gives every query of the frame a copy.  The tasks are planned in that
     instance, so all queries use one plan even if the directory changes between them.
+    For a query of a table of the catalog, Spark makes an instance without options, and the reader plans the tasks.
     """
 
-    @_in_one_sentence
+    @in_one_sentence
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         silence_closed_sockets()
-        self._options = SourceOptions.parse(options)
-        fs = Fs()
-        sources = selected_sources(self._options, fs)
-        self._tasks = plan_table(self._options.request, sources, fs, task_bytes=self._options.task_bytes)
+        self._given = given_options(options)
+        self._is_new_table = is_new_table(options)
+        self._options: SourceOptions | None = None
+        self._tasks: list[TableTask] | None = None
+        if "path" in self._given or "paths" in self._given:
+            self._options = SourceOptions.parse(self._given)
+            sources = selected_sources(self._options, Fs())
+            if not self._is_new_table and self._options.kafka.can_be_batch:
+                self._tasks = planned_tasks(self._options, sources, Fs())
 
     @classmethod
     def name(cls) -> str:
         """Return the name for `format`."""
         return FORMAT
 
+    @in_one_sentence
     def schema(self) -> StructType:
         """Return the schema of the requested table and columns."""
-        return spark_schema(self._options.request.selected())
+        options = self._options or SourceOptions.parse(self._given)
+        schema = spark_schema(options.request.selected())
+        return with_options(schema, self._given) if self._is_new_table else schema
 
-    @_in_one_sentence
+    @in_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         silence_closed_sockets()
-        return KafkaLogReader(_with_schema(self._options.request, schema), self._take_tasks())
+        options, tasks = self._options_for(schema), self._take_tasks()
+        options.kafka.check_batch()
+        if tasks is None:
+            tasks = planned_tasks(options, selected_sources(options, Fs()), Fs())
+        return KafkaLogReader(_with_schema(options.request, schema), tasks)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a streaming query; only `records` can be streamed."""
         silence_closed_sockets()
         self._take_tasks()
         try:
-            if self._options.request.what != "records":
+            options = self._options_for(schema)
+            options.kafka.check_stream()
+            if options.request.what != "records":
                 raise UsageError(
-                    f"table {self._options.request.what!r} cannot be streamed",
+                    f"table {options.request.what!r} cannot be streamed",
                     advice="stream 'records', or read it as a batch",
                 )
-            return KafkaLogStreamReader(replace(self._options, request=_with_schema(self._options.request, schema)))
+            return KafkaLogStreamReader(replace(options, request=_with_schema(options.request, schema)))
         except SedimentError as error:
             return _RefusedStreamReader(error)
 
-    def _take_tasks(self) -> list[TableTask]:
+    @in_one_sentence
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse to write."""
+        raise _read_only()
+
+    @in_one_sentence
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Refuse to write."""
+        raise _read_only()
+
+    def _options_for(self, schema: StructType) -> SourceOptions:
+        return self._options or SourceOptions.parse(options_in(schema) | self._given)
+
+    def _take_tasks(self) -> list[TableTask] | None:
         """Return the tasks and forget them, because Spark sends this instance to every task."""
-        tasks, self._tasks = self._tasks, []
+        tasks, self._tasks = self._tasks, None
         return tasks
+
+
+def _read_only() -> UsageError:
+    return UsageError(f"{FORMAT} only reads", advice="write to another format")
 
 
 class _TaskPartition(InputPartition):
@@ -339,7 +266,7 @@ class _TaskPartition(InputPartition):
         super().__init__(task)
 
 
-@_in_one_sentence
+@in_one_sentence
 def _read(
     request: TableRequest, partition: InputPartition, on_lost: Callable[[Slice, int], None] | None
 ) -> Iterator[pa.RecordBatch]:
@@ -348,7 +275,7 @@ def _read(
 
 
 def _one_sentence_iterator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    following = _in_one_sentence(functools.partial(next, batches, None))
+    following = in_one_sentence(functools.partial(next, batches, None))
     while (batch := following()) is not None:
         yield batch
 
@@ -406,32 +333,34 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = _LogEnds(options)
         self._target: dict[str, int] | None = None
 
-    @_in_one_sentence
+    @in_one_sentence
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the first offsets of a new query, by partition."""
         if self._options.starting == LATEST:
             return self._ends.now()
-        return {}
+        return stream_starts(self._options, self._ends.sources(), Fs())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`max_offsets_per_trigger`."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    @_in_one_sentence
+    @in_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end of a query that stops at the current end of the log."""
         self._target = self._ends.now()
 
-    @_in_one_sentence
+    @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the next offset of each partition, at most `limit` offsets further, and never below `start`."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
+        if self._options.kafka.fails_on_data_loss:
+            _check_present(start, self._ends.sources())
         if not isinstance(limit, ReadMaxRows):
             return ends
         sources = self._ends.sources()
-        starts = {name: start[name] if name in start else self._ends.first(sources.get(name)) for name in ends}
+        starts = {name: start[name] if name in start else first_offset(sources.get(name), Fs()) for name in ends}
         waiting = {name: max(ends[name] - starts[name], 0) for name in ends}
         share = min(1.0, limit.max_rows / max(sum(waiting.values()), 1))
         return {
@@ -439,12 +368,12 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name in ends
         }
 
-    @_in_one_sentence
+    @in_one_sentence
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the next offset of each partition."""
         return self._ends.now()
 
-    @_in_one_sentence
+    @in_one_sentence
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return the tasks for offsets from `start` to below `end`."""
         fs = Fs()
@@ -454,8 +383,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start.get(name, ALL.first_offset)
             if name not in end or first >= end[name]:
                 continue
-            if name in start and first < min(begins := self._ends.first(source), end[name]):
-                _log_loss(source, first, begins)
+            if name in start and first < min(begins := first_offset(source, fs), end[name]):
+                self._on_lost(source, first, begins)
             request = replace(
                 self._request, bounds=self._request.bounds & Bounds(first_offset=first, end_offset=end[name])
             )
@@ -464,7 +393,32 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        return _read(self._request, partition, _warn_of_loss)
+        return _read(self._request, partition, self._on_lost_slice)
+
+    def _on_lost_slice(self, lost: Slice, next_offset: int) -> None:
+        self._on_lost(lost.source, lost.start_offset, next_offset)
+
+    def _on_lost(self, source: Source, first_lost: int, next_offset: int) -> None:
+        """Report the offsets [first_lost, next_offset), which retention removed before they were read.
+
+        Raises:
+            SourceChangedError: the query fails on data loss.
+        """
+        what = f"offsets {first_lost} to {next_offset - 1} were removed by retention before the stream read them"
+        if self._options.kafka.fails_on_data_loss:
+            raise SourceChangedError(
+                what, partition=str(source.partition), advice="give failOnDataLoss as false to continue after them"
+            )
+        _log.warning("%s: %s", source.partition, what)
+
+
+def _check_present(start: Mapping[str, int], sources: Mapping[str, Source]) -> None:
+    for name in sorted(start.keys() - sources.keys()):
+        raise SourceChangedError(
+            "the partition was removed while the stream read it",
+            partition=name,
+            advice="give failOnDataLoss as false to continue without it",
+        )
 
 
 class _RefusedStreamReader(DataSourceStreamReader):
@@ -473,12 +427,12 @@ class _RefusedStreamReader(DataSourceStreamReader):
     def __init__(self, error: SedimentError) -> None:
         self._error = error
 
-    @_in_one_sentence
+    @in_one_sentence
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Raise the error."""
         raise self._error
 
-    @_in_one_sentence
+    @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Raise the error."""
         raise self._error
@@ -486,19 +440,6 @@ class _RefusedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the error."""
         raise self._error
-
-
-def _warn_of_loss(lost: Slice, first_offset: int) -> None:
-    _log_loss(lost.source, lost.start_offset, first_offset)
-
-
-def _log_loss(source: Source, first_offset: int, next_offset: int) -> None:
-    _log.warning(
-        "%s: offsets %d to %d were removed by retention before the stream read them",
-        source.partition,
-        first_offset,
-        next_offset - 1,
-    )
 
 
 class _LogEnds:
@@ -515,7 +456,7 @@ class _LogEnds:
             UsageError: a partition is in two log directories, or a path names a single segment.
         """
         found: dict[str, Source] = {}
-        for source in filter(self._options.request.selects, find_sources(self._options.paths, Fs())):
+        for source in filter(self._options.selects, find_sources(self._options.paths, Fs())):
             other = found.setdefault(str(source.partition), source)
             if other.directory != source.directory:
                 raise UsageError(
@@ -537,22 +478,13 @@ class _LogEnds:
                 ends[name] = self._end(name, source)
         return ends
 
-    def first(self, source: Source | None) -> int:
-        """Return the base offset of the first segment, or 0 if no segment exists."""
-        segments = live_segments(source, Fs()) if source else ()
-        return segments[0].base_offset if segments else 0
-
     def _end(self, name: str, source: Source) -> int:
-        # Imported late, because these modules load compiled code, which a process that only plans does not need.
-        from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
-        from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
-
         fs = Fs()
         is_committed = self._options.request.isolation == READ_COMMITTED
         checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition) if is_committed else None
         seen = (live_segments(source, fs)[-1:], checkpoints)
         known, end = self._known.get(name, (None, 0))
         if known != seen:
-            end = committed_range(source, checkpoints, fs).end_offset if checkpoints else log_end_offset(source, fs)
+            end = end_offset(self._options.request, source, fs)
             self._known[name] = (seen, end)
         return end

@@ -39,7 +39,7 @@ from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, error
 from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.reporting.result import Result
-from sediment.segment_io.errors import UsageError
+from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError, UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
@@ -47,6 +47,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     decode_control_record,
     decode_coordinator_record,
 )
+from sediment.segment_io.internal_topics.metadata_records import METADATA_TOPICS, metadata_record_json
 from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source, find_sources
@@ -281,7 +282,7 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
     from sediment.jobs.spark.session import create_session, require_spark
 
     require_spark()
-    from sediment.jobs.datasource import FORMAT
+    from sediment.jobs.data_source.options import FORMAT
 
     messages = error_console(quiet=options.quiet)
     try:
@@ -400,6 +401,9 @@ def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["topic"] in COORDINATOR_TOPICS:
         record = decode_coordinator_record(row["topic"], key, value)
         return {} if record is None else {"key": record.key_json(), "value": record.value_json()}
+    if row["topic"] in METADATA_TOPICS and value is not None:
+        with contextlib.suppress(UnsupportedDataError, CorruptBatchError):
+            return {"value": metadata_record_json(value, row["topic"])}
     return {}
 
 

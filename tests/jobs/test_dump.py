@@ -104,6 +104,36 @@ def test_coordinator_topics_are_decoded(tmp_path):
     assert (row["value"]["data"]["producerId"], row["value"]["data"]["transactionPartitions"]) == (9, None)
 
 
+def test_the_topics_of_metadata_and_tiered_storage_are_decoded(tmp_path):
+    partition = bytes([2]) + b"t" + bytes(16) + struct.pack(">i", 3) + bytes([0])
+    deletion = bytes([1, 2, 0]) + partition + struct.pack(">iqb", 1, START_MS, 2) + bytes([0])
+    level = bytes([1, 12, 0, 17]) + b"metadata.version" + struct.pack(">h", 27) + bytes([0])
+    for topic, value, kind, data in (
+        (
+            "__remote_log_metadata",
+            deletion,
+            "REMOTE_PARTITION_DELETE_METADATA_RECORD",
+            {
+                "topicIdPartition": {"name": "t", "id": "AAAAAAAAAAAAAAAAAAAAAA", "partition": 3},
+                "brokerId": 1,
+                "eventTimestampMs": START_MS,
+                "remotePartitionDeleteState": 2,
+            },
+        ),
+        (
+            "__cluster_metadata",
+            level,
+            "FEATURE_LEVEL_RECORD",
+            {"name": "metadata.version", "featureLevel": 27},
+        ),
+    ):
+        records = [Record(0, START_MS, None, value), Record(1, START_MS, None, b"!"), Record(2, START_MS, None, None)]
+        write_segment(tmp_path / f"{topic}-0", 0, [encode_batch(records, base_offset=0)])
+        known, unknown, empty = lines(tmp_path / f"{topic}-0", "--what", "records", "--columns", "key,value")
+        assert known == {"key": None, "value": {"type": kind, "version": 0, "data": data}}
+        assert (unknown["value"], empty["value"]) == ("!", None)
+
+
 # ----------------------------------------------------------------------------------------------------- table for people
 def test_the_table_shortens_and_never_interprets(log_dir):
     shown = run(log_dir / "t-0", "--what", "records").stdout

@@ -51,7 +51,7 @@ def test_the_archive_holds_the_files_that_git_knows_and_nothing_else(built: Dist
 
 
 def test_both_wheels_hold_every_module_and_template_and_nothing_generic(built: Distributions) -> None:
-    code = {name for name in git_files() if name.startswith("sediment/")}
+    code = {name for name in git_files() if name.startswith(("sediment/", "pyspark_kafkalog/"))}
     assert all(name.endswith(CODE) for name in code)
     for wheel in (built.from_checkout, built.from_archive):
         held = {name for name in contents(wheel) if ".dist-info/" not in name}

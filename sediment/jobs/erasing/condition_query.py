@@ -47,7 +47,7 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
     """
     from pyspark.errors import AnalysisException, ParseException
 
-    from sediment.jobs.datasource import FORMAT
+    from sediment.jobs.data_source.options import FORMAT
 
     session.conf.set(_ANSI, "false")
     paths = json.dumps(list(map(str, directories)))

@@ -38,6 +38,7 @@ from sediment.jobs.spark.cancellation import (
 )
 from sediment.jobs.spark.cds_options import archive_options
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
+from sediment.jobs.spark.worker_python import is_beside
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -455,17 +456,13 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
 def _warn_of_other_python(sc: SparkContext) -> None:
     """Warn if local workers run a different Python from this process, because it may lack this package."""
     python = shutil.which(sc.pythonExec)
-    if str(sc.master).startswith("local") and (python is None or not _is_beside(python, sys.executable)):
+    if str(sc.master).startswith("local") and (python is None or not is_beside(python, sys.executable)):
         _LOGGER.warning(
             "Spark's workers run the Python %s, and this process %s; if tasks lack modules, set PYSPARK_PYTHON before "
             "the session is started",
             python or sc.pythonExec,
             sys.executable,
         )
-
-
-def _is_beside(file: str, other: str) -> bool:
-    return Path(file).parent.resolve() == Path(other).parent.resolve()
 
 
 def _not_started(error: Exception, heard: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""Records of KRaft's metadata log: messages such as `TopicRecord` and `ConfigRecord`, in a frame.
+"""Records of KRaft's metadata log, such as `TopicRecord`, and of tiered storage's topic: messages in a frame.
 
     +----------------+-------------+-----------------+----------+
     | frame version  | record type | message version | message  |
@@ -19,13 +19,19 @@ from functools import cache
 from typing import Any
 
 from sediment.segment_io.errors import CorruptBatchError, ProtocolError, UnsupportedDataError
+from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.protocol import messages
 from sediment.segment_io.protocol.json_converter import to_json
 from sediment.segment_io.protocol.schema import message_lines
 
 FRAME_VERSION = 1
 
-_COMPONENT = "metadata"
+CLUSTER_METADATA = METADATA_PARTITION.topic
+REMOTE_LOG_METADATA = "__remote_log_metadata"
+
+_COMPONENTS = {CLUSTER_METADATA: "metadata", REMOTE_LOG_METADATA: "storage"}
+METADATA_TOPICS = frozenset(_COMPONENTS)
+
 _INSIDE_NAME = re.compile(r"(?<!^)(?=[A-Z])")
 _FRAME_BYTES = 3  # frame with three numbers of one byte each
 
@@ -37,21 +43,25 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
-def decode_metadata_record(value: bytes | None, names: Container[str] | None = None) -> Any | None:
-    """Return a record decoded from its value; None if its type is unknown, or not one of `names`.
+def decode_metadata_record(
+    value: bytes | None, names: Container[str] | None = None, *, topic: str = CLUSTER_METADATA
+) -> Any | None:
+    """Return a record of one of METADATA_TOPICS, decoded from its value.
+
+    Return None if its type is unknown, or not one of `names`.
 
     Raises:
         UnsupportedDataError: the frame or message was written by a newer Kafka.
         CorruptBatchError: the message contradicts its schema.
 
-    Source: Kafka 4.2.0, MetadataRecordSerde.
+    Source: Kafka 4.2.0, MetadataRecordSerde and RemoteLogMetadataSerde (both extend AbstractApiMessageSerde).
     """
     if value is None or len(value) < _FRAME_BYTES:
         raise CorruptBatchError("a metadata record has no frame")
     frame_version, number, version = value[:_FRAME_BYTES]
     if frame_version != FRAME_VERSION:
         raise UnsupportedDataError(f"a metadata record's frame has version {frame_version}, not {FRAME_VERSION}")
-    name = _record_types().get(number)
+    name = _record_types(topic).get(number)
     if name is None or (names is not None and name not in names):
         return None
     record_class = getattr(messages, name)
@@ -72,13 +82,13 @@ def encode_metadata_record(record: Any, version: int) -> bytes:
     return bytes((FRAME_VERSION, record.API_KEY, version)) + bytes(record.to_bytes(version))
 
 
-def metadata_record_json(value: bytes) -> dict[str, Any]:
-    """Return a record as `kafka-dump-log.sh --cluster-metadata-decoder` prints it.
+def metadata_record_json(value: bytes, topic: str = CLUSTER_METADATA) -> dict[str, Any]:
+    """Return a record of one of METADATA_TOPICS as `kafka-dump-log.sh --cluster-metadata-decoder` prints it.
 
     Raises:
         UnsupportedDataError, CorruptBatchError: as `decode_metadata_record`.
     """
-    record = decode_metadata_record(value)
+    record = decode_metadata_record(value, topic=topic)
     if record is None:
         raise UnsupportedDataError(f"metadata record type {value[1]} is unknown")
     kind = _INSIDE_NAME.sub("_", type(record).__name__).upper()
@@ -86,7 +96,7 @@ def metadata_record_json(value: bytes) -> dict[str, Any]:
 
 
 @cache
-def _record_types() -> Mapping[int, str]:
+def _record_types(topic: str) -> Mapping[int, str]:
     """Return the name of every type."""
-    lines = (line for line in message_lines().values() if line.component == _COMPONENT)
+    lines = (line for line in message_lines().values() if line.component == _COMPONENTS[topic])
     return {line.number: line.name for line in lines if line.number is not None}

@@ -26,7 +26,7 @@ from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_snapshots import load_producer_state
-from sediment.segment_io.partition.producer_state import ProducerState, replay
+from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
 from sediment.segment_io.partition.slices import Bounds, Slice, opened, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.reader import HeaderScan, Rows
@@ -97,12 +97,47 @@ def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -
     return _retried(lambda: _committed_range(source, checkpoints, fs))
 
 
+def open_transactions(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> tuple[ProducerEntry, ...]:
+    """Return the producers that have an open transaction at the log end, by the first offset of the transaction.
+
+    Raises:
+        SedimentError: as `committed_range`.
+    """
+
+    def find_open() -> tuple[ProducerEntry, ...]:
+        whole = Source(source.partition, source.directory)
+        segments = live_segments(whole, fs)
+        log_start = max(checkpoints.log_start or 0, segments[0].base_offset if segments else 0)
+        snapshots = set(list_log(source.partition, source.directory, fs).snapshots)
+        state, _ = _state_at_log_end(whole, segments, log_start, snapshots, fs)
+        found = (entry for entry in state.entries.values() if entry.has_open_transaction)
+        return tuple(sorted(found, key=lambda entry: entry.current_txn_first_offset))
+
+    return _retried(find_open)
+
+
 def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> CommittedRange:
     whole = Source(source.partition, source.directory)
     segments = live_segments(whole, fs)
     log_start = max(checkpoints.log_start or 0, segments[0].base_offset if segments else 0)
     indexed = _indexed(whole, segments, fs)
     snapshots = set() if indexed is None else set(list_log(source.partition, source.directory, fs).snapshots)
+    state, log_end = _state_at_log_end(whole, segments, log_start, snapshots, fs)
+    high_watermark = log_end
+    if checkpoints.high_watermark is not None:
+        high_watermark = min(max(checkpoints.high_watermark, log_start), log_end)
+    aborted = {entry.last_offset: entry for entry in (*(indexed or ()), *state.aborted())}
+    return CommittedRange(
+        log_start,
+        state.last_stable_offset(high_watermark, log_start_offset=log_start),
+        tuple(entry for _, entry in sorted(aborted.items())),
+    )
+
+
+def _state_at_log_end(
+    source: Source, segments: Sequence[LiveSegment], log_start: int, snapshots: set[int], fs: Fs
+) -> tuple[ProducerState, int]:
+    """Return the state at the log end, from the newest of `snapshots` that belongs to the log, and the log end."""
     while True:
         loaded = load_producer_state(
             fs,
@@ -114,20 +149,11 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
             expiration_ms=INT64_MAX,
         )
         start_offset = loaded.state.end_offset
-        state, log_end = _replayed(loaded.state, whole, fs)
+        state, log_end = _replayed(loaded.state, source, fs)
         log_end = max(log_end, log_start, segments[-1].base_offset if segments else 0)
         if log_end >= start_offset or start_offset not in snapshots:
-            break
-        snapshots.discard(start_offset)  # the log was truncated below the snapshot
-    high_watermark = log_end
-    if checkpoints.high_watermark is not None:
-        high_watermark = min(max(checkpoints.high_watermark, log_start), log_end)
-    aborted = {entry.last_offset: entry for entry in (*(indexed or ()), *state.aborted())}
-    return CommittedRange(
-        log_start,
-        state.last_stable_offset(high_watermark, log_start_offset=log_start),
-        tuple(entry for _, entry in sorted(aborted.items())),
-    )
+            return state, log_end
+        snapshots = snapshots - {start_offset}  # the log was truncated below the snapshot
 
 
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:

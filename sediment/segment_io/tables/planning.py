@@ -5,8 +5,9 @@ Invariant: together, the tasks of `plan_table` return the rows of the table, in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.transaction_index import AbortedTransaction
@@ -19,6 +20,8 @@ from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, Tab
 BATCHES_TASK_BYTES = 512 << 20  # larger than for records, because only headers are decoded
 OPEN_SEGMENT_BYTES = 1 << 20  # opening a segment takes as long as reading this many bytes
 SOURCES_PER_TASK = 64
+
+_NO_BOUNDS: Mapping[Source, Bounds] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,17 @@ class TableTask:
 
 
 def plan_table(
-    request: TableRequest, sources: Sequence[Source], fs: Fs, *, task_bytes: int | None = None
+    request: TableRequest,
+    sources: Sequence[Source],
+    fs: Fs,
+    *,
+    task_bytes: int | None = None,
+    bounds: Mapping[Source, Bounds] = _NO_BOUNDS,
 ) -> list[TableTask]:
     """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
-    A task reads about `task_bytes` of segments; None means the table's default.
+    A task reads about `task_bytes` of segments; None means the table's default.  `bounds` are those of single sources;
+    the bounds of the request apply too.
 
     Raises:
         SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.
@@ -61,7 +70,13 @@ def plan_table(
         groups = range(0, len(wanted), SOURCES_PER_TASK)
         return [TableTask(sources=tuple(wanted[start : start + SOURCES_PER_TASK])) for start in groups]
     return pack_scan_tasks(
-        [scan_task for source in wanted for scan_task in plan_scan_tasks(request, source, fs, slice_bytes=task_bytes)],
+        [
+            scan_task
+            for source in wanted
+            for scan_task in plan_scan_tasks(
+                replace(request, bounds=request.bounds & bounds.get(source, ALL)), source, fs, slice_bytes=task_bytes
+            )
+        ],
         task_bytes,
     )
 

@@ -26,11 +26,19 @@ from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
-from sediment.segment_io.partition.slices import Slice
+from sediment.segment_io.partition.slices import SLICE_BYTES, Bounds, Slice
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.printable import encodable
-from sediment.segment_io.tables.planning import TableTask, UnreadableRange
-from sediment.segment_io.tables.schema import SLICED_TABLES, Column, TableRequest, arrow_schema, timestamps_from_ms
+from sediment.segment_io.tables.planning import TableTask, UnreadableRange, plan_scan_tasks
+from sediment.segment_io.tables.schema import (
+    ROWS,
+    SKIP,
+    SLICED_TABLES,
+    Column,
+    TableRequest,
+    arrow_schema,
+    timestamps_from_ms,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +79,27 @@ def read_table(
         rows = _SMALL_TABLES[request.what](source, fs)
         if rows.count:
             yield rows.batch(source, columns)
+
+
+def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
+    """Return the offset of the first record with `timestamp_ms` or a later timestamp; None without one.
+
+    Only records count that the isolation and the treatment of corruption in `request` let through.
+
+    Raises:
+        SedimentError: as `plan_table` and `read_table`.
+    """
+    records = TableRequest(
+        columns=("offset",),
+        bounds=Bounds(first_timestamp_ms=timestamp_ms),
+        isolation=request.isolation,
+        on_corruption=SKIP if request.on_corruption == ROWS else request.on_corruption,
+    )
+    tasks = plan_scan_tasks(records, source, fs, slice_bytes=SLICE_BYTES)
+    for batch in read_table(records, TableTask(scan_tasks=tuple(tasks)), fs):
+        found: int = batch.column(0)[0].as_py()
+        return found
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +207,30 @@ def _transactions_table(source: Source, fs: Fs) -> _Rows:
     return _index_table(source, fs, SegmentFileKind.TRANSACTION_INDEX, columns, names)
 
 
+def _open_transactions_table(source: Source, fs: Fs) -> _Rows:
+    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.read_committed import open_transactions
+
+    checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
+    return _from_dicts(
+        [
+            {
+                "producerId": entry.producer_id,
+                "producerEpoch": entry.producer_epoch,
+                "coordinatorEpoch": _not_negative(entry.coordinator_epoch),
+                "firstOffset": entry.current_txn_first_offset,
+                "lastOffset": _not_negative(entry.last_offset),
+                "lastTimestamp": entry.timestamp_ms,
+            }
+            for entry in open_transactions(source, checkpoints, fs)
+        ]
+    )
+
+
+def _not_negative(value: int) -> int | None:
+    return None if value < 0 else value
+
+
 def _snapshots(source: Source, fs: Fs) -> list[tuple[int, Path]]:
     offsets = list_log(source.partition, source.directory, fs).snapshots
     return [
@@ -188,21 +241,18 @@ def _snapshots(source: Source, fs: Fs) -> list[tuple[int, Path]]:
 
 
 def _producers_table(source: Source, fs: Fs) -> _Rows:
-    def given(value: int) -> int | None:
-        return None if value < 0 else value
-
     return _from_dicts(
         [
             {
                 "snapshot": offset,
                 "producerId": entry.producer_id,
                 "producerEpoch": entry.producer_epoch,
-                "lastSequence": given(entry.last_sequence),
+                "lastSequence": _not_negative(entry.last_sequence),
                 "firstOffset": None if entry.last_offset < 0 else entry.last_offset - entry.offset_delta,
-                "lastOffset": given(entry.last_offset),
+                "lastOffset": _not_negative(entry.last_offset),
                 "timestamp": entry.timestamp_ms,
-                "coordinatorEpoch": given(entry.coordinator_epoch),
-                "currentTxnFirstOffset": given(entry.current_txn_first_offset),
+                "coordinatorEpoch": _not_negative(entry.coordinator_epoch),
+                "currentTxnFirstOffset": _not_negative(entry.current_txn_first_offset),
             }
             for offset, path in _snapshots(source, fs)
             for entry in parse_snapshot(fs.read_bytes(path), path=str(path))
@@ -237,6 +287,7 @@ _SMALL_TABLES: Mapping[str, Callable[[Source, Fs], _Rows]] = {
     "offset_index": _offset_index_table,
     "time_index": _time_index_table,
     "transactions": _transactions_table,
+    "open_transactions": _open_transactions_table,
     "producers": _producers_table,
     "epochs": _epochs_table,
     "indexes": _indexes_table,

@@ -131,6 +131,16 @@ _TRANSACTIONS = (
     Column("lastOffset", "long", "of its ABORT marker"),
     Column("lastStableOffset", "long", "of the log when the marker was appended"),
 )
+_OPEN_TRANSACTIONS = (
+    _TOPIC,
+    _PARTITION,
+    Column("producerId", "long", "of the producer whose transaction has no marker at the log end"),
+    Column("producerEpoch", "int", ""),
+    Column("coordinatorEpoch", "int", "of its last marker; null if it has none"),
+    Column("firstOffset", "long", "of the transaction"),
+    Column("lastOffset", "long", "of its last data batch"),
+    Column("lastTimestamp", "timestamp", "of its last data batch"),
+)
 _PRODUCERS = (
     _TOPIC,
     _PARTITION,
@@ -168,6 +178,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "offset_index": _OFFSET_INDEX,
     "time_index": _TIME_INDEX,
     "transactions": _TRANSACTIONS,
+    "open_transactions": _OPEN_TRANSACTIONS,
     "producers": _PRODUCERS,
     "epochs": _EPOCHS,
     "indexes": _INDEXES,

@@ -17,7 +17,7 @@ from sediment.segment_io.tables.readers import read_table
 from sediment.segment_io.tables.schema import TABLES, TableRequest, arrow_schema, timestamps_from_ms
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
-from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment
+from tests.segments import ABORT, NOW_MS, batch_bytes, marker_bytes, write_segment, write_snapshot
 from tests.tables import dumped_batches, dumped_records, read_rows
 from tests.twin.batches import Record, encode_batch, sign_batch
 from tests.twin.errors import TwinError
@@ -31,7 +31,7 @@ from tests.twin.segments import (
     list_segments,
     list_snapshots,
 )
-from tests.twin.snapshots import parse_snapshot
+from tests.twin.snapshots import ProducerEntry, parse_snapshot
 
 ALL_CASES = cleaning_cases(magic2_only=False)
 
@@ -460,6 +460,40 @@ def test_nothing_is_logged_by_reading(partition, caplog):
     with caplog.at_level(logging.DEBUG):
         with_policy(partition, "skip")
     assert not caplog.records
+
+
+# --------------------------------------------------------------------------------------------------- open transactions
+def test_open_transactions_are_those_without_a_marker_at_the_log_end(tmp_path):
+    directory = tmp_path / "t-0"
+    write_segment(
+        directory,
+        0,
+        [
+            batch_bytes(0, "ab", timestamp=NOW_MS, producer_id=7, transactional=True),
+            batch_bytes(2, "c", timestamp=NOW_MS, producer_id=8, transactional=True),
+            marker_bytes(3, ABORT, producer_id=7, timestamp=NOW_MS),
+        ],
+    )
+    write_snapshot(
+        directory, 4, [ProducerEntry(8, epoch=0, last_offset=2, timestamp=NOW_MS, transaction_first_offset=2)]
+    )
+    write_segment(
+        directory,
+        4,
+        [
+            batch_bytes(4, "de", timestamp=NOW_MS + 1, producer_id=7, transactional=True),
+            batch_bytes(6, "f", timestamp=NOW_MS + 2, producer_id=8, transactional=True),
+            batch_bytes(7, "g", timestamp=NOW_MS + 3, producer_id=9),
+        ],
+    )
+    found = [
+        (row["producerId"], row["producerEpoch"], row["firstOffset"], row["lastOffset"])
+        for row in read_rows(tmp_path, what="open_transactions")
+    ]
+    assert found == [(8, 0, 2, 6), (7, 0, 4, 5)]
+    with (directory / f"{4:020d}.log").open("ab") as log:
+        log.write(marker_bytes(8, ABORT, producer_id=8, timestamp=NOW_MS))
+    assert [row["producerId"] for row in read_rows(tmp_path, what="open_transactions")] == [7]
 
 
 # ---------------------------------------------------------------------------------------------------------------- guide

@@ -1,0 +1,290 @@
+"""Options of Spark's Kafka source, with its names and meaning, for a source that reads files.
+
+    subscribe, subscribePattern, assign                            which partitions: `Subscription`
+    startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`, the first given counts
+    endingTimestamp, endingOffsetsByTimestamp, endingOffsets       where a batch query ends, in the same order
+
+Source: Spark's guide "Structured Streaming + Kafka Integration", and `KafkaSourceProvider`, `JsonUtils`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import TopicPartition
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+EARLIEST_OFFSET = -2
+LATEST_OFFSET = -1
+
+STRATEGY = "startingOffsetsByTimestampStrategy"
+
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+_STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+
+KAFKA_OPTIONS: Mapping[str, str] = {
+    name.lower(): name
+    for name in (
+        *_SUBSCRIPTIONS,
+        *_STARTS,
+        *_ENDS,
+        STRATEGY,
+        "maxOffsetsPerTrigger",
+        "failOnDataLoss",
+        "includeHeaders",
+    )
+}
+"""The names by their lower case, in which Spark gives them."""
+
+_OWN_NAMES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(_SUBSCRIPTIONS, ("topics", "partitions")),
+    **dict.fromkeys((*_STARTS, *_ENDS), ("offsets", "timestamps_ms", "starting")),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger",),
+    "includeHeaders": ("columns",),
+}
+
+_REFUSED: Mapping[str, str] = {
+    "kafka.isolation.level": "give isolation instead",
+    "minpartitions": "give task_bytes instead",
+    "maxrecordsperpartition": "give task_bytes instead",
+    "minoffsetspertrigger": "set the interval of the query's trigger instead",
+    "maxtriggerdelay": "set the interval of the query's trigger instead",
+}
+_OF_A_BROKER = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Partitions to read: all, those of the topics that `pattern` matches as a whole, or those `assigned`."""
+
+    pattern: re.Pattern[str] | None = None
+    assigned: frozenset[TopicPartition] | None = None
+
+    def selects(self, partition: TopicPartition) -> bool:
+        """Return True if the partition is subscribed."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(partition.topic) is not None
+        return self.assigned is None or partition in self.assigned
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Offsets, or timestamps in ms if `are_times`, at which partitions start or end.
+
+    `same` applies to all partitions; otherwise `by_partition` has to name every partition.  An offset may be
+    EARLIEST_OFFSET or LATEST_OFFSET.
+    """
+
+    option: str
+    are_times: bool
+    same: int | None
+    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def of(self, partition: TopicPartition) -> int:
+        """Return the position of a partition."""
+        return self.by_partition[partition] if self.same is None else self.same
+
+    def check_covers(self, partitions: Collection[TopicPartition]) -> None:
+        """Check that the option names exactly `partitions`.
+
+        Raises:
+            UsageError: it lacks a partition, or names one that is not read.
+        """
+        if self.same is not None:
+            return
+        missing, foreign = set(partitions) - self.by_partition.keys(), self.by_partition.keys() - set(partitions)
+        if missing:
+            raise UsageError(
+                f"{self.option} does not name partition {min(missing)}", advice="name every partition that is read"
+            )
+        if foreign:
+            raise UsageError(f"{self.option} names partition {min(foreign)}, which is not read", advice="leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """The options that are given; without them, everything in the files is read.
+
+    If no record has the starting timestamp or a later one, the query fails, or with `is_latest_without_record` the
+    partition starts at its end.
+    """
+
+    subscription: Subscription = Subscription()
+    start: Positions | None = None
+    end: Positions | None = None
+    is_latest_without_record: bool = False
+    fails_on_data_loss: bool = False
+
+    @property
+    def can_be_batch(self) -> bool:
+        """Return True if no partition starts at its end."""
+        start = self.start
+        return start is None or start.are_times or LATEST_OFFSET not in (start.same, *start.by_partition.values())
+
+    def check_batch(self) -> None:
+        """Check the options of a batch query.
+
+        Raises:
+            UsageError: a batch query cannot start at the end.
+        """
+        if self.start is not None and not self.can_be_batch:
+            raise UsageError(
+                f"{self.start.option} cannot be latest in a batch query",
+                advice="give earliest, an offset or a timestamp",
+            )
+
+    def check_stream(self) -> None:
+        """Check the options of a streaming query.
+
+        Raises:
+            UsageError: a stream has no end.
+        """
+        if self.end is not None:
+            raise UsageError(f"{self.end.option} cannot be given to a stream", advice="leave it out, or read a batch")
+
+
+# -------------------------------------------------------------------------------------------------------------- parsing
+def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
+    """Parse the options of `given`, whose keys are in lower case, except those that have a plain name of our own.
+
+    Raises:
+        UsageError: an invalid value, or options that exclude each other.
+    """
+    names = [KAFKA_OPTIONS[name] for name in given if name in KAFKA_OPTIONS]
+    for name in names:
+        own = next((own for own in _OWN_NAMES.get(name, ()) if own in given), None)
+        if own is not None:
+            raise UsageError(f"{name} and {own} exclude each other", advice="give one of them")
+    subscriptions = [name for name in _SUBSCRIPTIONS if name in names]
+    if len(subscriptions) > 1:
+        raise UsageError(f"{' and '.join(subscriptions)} exclude each other", advice="give one of them")
+    return KafkaOptions(
+        subscription=_subscription(given),
+        start=_positions(given, _STARTS, {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}),
+        end=_positions(given, _ENDS, {LATEST: LATEST_OFFSET}),
+        is_latest_without_record=_is_latest_without_record(given),
+        fails_on_data_loss=bool(parse_boolean(given, "failOnDataLoss")),
+    )
+
+
+def refuse_broker_option(name: str) -> None:
+    """Refuse an option of Spark's Kafka source that files have no use for; `name` is in lower case.
+
+    Raises:
+        UsageError: it is such an option.
+    """
+    if name in _REFUSED:
+        raise UsageError(f"kafka-log has no option {name!r}", advice=_REFUSED[name])
+    if name.startswith(_OF_A_BROKER):
+        raise UsageError(f"kafka-log has no option {name!r}", advice="it reads files and needs no broker; leave it out")
+
+
+def subscribed_topics(given: Mapping[str, str]) -> frozenset[str] | None:
+    """Return the topics of `subscribe`; None without this option."""
+    text = given.get("subscribe")
+    return None if text is None else frozenset(part.strip() for part in text.split(",") if part.strip())
+
+
+def parse_boolean(given: Mapping[str, str], name: str) -> bool | None:
+    """Return the value of an option that is true or false; None without it.
+
+    Raises:
+        UsageError: another value.
+    """
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if text.lower() not in ("true", "false"):
+        raise UsageError(f"{name} cannot be {text!r}", advice="it is true or false")
+    return text.lower() == "true"
+
+
+def _is_latest_without_record(given: Mapping[str, str]) -> bool:
+    strategy = given.get(STRATEGY.lower(), "error").lower()
+    if strategy not in ("error", LATEST):
+        raise UsageError(f"{STRATEGY} cannot be {strategy!r}", advice=f"it is error or {LATEST}")
+    return strategy == LATEST
+
+
+def _subscription(given: Mapping[str, str]) -> Subscription:
+    pattern, assign = given.get("subscribepattern"), given.get("assign")
+    if pattern is not None:
+        try:
+            return Subscription(pattern=re.compile(pattern))
+        except re.error as error:
+            raise UsageError(
+                f"subscribePattern {pattern!r} is not a regular expression", advice="correct it"
+            ) from error
+    if assign is not None:
+        return Subscription(assigned=_assigned(assign))
+    return Subscription()
+
+
+def _assigned(text: str) -> frozenset[TopicPartition]:
+    found = _json_object("assign", text, _ASSIGN_EXAMPLE)
+    if not all(isinstance(each, list) and all(_is_number(number) for number in each) for each in found.values()):
+        raise _not_json("assign", text, _ASSIGN_EXAMPLE)
+    return frozenset(TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers)
+
+
+_ASSIGN_EXAMPLE = '{"orders": [0, 1]}'
+_POSITIONS_EXAMPLE = '{"orders": {"0": 23, "1": 42}}'
+
+
+def _positions(given: Mapping[str, str], options: tuple[str, ...], words: Mapping[str, int]) -> Positions | None:
+    option = next((name for name in options if name.lower() in given), None)
+    if option is None:
+        return None
+    text = given[option.lower()].strip()
+    if option.endswith("Timestamp") and "By" not in option:
+        if not text.isascii() or not text.isdigit():
+            raise UsageError(f"{option} cannot be {text!r}", advice="it is a time in ms since 1970")
+        return Positions(option, True, int(text))
+    are_times = option.endswith("ByTimestamp")
+    if not are_times and text.lower() in words:
+        return Positions(option, False, words[text.lower()])
+    by_partition = _by_partition(option, text)
+    least = 0 if are_times else min(words.values())
+    for partition, position in by_partition.items():
+        if position < least:
+            raise UsageError(f"{option} cannot be {position} for {partition}", advice=f"give {least} or more")
+    return Positions(option, are_times, None, by_partition)
+
+
+def _by_partition(option: str, text: str) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, positions in _json_object(option, text, _POSITIONS_EXAMPLE).items():
+        if not isinstance(positions, dict):
+            raise _not_json(option, text, _POSITIONS_EXAMPLE)
+        for number, position in positions.items():
+            if not number.isascii() or not number.isdigit() or not _is_number(position):
+                raise _not_json(option, text, _POSITIONS_EXAMPLE)
+            found[TopicPartition(topic, int(number))] = position
+    return found
+
+
+def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise _not_json(option, text, example) from error
+    if not isinstance(found, dict):
+        raise _not_json(option, text, example)
+    return found
+
+
+def _not_json(option: str, text: str, example: str) -> UsageError:
+    return UsageError(f"{option} cannot be {text!r}", advice=f"write it as {example}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

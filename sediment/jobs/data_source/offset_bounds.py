@@ -1,0 +1,128 @@
+"""Offsets at which partitions start and end, from the positions that options name.
+
+    position   offset, earliest, latest or timestamp
+    offset     earliest: the first in the files; latest: the log end, or the last stable offset for READ_COMMITTED
+               timestamp: the first record with this timestamp or a later one
+
+Invariant: with `fails_on_data_loss`, an offset that the log does not hold is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sediment.jobs.data_source.kafka_options import EARLIEST_OFFSET, LATEST_OFFSET, KafkaOptions, Positions
+from sediment.jobs.data_source.options import SourceOptions
+from sediment.segment_io.errors import OffsetOutOfRangeError, UsageError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.slices import ALL, Bounds
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.readers import first_offset_since
+from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, TableRequest
+
+
+def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> Mapping[Source, Bounds]:
+    """Return the offsets that a batch query reads of each source, if the options name any.
+
+    Raises:
+        UsageError: the options do not name every partition, or no record has a starting timestamp or a later one.
+        OffsetOutOfRangeError: the log does not hold an offset, and the query fails on data loss.
+    """
+    kafka = options.kafka
+    if options.request.what not in SLICED_TABLES or (kafka.start is None and kafka.end is None):
+        return {}
+    partitions = {source.partition for source in sources}
+    for positions in filter(None, (kafka.start, kafka.end)):
+        positions.check_covers(partitions)
+    return {
+        source: Bounds(
+            first_offset=_start(kafka, options.request, source, fs), end_offset=_end(kafka, options.request, source, fs)
+        )
+        for source in sources
+    }
+
+
+def stream_starts(options: SourceOptions, sources: Mapping[str, Source], fs: Fs) -> dict[str, int]:
+    """Return the first offsets of a new stream by topic-partition; a partition without one starts at its beginning.
+
+    Raises:
+        UsageError, OffsetOutOfRangeError: as `batch_bounds`.
+    """
+    kafka = options.kafka
+    if kafka.start is None:
+        return {}
+    kafka.start.check_covers({source.partition for source in sources.values()})
+    starts = {name: _start(kafka, options.request, source, fs) for name, source in sources.items()}
+    return {name: offset for name, offset in starts.items() if offset != ALL.first_offset}
+
+
+def end_offset(request: TableRequest, source: Source, fs: Fs) -> int:
+    """Return the log end offset, or for READ_COMMITTED the last stable offset.
+
+    Raises:
+        NotALogDirectoryError: the directory does not exist.
+    """
+    # Imported late, because these modules load compiled code, which a process that only plans does not need.
+    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
+
+    if request.isolation != READ_COMMITTED:
+        return log_end_offset(source, fs)
+    checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
+    return committed_range(source, checkpoints, fs).end_offset
+
+
+def first_offset(source: Source | None, fs: Fs) -> int:
+    """Return the base offset of the first segment, or 0 if no segment exists."""
+    segments = live_segments(source, fs) if source else ()
+    return segments[0].base_offset if segments else 0
+
+
+def _start(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> int:
+    positions = kafka.start
+    if positions is None:
+        return ALL.first_offset
+    position = positions.of(source.partition)
+    if not positions.are_times:
+        return _checked(kafka, positions, request, source, fs)
+    found = first_offset_since(request, source, position, fs)
+    if found is not None:
+        return found
+    if kafka.is_latest_without_record:
+        return end_offset(request, source, fs)
+    raise UsageError(
+        f"{positions.option} is {position}, and no record has this timestamp or a later one",
+        partition=str(source.partition),
+        advice="give an earlier time, or latest as startingOffsetsByTimestampStrategy",
+    )
+
+
+def _end(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> int:
+    positions = kafka.end
+    if positions is None:
+        return ALL.end_offset
+    if not positions.are_times:
+        return _checked(kafka, positions, request, source, fs)
+    found = first_offset_since(request, source, positions.of(source.partition), fs)
+    return ALL.end_offset if found is None else found
+
+
+def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, source: Source, fs: Fs) -> int:
+    """Return the offset of the position of a source."""
+    offset = positions.of(source.partition)
+    if offset == EARLIEST_OFFSET:
+        return ALL.first_offset
+    if offset == LATEST_OFFSET:
+        return end_offset(request, source, fs)
+    if kafka.fails_on_data_loss:
+        whole = replace(source, base_offset=None, log_name=None, named=None)
+        first, end = first_offset(whole, fs), end_offset(request, whole, fs)
+        if not first <= offset <= end:
+            raise OffsetOutOfRangeError(
+                f"{positions.option} is {offset}, and the log holds the offsets from {first} to below {end}",
+                partition=str(source.partition),
+                advice="give an offset of the log, or failOnDataLoss as false",
+            )
+    return offset

@@ -1,0 +1,41 @@
+"""Errors of a data source as one sentence, without a traceback and without the module of their class."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sediment.jobs.reporting.error_text import describe
+from sediment.segment_io.errors import SedimentError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def in_one_sentence(function: _Function) -> _Function:
+    """Wrap a function so that Spark shows its SedimentError or OSError as one sentence; the error ends the process.
+
+    Spark prints the traceback of an error unless SPARK_HIDE_TRACEBACK is set, and then its class with the module.  Only
+    classes of `builtins` are printed without a module.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except (SedimentError, OSError) as error:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise _as_sentence(error) from error
+
+    result: Any = wrapped
+    return result  # type: ignore[no-any-return]
+
+
+def _as_sentence(error: SedimentError | OSError) -> Exception:
+    """Return an error with the class name and sentence of `error`, of a class that belongs to no module."""
+    kind = type(error)
+    shown = type(kind.__name__, (kind,), {"__module__": "builtins", "__str__": lambda _self: describe(error)[1]})
+    found: Exception = shown.__new__(shown, *error.args)
+    found.__dict__.update(error.__dict__)
+    return found

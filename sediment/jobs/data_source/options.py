@@ -1,0 +1,162 @@
+"""Options of one `load` of `kafka-log`, under its own names and those of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sediment.jobs.data_source.kafka_options import (
+    EARLIEST,
+    KAFKA_OPTIONS,
+    LATEST,
+    KafkaOptions,
+    parse_boolean,
+    parse_kafka_options,
+    refuse_broker_option,
+    subscribed_topics,
+)
+from sediment.jobs.data_source.table_options import given_options
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.partition.slices import Bounds
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.planning import parse_range
+from sediment.segment_io.tables.schema import (
+    FAIL,
+    ISOLATIONS,
+    ON_CORRUPTION,
+    READ_UNCOMMITTED,
+    TABLES,
+    TableRequest,
+)
+
+FORMAT = "kafka-log"
+
+_OPTIONS = {
+    "path": "a path to read",
+    "paths": "paths to read, as a JSON list",
+    "what": "name of the table",
+    "columns": "names, separated by commas",
+    "topics": "names, separated by commas",
+    "partitions": "numbers, separated by commas",
+    "isolation": "read_uncommitted or read_committed",
+    "on_corruption": "fail, skip or rows",
+    "offsets": "A:B, from A to below B",
+    "timestamps_ms": "A:B, from A to below B",
+    "task_bytes": "bytes of segments that one task reads",
+    "starting": "start of a new stream: earliest or latest",
+    "max_offsets_per_trigger": "most offsets that a stream reads in one batch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Options of one `load`; those of `kafka` have no plain counterpart under our own names."""
+
+    paths: tuple[str, ...]
+    request: TableRequest
+    task_bytes: int | None
+    starting: str
+    max_offsets_per_trigger: int | None
+    kafka: KafkaOptions = field(default_factory=KafkaOptions)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Check and parse every option, except the properties that Spark adds.
+
+        Raises:
+            UsageError: an unknown option, an invalid value, or options that exclude each other.
+        """
+        given = given_options(options)
+        for name in given:
+            _check_name(name)
+        kafka = parse_kafka_options(given)
+        offsets, times = (
+            parse_range(given.get("offsets"), "offsets"),
+            parse_range(given.get("timestamps_ms"), "timestamps_ms"),
+        )
+        topics = _names(given, "topics")
+        request = TableRequest(
+            what=given.get("what", "records"),
+            columns=_columns(given),
+            bounds=Bounds(
+                first_offset=offsets[0], end_offset=offsets[1], first_timestamp_ms=times[0], end_timestamp_ms=times[1]
+            ),
+            isolation=_one_of(given, "isolation", ISOLATIONS, READ_UNCOMMITTED),
+            on_corruption=_one_of(given, "on_corruption", ON_CORRUPTION, FAIL),
+            topics=subscribed_topics(given) if topics is None else frozenset(topics),
+            partitions=_numbers(given, "partitions"),
+        )
+        request.selected()
+        return cls(
+            paths=_paths(given),
+            request=request,
+            task_bytes=_positive(given, "task_bytes"),
+            starting=_one_of(given, "starting", (EARLIEST, LATEST), EARLIEST),
+            max_offsets_per_trigger=_positive(given, "max_offsets_per_trigger")
+            or _positive(given, "maxOffsetsPerTrigger"),
+            kafka=kafka,
+        )
+
+    def selects(self, source: Source) -> bool:
+        """Return True if the partition of `source` is requested."""
+        return self.request.selects(source) and self.kafka.subscription.selects(source.partition)
+
+
+def _check_name(name: str) -> None:
+    if name in _OPTIONS or name in KAFKA_OPTIONS:
+        return
+    refuse_broker_option(name)
+    near = difflib.get_close_matches(name, [*_OPTIONS, *KAFKA_OPTIONS], n=1)
+    hint = f"did you mean {KAFKA_OPTIONS.get(near[0], near[0])!r}" if near else f"it is one of {', '.join(_OPTIONS)}"
+    raise UsageError(f"{FORMAT} has no option {name!r}", advice=hint)
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "paths" in given:
+        try:
+            return tuple(map(str, json.loads(given["paths"])))
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"paths cannot be {given['paths']!r}", advice='write a JSON list, such as ["/data/a", "/data/b"]'
+            ) from error
+    if "path" in given:
+        return (given["path"],)
+    raise UsageError("no path is given", advice="give load a path; in SQL, create the table without a list of columns")
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...] | None:
+    what = given.get("what", "records")
+    if parse_boolean(given, "includeHeaders") is not False or what not in TABLES:
+        return _names(given, "columns")
+    return tuple(column.name for column in TABLES[what] if column.kind != "headers")
+
+
+def _names(given: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    text = given.get(name)
+    return None if text is None else tuple(part.strip() for part in text.split(","))
+
+
+def _numbers(given: Mapping[str, str], name: str) -> frozenset[int] | None:
+    names = _names(given, name)
+    try:
+        return None if names is None else frozenset(map(int, names))
+    except ValueError as error:
+        raise UsageError(f"{name} cannot be {given[name]!r}", advice="write numbers, separated by commas") from error
+
+
+def _one_of(given: Mapping[str, str], name: str, values: Sequence[str], default: str) -> str:
+    value = given.get(name, default)
+    if value not in values:
+        raise UsageError(f"{name} cannot be {value!r}", advice=f"it is one of {', '.join(values)}")
+    return value
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise UsageError(f"{name} cannot be {text!r}", advice="it is a number above 0")
+    return int(text)

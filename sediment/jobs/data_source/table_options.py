@@ -1,0 +1,57 @@
+"""Options of a table that SQL creates: `CREATE TABLE … USING `kafka-log` OPTIONS (…)`.
+
+    CREATE TABLE    options and Spark's properties of the table -> options, and the schema with these options
+    each query      no options; the schema that the catalog kept -> options
+
+Spark 4.2 gives a Python source the options of a table only when the table is created.  It keeps the schema that the
+source returned, with the metadata of its columns, and gives it to every query.  So the metadata of the first column
+carries the options.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql.types import StructField, StructType
+
+_PROVIDER = "provider"
+_PATH = "path"
+_OPTION_PREFIX = "option."
+_OF_SPARK = frozenset({"serialization.format"})
+_METADATA_KEY = "kafka-log.options"
+
+
+def is_new_table(options: Mapping[str, str]) -> bool:
+    """Return True if `options` come from CREATE TABLE."""
+    return _PROVIDER in options
+
+
+def given_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's options, by names in lower case, without the properties that Spark adds.
+
+    CREATE TABLE gives each option a second time after `option.`, except the path, which it turns into a URI.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if not is_new_table(given):
+        return {name: value for name, value in given.items() if name not in _OF_SPARK}
+    stated = {
+        name.removeprefix(_OPTION_PREFIX): value for name, value in given.items() if name.startswith(_OPTION_PREFIX)
+    }
+    return stated | {_PATH: given[_PATH]} if _PATH in given else stated
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return `schema` with `options` in the metadata of its first column."""
+    first, *others = schema.fields
+    carrier = StructField(first.name, first.dataType, first.nullable, {_METADATA_KEY: json.dumps(dict(options))})
+    return StructType([carrier, *others])
+
+
+def options_in(schema: StructType) -> dict[str, str]:
+    """Return the options in the metadata of a column of `schema`; none if it is not that of a table."""
+    for field in schema.fields:
+        if _METADATA_KEY in field.metadata:
+            found: dict[str, str] = json.loads(field.metadata[_METADATA_KEY])
+            return found
+    return {}

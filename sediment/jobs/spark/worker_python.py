@@ -1,0 +1,53 @@
+"""Check of the Python that Spark runs: it has to have this package, to plan and to read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sediment.segment_io.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PACKAGE = "sediment"
+_HAS_PACKAGE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({_PACKAGE!r}) is None)"
+_LIMIT_SECONDS = 60
+
+
+def check_worker_python(spark: SparkSession) -> None:
+    """Check that the Python which Spark runs beside the driver has this package.
+
+    Sessions of Spark Connect, and applications that distribute Python files themselves, are not checked.
+
+    Raises:
+        UsageError: it lacks the package.
+    """
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession) or spark.sparkContext._python_includes:
+        return
+    python = shutil.which(spark.sparkContext.pythonExec)
+    if python is not None and not is_beside(python, sys.executable) and not _has_package(python):
+        raise UsageError(
+            f"Spark runs Python code with {python}, which lacks the package {_PACKAGE}",
+            advice=f"activate the virtual environment, or set PYSPARK_PYTHON to {sys.executable}, before the session "
+            "starts",
+        )
+
+
+def is_beside(file: str, other: str) -> bool:
+    """Return True if both files are in one folder."""
+    return Path(file).parent.resolve() == Path(other).parent.resolve()
+
+
+@cache
+def _has_package(python: str) -> bool:
+    try:
+        return subprocess.run([python, "-c", _HAS_PACKAGE], timeout=_LIMIT_SECONDS, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return True  # Spark reports a Python that does not run
