@@ -52,6 +52,7 @@ def plan(
     key_equality: Literal["hash", "exact"] = "hash",
     originals: Path | None = None,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -75,6 +76,7 @@ def plan(
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         originals: also report how much disk the originals in this directory of `keep_originals` hold.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -119,6 +121,7 @@ def compact(
     scratch: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -155,6 +158,7 @@ def compact(
         scratch: with `output`, fetch partitions of a URI whose files must change first into this directory.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -202,6 +206,7 @@ def erase(
     keep_originals: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -241,6 +246,7 @@ def erase(
         keep_originals: hard-link the files to be replaced into this directory first.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -276,6 +282,7 @@ def expire(
     keep_originals: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -301,6 +308,7 @@ def expire(
         keep_originals: hard-link the files to be deleted into this directory first.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -333,6 +341,7 @@ def verify(
     *,
     since_ms: int | None = None,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -353,6 +362,7 @@ def verify(
         after: the same directory after the compaction.
         since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -388,6 +398,7 @@ def adopt(
     abort_open_transactions: bool = False,
     dry_run: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -414,6 +425,7 @@ def adopt(
         abort_open_transactions: write ABORT markers for open transactions.
         dry_run: change nothing, and report the partitions and records that would be adopted.
         partitions: must be empty: a directory is adopted as a whole.
+        topics: must be empty, as `partitions`.
         allow_empty_selection: not used.
         settings: configs of topics, as `TOPIC:KEY`.
         config: the broker's `server.properties`, for its part in the quorum and the sizes of segments and indexes.
@@ -537,6 +549,7 @@ def recover(
     threads: int | None = None,
     keep_originals: Path | None = None,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -560,6 +573,7 @@ def recover(
         threads: load this many partitions at a time in each directory.
         keep_originals: hard-link the files of live logs into this directory first; those that change stay there.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -596,6 +610,7 @@ def reencode(
     keep_originals: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -622,6 +637,7 @@ def reencode(
         keep_originals: hard-link the files to be replaced into this directory first.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -661,6 +677,7 @@ def restore(
     dry_run: bool = False,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -689,6 +706,7 @@ def restore(
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -775,6 +793,7 @@ def snapshot(
     from_start: bool = False,
     enable_deletion_vectors: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -798,6 +817,7 @@ def snapshot(
         from_start: read the selected partitions from their start again.
         enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.

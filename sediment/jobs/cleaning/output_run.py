@@ -159,7 +159,7 @@ class OutputRun(CleaningRun):
                         advice="write one of them to another output",
                     )
                 self._source_of[partition] = source
-        if not self._source_of and not (self._options.partitions and self._options.allow_empty_selection):
+        if not self._source_of and not (self._options.selection.is_narrowed and self._options.allow_empty_selection):
             raise UsageError("no partition is selected", path=str(self._sources[0].store), advice="check --partition")
         _check_alike(self._sources)
 

@@ -35,11 +35,11 @@ class OutputError(SedimentError):
 class SafeConsole(Console):
     """A console that escapes characters which a terminal would interpret.
 
-    A string is printed as one line; markup and emoji names in it are not interpreted.
+    A string is printed as one line; markup and emoji names in it are not interpreted, and numbers have no colour.
     """
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**{"markup": False, "emoji": False, **given})
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **given})
 
     def render_str(self, text: str, **given: Any) -> Text:
         """Return a string with its control characters escaped."""

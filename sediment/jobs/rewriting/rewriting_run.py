@@ -212,7 +212,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
     ) -> SelectedPartition | RewriteReport:
         path = directory.path / str(partition)
         listing = list_log(partition, path, self._fs)
-        if partition.topic in INTERNAL_TOPICS and not self._is_named(partition):
+        if partition.topic in INTERNAL_TOPICS and not self._options.selection.names_topic(partition.topic):
             reason = f"the topic is internal; name it to change it: --partition {partition}"
             return listed(listing, SKIPPED, INTERNAL_TOPIC, reason)
         checkpoints = directory.checkpoints.of(partition)
@@ -229,10 +229,6 @@ class RewritingRun(ABC, Generic[Own, Report]):
         if why := self._why_not(selected):
             return listed(listing, SKIPPED, *why)
         return selected
-
-    def _is_named(self, partition: TopicPartition) -> bool:
-        """Return True if a --partition begins with the name of the partition's topic."""
-        return any(pattern.startswith(f"{partition.topic}-") for pattern in self._options.partitions)
 
     # ------------------------------------------------------------------------------------------------ plan and rewrite
     def _plan_and_rewrite(self, selected: Sequence[SelectedPartition]) -> Iterator[Report]:
