@@ -51,6 +51,7 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.command_line.units import ByteSize, Seconds
 from sediment.jobs.delta_lake.paths import outside_log_dirs
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status
 from sediment.jobs.reporting.error_text import describe
@@ -598,15 +599,15 @@ def _summary(report: CompactionRunReport) -> str:
 )
 @click.option(
     "--max-bytes",
-    type=click.IntRange(min=0),
+    type=ByteSize(),
     metavar="N",
-    help="Clean at most N bytes of log; leave the other partitions to the next run.",
+    help="Clean at most N bytes of log, such as 10GB; leave the other partitions to the next run.",
 )
 @click.option(
     "--max-seconds",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="N",
-    help="After N seconds start no more partitions and abandon unfinished ones.",
+    help="After N seconds, or a time such as 90m, start no more partitions and abandon unfinished ones.",
 )
 @click.option(
     "--hand-off",

@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +37,7 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import error_console, write_result
+from sediment.jobs.command_line.units import parse_duration
 from sediment.jobs.originals import NO_CATALOGUE, by_run, columns_of_run, rows_without_catalogue
 from sediment.jobs.reporting.columns import TableColumn, status_style, status_text
 from sediment.jobs.reporting.error_text import describe
@@ -57,10 +57,8 @@ YOUNG = "young"
 RUNNING = "running"
 
 _STOPPED = ("stopped", "the run was stopped before these originals")
-_DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d|w)")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _NARROW = (0, 1, 0, 0)
-_LEAST_MS = 24 * _UNIT_MS["h"]
+_LEAST_MS = 24 * 3_600_000
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -147,18 +145,6 @@ class VacuumOptions:
     pin: str | None = None
     unpin: str | None = None
     dry_run: bool = False
-
-
-def parse_duration(text: str) -> int:
-    """Return a duration such as 7d, 36h, 90m, 30s or 2w in milliseconds.
-
-    Raises:
-        UsageError: it is not a whole number with one of these units.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text!r} is not a duration", advice="give a number and a unit, such as 7d, 36h or 2w")
-    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 def vacuum_options(
