@@ -234,7 +234,7 @@ class _Adoption:
         """Settle every partition, or survey it in a dry run; return all reports, and the partitions that succeeded."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
-        with Progress(self._options.messages(), len(owner.plan.partitions()), 0) as progress:
+        with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:
             for topic in owner.plan.topics.values():
                 for each in topic.partitions:
                     name, log_dir = str(each.target), str(self._log_dir)

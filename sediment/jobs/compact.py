@@ -260,7 +260,9 @@ class _CompactionRun(CleaningRun):
     def _clean_and_commit(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport]:
         reports: list[PartitionReport] = []
         total_bytes = sum(task.weight() for task in tasks)
-        progress = self._stack.enter_context(Progress(self._options.messages(), len(tasks), total_bytes))
+        progress = self._stack.enter_context(
+            Progress(self._options.messages(), len(tasks), total_bytes, phase="cleaning")
+        )
         try:
             sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
         except RunStopped:

@@ -549,7 +549,9 @@ class _ExpiryRun:
     def _delete_all(self, expiring: Sequence[ExpiryTask], originals: BackupLinks | None) -> list[ExpiryReport]:
         reports = []
         total_bytes = sum(each.plan.deleted_bytes for each in expiring)
-        progress = self._stack.enter_context(Progress(self._options.messages(), len(expiring), total_bytes))
+        progress = self._stack.enter_context(
+            Progress(self._options.messages(), len(expiring), total_bytes, phase="expiring")
+        )
         for log_dir in dict.fromkeys(each.log_dir for each in expiring):
             here = [each for each in expiring if each.log_dir == log_dir]
             for start in range(0, len(here), _GROUP_PARTITIONS):

@@ -385,7 +385,9 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool) -> PlanRep
             else:
                 plans.append(prepared)
         if tasks:
-            progress = stack.enter_context(Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks)))
+            progress = stack.enter_context(
+                Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks), phase="planning")
+            )
             sc = stack.enter_context(spark_context(options.master, "sediment plan"))
             cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
             resources = find_resources(sc, cleaned_bytes, asked=None)

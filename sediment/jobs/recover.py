@@ -390,7 +390,9 @@ def recover(
         if target is not None and not dry_run:
             originals, per_directory = _keep_originals(target, run_id, per_directory, options, fs)
         logs = [log for _, some, _ in per_directory for log in some]
-        progress = stack.enter_context(Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs)))
+        progress = stack.enter_context(
+            Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs), phase="loading")
+        )
         per_thread = threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
         for directory, outcomes, is_whole in _outcomes(per_directory, pool, locks, stop, options, progress):

@@ -260,7 +260,7 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
         SourceChangedError: a log changed meanwhile.
     """
     total_bytes = sum(pair.readable_bytes for pair in pairs)
-    with Progress(options.messages(), len(pairs), total_bytes) as progress:
+    with Progress(options.messages(), len(pairs), total_bytes, phase="comparing") as progress:
         for each in _results(pairs, options):
             if isinstance(each.result, SourceChangedError):
                 raise each.result

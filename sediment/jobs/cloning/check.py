@@ -105,7 +105,7 @@ def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | N
             raise StoppedError
 
     folders = {file.folder for file in manifest.files}
-    with Progress(options.messages(), len(folders), size_bytes) as progress:
+    with Progress(options.messages(), len(folders), size_bytes, phase="checking") as progress:
         checked = check_copy(copy, manifest, on_bytes=end_if_stopped, on_folder=progress.advance)
     end_if_stopped(0)
     rows, beside = _by_partition(str(copy), manifest, checked.differences)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -21,7 +21,7 @@ from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import OutputError, error_console, write_result
+from sediment.jobs.command_line.standard_output import LogConsole, OutputError, error_console, write_result
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting import run_outputs
 from sediment.jobs.reporting.columns import TableColumn
@@ -142,7 +142,7 @@ class CommonOptions:
 
     def _console(self, *, quiet: bool, plain: bool = False) -> Console:
         if self.from_python:
-            return _line_console(stderr_log.stream_of_log(), quiet=quiet)
+            return LogConsole(stderr_log.stream_of_log(), quiet=quiet)
         return message_console(quiet=quiet, plain=plain)
 
     def conclude(self, run: _Report, show: Callable[[_Report, Screen], None]) -> NoReturn:
@@ -226,13 +226,8 @@ def message_console(*, quiet: bool, plain: bool = False) -> Console:
     """Return the console on stderr for messages; with `plain` it draws no progress."""
     stream = stderr_log.stream_of_lines()
     if stream is not None:
-        return _line_console(stream, quiet=quiet)
+        return LogConsole(stream, quiet=quiet)
     return error_console(quiet=quiet, force_terminal=False if plain else None)
-
-
-def _line_console(stream: IO[str], *, quiet: bool) -> Console:
-    # Notebooks set $FORCE_COLOR, because of which rich treats every stream as a terminal.
-    return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,14 @@ class SafeConsole(Console):
         raise BrokenPipeError
 
 
+class LogConsole(Console):
+    """A console whose lines go to the log; no progress is shown there."""
+
+    def __init__(self, stream: IO[str], *, quiet: bool) -> None:
+        # Notebooks set $FORCE_COLOR, because of which rich treats every stream as a terminal.
+        super().__init__(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
+
+
 def error_console(**given: Any) -> Console:
     """Return a console on stderr that drops messages if stderr cannot be written."""
     return SafeConsole(file=cast(IO[str], _Stderr()), **given)

@@ -241,7 +241,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
             return
         self.timer.lap(SPARK)
         self._stack.enter_context(cancel_when(self._stop, sc, self.run_id))
-        with Progress(self._options.messages(), len(selected), total_bytes) as progress:
+        with Progress(self._options.messages(), len(selected), total_bytes, phase="planning") as progress:
             planned: list[PlannedPartition] = []
             for each in self._planned(sc, selected):
                 if isinstance(each, PlannedPartition):
@@ -258,7 +258,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         planned, unlisted = self._begin_originals(planned)
         yield from unlisted
         with Progress(
-            self._options.messages(), len(planned), sum(each.plan.log_bytes() for each in planned)
+            self._options.messages(), len(planned), sum(each.plan.log_bytes() for each in planned), phase="rewriting"
         ) as progress:
             for each in self._rewritten(sc, planned):
                 yield self._settled(each)
