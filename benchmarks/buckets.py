@@ -33,8 +33,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from benchmarks.generate import ONCE_FIRST, Shape, write_partition
-from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, NOW_MS, SLOTS, TreePeak, machine
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, SLOTS, TreePeak, machine
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.engine.copying.check import check_copy
 from sediment.segment_io.stores import Store
 

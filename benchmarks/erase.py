@@ -24,11 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.race import CONFIGS, NOW_MS, Course, linked_copy, make_course, records, time_ours
-from sediment.jobs.command_line.options import CommonOptions
+from benchmarks.options import command_options
+from benchmarks.race import SETS, Course, linked_copy, make_course, records, time_ours
 from sediment.jobs.erase import erase
 from sediment.jobs.erasing.options import EraseOptions
-from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import spark_context
 
 _ERASED_KEYS = 1000
@@ -46,15 +45,7 @@ def write_keys(course: Course, file: Path) -> Path:
 def time_erase(directories: Sequence[Path], keys_file: Path, scratch: Path) -> tuple[float, int]:
     """Return the seconds of one `erase` call in a warm session, and the number of erased records."""
     log_dir = linked_copy(directories, scratch / "erased")
-    options = CommonOptions(
-        log_dirs=(log_dir,),
-        partitions=(),
-        settings=Settings.load(None, [f"{key}={value}" for key, value in CONFIGS.items()]),
-        now_ms=NOW_MS,
-        as_json=True,
-        master=None,
-        quiet=True,
-    )
+    options = command_options([log_dir], SETS)
     os.sync()
     started = time.perf_counter()
     report = erase(options, EraseOptions(keys_file=keys_file))

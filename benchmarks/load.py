@@ -34,12 +34,12 @@ from benchmarks.measure import (
     DOCS,
     GIGABYTE,
     MEGABYTE,
-    NOW_MS,
     SLOTS,
     TreePeak,
     machine,
 )
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
 
 PAGE = DOCS / "scale.md"

@@ -22,15 +22,12 @@ from typing import Any
 
 import psutil
 
-from benchmarks.generate import START_MS
+from benchmarks.options import command_options
 from sediment.compaction.strategy import Strategy
 from sediment.jobs.cleaning.options import CompactOptions
-from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
-from sediment.jobs.settings.resolve import Settings
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
-NOW_MS = START_MS + 10**9
 SLOTS = "local[2]"
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "internals"
 _SET_PEAK_BACK = "5"  # written to clear_refs, see proc(5)
@@ -59,15 +56,7 @@ class Run:
 def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequence[str]) -> Run:
     """Compact links of `log_dir` in the running session `sc`, with every sync, and then remove them."""
     copy = linked(log_dir, log_dir.with_name(f"{log_dir.name}-run"))
-    options = CommonOptions(
-        log_dirs=(copy,),
-        partitions=(),
-        settings=Settings.load(None, ["cleanup.policy=compact", *sets]),
-        now_ms=NOW_MS,
-        as_json=True,
-        master=None,
-        quiet=True,
-    )
+    options = command_options([copy], ["cleanup.policy=compact", *sets])
     own = CompactOptions(force=True, dry_run=False, from_start=False, strategy=strategy)
     os.sync()
     at_rest = set_peaks_back()

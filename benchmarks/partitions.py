@@ -29,8 +29,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.generate import Shape, write_partition
-from benchmarks.measure import DOCS, MEGABYTE, NOW_MS, SLOTS, machine
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.measure import DOCS, MEGABYTE, SLOTS, machine
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
 
 PAGE = DOCS / "scale.md"
 SIZES = (1_000, 10_000, 100_000)

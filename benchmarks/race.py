@@ -37,21 +37,20 @@ import platformdirs
 import psutil
 from rich.console import Console
 
-from benchmarks.generate import START_MS, Shape, write_partition
-from benchmarks.race_results import Outcome, Results, fill_page_of_race, terminal_table
+from benchmarks.generate import Shape, write_partition
+from benchmarks.options import NOW_MS, command_options
+from benchmarks.reporting.race_results import Outcome, Results, fill_page_of_race, terminal_table
 from sediment.jobs.cleaning.options import CompactOptions
-from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
 from sediment.jobs.reporting.run_report import CompactionRunReport
-from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import spark_context
 from sediment.segment_io.compiled.jit import CACHE_VARIABLE
 from sediment.segment_io.format import layout as f
 from tests.conformance.oracle import KAFKA_VERSION, KafkaOracle, program
 
 MEGABYTE = 1_000_000
-NOW_MS = START_MS + 10**9
 CONFIGS = {"cleanup.policy": "compact"}
+SETS = [f"{key}={value}" for key, value in CONFIGS.items()]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals" / "performance.md"
 RESULTS = Path(__file__).resolve().parent / "results" / "race.json"
 _WARM_UP_BYTES = 30 * MEGABYTE
@@ -161,15 +160,7 @@ def time_kafka(course: Course, directories: Sequence[Path], scratch: Path, oracl
 def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, CompactionRunReport]:
     """Return the seconds of one `compact` call in a warm session, and its report."""
     log_dir = linked_copy(directories, scratch / "ours")
-    options = CommonOptions(
-        log_dirs=(log_dir,),
-        partitions=(),
-        settings=Settings.load(None, [f"{key}={value}" for key, value in CONFIGS.items()]),
-        now_ms=NOW_MS,
-        as_json=True,
-        master=None,
-        quiet=True,
-    )
+    options = command_options([log_dir], SETS)
     os.sync()
     started = time.perf_counter()
     report = compact(options, CompactOptions(force=True, dry_run=False, from_start=False))
@@ -183,7 +174,7 @@ def time_process(directories: Sequence[Path], scratch: Path, environment: dict[s
     """Return the seconds of a whole process, and the bytes of its result."""
     log_dir = linked_copy(directories, scratch / "ours")
     command = [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--force", "--json", "--quiet"]
-    sets = [f"--set={key}={value}" for key, value in CONFIGS.items()]
+    sets = [f"--set={one}" for one in SETS]
     command += [f"--now-ms={NOW_MS}", "--master=local[2]", *sets]
     os.sync()
     started = time.perf_counter()

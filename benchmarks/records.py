@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import confluent_kafka as confluent
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.records import NewRecord, build_batch, read_records
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "records.md"

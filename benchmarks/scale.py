@@ -34,14 +34,14 @@ from benchmarks.measure import (
     DOCS,
     GIGABYTE,
     MEGABYTE,
-    NOW_MS,
     SLOTS,
     Run,
     machine,
     run_compact,
     spread,
 )
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.options import NOW_MS
+from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.compaction.clean_log import SplitWork, collect_split_keys
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig

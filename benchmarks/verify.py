@@ -24,17 +24,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.generate import START_MS, Shape, write_partition
+from benchmarks.generate import Shape, write_partition
+from benchmarks.options import NOW_MS, command_options
 from benchmarks.race import CONFIGS, MEGABYTE, linked_copy, records
 from benchmarks.scan import cpu_seconds
 from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.compact import compact
-from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.verify import verify
 
-NOW_MS = START_MS + 10**9
 MASTER = "local[2]"
 SETTINGS = {**CONFIGS, "delete.retention.ms": "86400000"}
 WARM_TARGET, COLD_TARGET = 1.5, 2.0
@@ -56,15 +55,7 @@ class Times:
 
 
 def _options(log_dirs: Sequence[Path]) -> CommonOptions:
-    return CommonOptions(
-        log_dirs=tuple(log_dirs),
-        partitions=(),
-        settings=Settings.load(None, [f"{key}={value}" for key, value in SETTINGS.items()]),
-        now_ms=NOW_MS,
-        as_json=True,
-        master=MASTER,
-        quiet=True,
-    )
+    return command_options(log_dirs, [f"{key}={value}" for key, value in SETTINGS.items()], master=MASTER)
 
 
 def _compact(after: Path) -> None:

@@ -5,8 +5,8 @@
     report = sediment.compact("/var/lib/kafka-logs", config="server.properties")
     report.raise_for_status().to_pandas()
 
-The names below are the public interface (docs/reference/python.md).  The import of this package is quick, because each
-name is loaded at its first use.
+The names below are the public interface (docs/reference/python.md).  Importing this package is fast, because each name
+is loaded at its first use.
 """
 
 from __future__ import annotations

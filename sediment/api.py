@@ -74,7 +74,7 @@ def plan(
         force: plan for `compact(force=True)`, which ignores the dirty ratio.
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
-        originals: also report how much disk the originals in this directory of `keep_originals` hold.
+        originals: a directory of `keep_originals`; also report how much disk space its originals hold.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -150,7 +150,8 @@ def compact(
         retry_quarantined: try quarantined partitions again.
         roll_active: roll the active segment and clean it too; for a stopped copy.
         keep_originals: hard-link the files to be replaced into this directory first.
-        keep_before: hard-link all files of changing partitions into this new directory first, as BEFORE of `verify`.
+        keep_before: before a partition changes, hard-link all its files into this new directory, as `before` of
+            `verify`.
         max_bytes: clean at most this many bytes of log.
         max_seconds: after this time start no partition, and abandon unfinished ones.
         hand_off: leave the cleaned segments here for the running engine that owns the log directory.
@@ -220,7 +221,7 @@ def erase(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> EraseRunReport | CheckReport:
-    """Erase records from log directories, whose broker must be stopped; or check the evidence of that.
+    """Erase records from log directories of stopped brokers, or check the evidence of an erasure.
 
     No question is asked.  Ctrl-C finishes the current group of segments, commits it and releases the locks.
 
@@ -228,17 +229,19 @@ def erase(
         log_dirs: as for `plan`.
         keys_file: erase the records with the keys in this file, one key a line.
         key_format: format of the keys in `keys_file`.
-        where: erase the records for which this condition of Spark SQL on the table `records` is true; `@FILE` reads it.
+        where: erase the records for which this Spark SQL condition on table `records` is true; `@FILE` reads it from a
+            file.
         verdicts: erase the records in this Parquet, Delta or CSV table of topic, partition, offset and optionally
             action, key and value.
         action: drop the record, make its value null, or replace its value; default: tombstone in compacted topics,
             drop in others.
         replacement: file with the bytes of the new value.
-        all_versions: in compacted topics, also drop older records with the key of a dropped record.
+        all_versions: in compacted topics, also drop older records with the same key.
         tombstones_out: write the keys that got a tombstone to this file.
-        suppress_out: first add the keys of `keys_file`, as HMACs, to this suppression list of `restore`.
-        evidence: scan everything again after the run, and write signed evidence to this file.
-        secret_file: secret of the HMACs that stand for the subjects in the evidence and in `suppress_out`.
+        suppress_out: before erasing, add the keys of `keys_file` to this file as HMACs, for `suppress` of other
+            functions.
+        evidence: after the run, scan everything again and write signed evidence to this file.
+        secret_file: file with the secret of the HMACs that stand for keys in `evidence` and `suppress_out`.
         signing_key: private Ed25519 key in PEM that signs the evidence.
         check: erase nothing; check the signature of the evidence in this file, and `log_dirs`, if given, against it.
         public_key: with `check`, the public key in PEM.
@@ -296,7 +299,7 @@ def expire(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> ExpiryRunReport:
-    """Delete the segments of log directories past their retention limits.
+    """Delete the segments of log directories that are past their retention limits.
 
     The call never asks for confirmation, and uses Spark only for `archive`.  Ctrl-C finishes the partitions in progress
     and releases the locks.
@@ -412,14 +415,15 @@ def adopt(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> AdoptionRunReport:
-    """Make the folders of a log directory that lost their cluster topics of a node, in place.
+    """Turn the partition folders of a log directory without a cluster into topics of a node, in place.
 
-    Ctrl-C ends the run after the partition in progress; the next run goes on.
+    Ctrl-C ends the run after the partition in progress; the next run continues.
 
     Args:
-        log_dirs: one log directory; if it has a metadata log, its node must be stopped and the sole voter.
-        node_id: the node that gets the directory; default: that of meta.properties, else 1.
-        cluster_id: its cluster; default: that of meta.properties, else a new one.
+        log_dirs: one log directory; if it has a metadata log, its node must be stopped and be the sole voter of its
+            quorum.
+        node_id: id of the node that gets the directory; default: from meta.properties, else 1.
+        cluster_id: cluster id of that node; default: from meta.properties, else a new one.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
         server_properties: write the broker's file here too.
         abort_open_transactions: write ABORT markers for open transactions.
@@ -428,7 +432,7 @@ def adopt(
         topics: must be empty, as `partitions`.
         allow_empty_selection: not used.
         settings: configs of topics, as `TOPIC:KEY`.
-        config: the broker's `server.properties`, for its part in the quorum and the sizes of segments and indexes.
+        config: the broker's `server.properties`, for its quorum roles and the sizes of segments and indexes.
         metadata: not used.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
@@ -487,33 +491,33 @@ def clone(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> CloneRunReport | CopyCheckReport:
-    """Clone log directories into one that a stock Kafka broker starts on as a single node; or check such a clone.
+    """Clone log directories into a directory that a stock broker starts on as a single node, or check such a clone.
 
     Ctrl-C ends the run; the clone is then incomplete, and the next run starts over.
 
     Args:
-        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; they are not
-            written.
-        to: the new directory; absent, empty, or an unfinished clone.
+        log_dirs: directories of stopped brokers of one cluster, or copies of them, as paths or URIs; they are only
+            read.
+        to: the new directory, which must be absent, empty or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
-        renames: new names of topics by their old ones, or texts `OLD=NEW`.
+        renames: a mapping from old to new topic names, or texts `OLD=NEW`.
         parts: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram` to copy too, separated by commas.
-        node_id: the node that the directory is for.
-        cluster_id: its cluster; default: a new one.
-        hold: let nothing in the clone expire or be cleaned until you end that.
+        node_id: node id of the clone.
+        cluster_id: cluster id of the clone; default: a new one.
+        hold: change topic configs so that nothing in the clone expires or is cleaned until you restore them.
         until_offsets: texts `TOPIC-N:OFFSET`; these partitions end there.
-        until_ms: end every log before its first record after this time.
+        until_ms: end every log before its first record with a later timestamp.
         abort_open_transactions: write markers for open transactions.
-        link: share blocks with the source if the filesystem can, or hard-link closed segments; default: copy.
-        local_only: clone the local segments of topics with tiered storage.
-        since: manifest of an earlier clone; closed segments that did not change since then are linked from there.
-        compact: compact the partitions whose `cleanup.policy` includes compact, as `compact` would do it in the clone.
-        suppress: leave out records that were erased: those with a key of this list of `erase --suppress-out`.
-        secret_file: the secret of its HMACs.
+        link: share blocks with the source if the filesystem supports it, or hard-link closed segments; default: copy.
+        local_only: accept topics with tiered storage, and clone only their local segments.
+        since: manifest of an earlier clone; unchanged closed segments are linked from that clone.
+        compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as `compact` would.
+        suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
+        secret_file: with `suppress`, the file with the secret of the list's HMACs.
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
         server_properties: write the broker's file here too.
-        check: clone nothing; compare every file of the clone in this directory with its manifest.  Without `log_dirs`.
+        check: clone nothing; compare every file of the clone in this directory with its manifest; excludes `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
@@ -563,7 +567,7 @@ def recover(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> RecoveryRunReport:
-    """Load every partition of log directories as a broker does at its start, and repair it; Spark is not used.
+    """Load every partition of log directories as a broker does at its start, and repair it, without Spark.
 
     Ctrl-C finishes the partitions in progress and releases the locks.
 
@@ -571,7 +575,8 @@ def recover(
         log_dirs: as for `plan`.
         dry_run: change nothing; report the repairs that would be made.
         threads: load this many partitions at a time in each directory.
-        keep_originals: hard-link the files of live logs into this directory first; those that change stay there.
+        keep_originals: first hard-link the files of live logs into this directory, and keep the links to files that
+            change.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -691,18 +696,18 @@ def restore(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> RestoreRunReport:
-    """Put partitions back as they were before a run, or before all runs since a time; Spark is not used.
+    """Put partitions back to their state before a run, or before all runs since a time, without Spark.
 
     No question is asked.  Ctrl-C finishes the partition in progress and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
-        originals: the directory of `keep_originals`, which also receives what this run removes.
+        originals: the directory of `keep_originals`; this run also keeps the files there that it removes.
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
-        suppress: refuse partitions whose originals hold a record with a key of this suppression list.
-        secret_file: secret of the HMACs in `suppress`.
+        suppress: refuse partitions whose originals hold a record with a key in this suppression list.
+        secret_file: with `suppress`, the file with the secret of the list's HMACs.
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
@@ -734,7 +739,7 @@ def restore(
 
 
 def originals(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
-    """List the runs that kept their originals in a directory, and which of them can be undone.
+    """List the runs that kept originals in a directory, and show which can be undone.
 
     Args:
         path: the directory of `keep_originals`.
@@ -761,11 +766,11 @@ def vacuum(
     force: bool = False,
     now_ms: int | None = None,
 ) -> VacuumRunReport:
-    """Remove the originals of old runs, which can then no longer be undone; no question is asked.
+    """Remove the originals of old runs without asking; those runs can then no longer be undone.
 
     Args:
         path: the directory of `keep_originals`.
-        older_than: remove originals of runs that ended longer ago: a number and a unit, such as `7d` or `36h`.
+        older_than: remove originals of runs that ended longer ago than this, such as `7d` or `36h`.
         run: with `pin`, the run to keep.
         pin: keep the originals of `run` until the pin of this name is removed.
         unpin: remove the pin of this name.
@@ -851,12 +856,12 @@ def doctor(
     metadata: Path | None = None,
     broker_defaults: bool = False,
 ) -> DoctorReport:
-    """Check this machine, and log directories, for what is missing, slow or contradictory; change nothing.
+    """Find what is missing, slow or contradictory on this machine and in log directories; change nothing.
 
     Spark is not started.
 
     Args:
-        log_dirs: entries of a broker's `log.dirs`; none: check only the machine, and those that `config` names.
+        log_dirs: entries of a broker's `log.dirs`; if empty, those that `config` names, or only the machine is checked.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
@@ -886,11 +891,11 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table; each use reads the files.
+    """Return the contents of segments, or of the files beside them, as a table that reads the files at each use.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
-        what: `records`, `batches`, `segments` or another table; default: the kind of `paths` decides.
+        what: `records`, `batches`, `segments` or another table; default: by the kind of `paths`.
         offsets: only offsets from A to below B, as `A:B`; either side may be empty.
         timestamps_ms: only timestamps from A to below B, as `A:B`.
         partitions: names or globs of partitions to select.

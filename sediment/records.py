@@ -1,4 +1,4 @@
-"""Record batches as values: reading the records of a fetch, and building a batch from records.
+"""Record batches as values: read the records of a fetch response, and build a batch from records.
 
     bytes of a fetch  --read_records-->  Record, Record, …      --batches-->  Batch, Batch, …
     NewRecord, NewRecord, …  --build_batch-->  bytes of a batch
@@ -82,7 +82,7 @@ def build_batch(
     append_time_ms: int | None = None,
     producer: Producer | None = None,
 ) -> bytes:
-    """Return one batch of `records`, under consecutive offsets from `base_offset` on.
+    """Return one batch with `records` at consecutive offsets from `base_offset` on.
 
     A leader that appends the batch assigns offsets and leader epoch itself.
 

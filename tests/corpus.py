@@ -397,7 +397,7 @@ def _assert_same_batches(ours: Segment, theirs: Segment) -> None:
     assert not surplus, f"{where}: {len(surplus)} batches too many, with last offsets {surplus[:5]}"
     assert not missing, f"{where}: {len(missing)} batches missing, with last offsets {missing[:5]}"
     tail, expected_tail = _tail(ours, actual), _tail(theirs, expected)
-    assert tail == expected_tail, f"{where}: {len(tail)} bytes behind the last batch, expected {len(expected_tail)}"
+    assert tail == expected_tail, f"{where}: {len(tail)} bytes after the last batch, expected {len(expected_tail)}"
 
 
 def _tail(segment: Segment, batches: list[tuple[int, AnyBatch]]) -> bytes:
@@ -514,7 +514,7 @@ class _Reader:
         return next((batch.last_offset for _, batch in batches if batch.last_offset >= target), None)
 
     def find_timestamp(self, target: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record at or behind `target` in time."""
+        """(timestamp, offset) of the first record at or after `target` in time."""
         bound = lookup_timestamp(self.times, target, self.segment.base_offset)
         start = lookup_position(self.offsets, bound.offset)
         for position, batch in self.batches:

@@ -100,7 +100,7 @@ def test_a_surplus_batch_and_trailing_bytes_are_seen(copy_of):
     with pytest.raises(AssertionError, match="1 batches too many"):
         assert_same_log(copy, original, compressed=False)
     segment.path(LOG).write_bytes(content + b"\0" * 5)
-    with pytest.raises(AssertionError, match="5 bytes behind the last batch"):
+    with pytest.raises(AssertionError, match="5 bytes after the last batch"):
         assert_same_log(copy, original, compressed=False)
 
 

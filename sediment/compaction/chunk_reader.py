@@ -2,7 +2,7 @@
 
     log       | batch | batch | batch | batch | batch | batch |
     chunks    |        chunk 0        |        chunk 1        |     cut where batches begin, about CHUNK_BYTES each,
-                                                                    twice that if nothing is to be decompressed
+                                                                    or twice that if the chunk needs no decompression
 
 A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
 * the offset index: the scan of a chunk then checks that batches begin there;
@@ -12,9 +12,9 @@ Messages of magic 0 and 1 become equivalent batches of magic 2.
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
 checked against the listing.
 
-Memory: two chunks (with messages of magic 0 and 1 in both formats), and for each chunk its decompressed records, at
-most as large as _AHEAD_CHUNKS chunks.  Kernels decompress most of them without the interpreter lock, on the reading
-thread and one more thread.
+Memory: two chunks (messages of magic 0 and 1 take space in both formats), plus decompressed records of up to
+_AHEAD_CHUNKS chunks for each.  Kernels decompress most records without the interpreter lock, on the reading thread and
+on one more thread.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, read_into
 
 CHUNK_BYTES = 2 << 20
-_PLAIN_CHUNKS = 2  # multiples of CHUNK_BYTES in a chunk whose records need no decompressed copy
+_PLAIN_CHUNKS = 2  # chunks without decompression have this many times CHUNK_BYTES
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
@@ -95,7 +95,7 @@ class ChunkBoundaries:
 
 
 class FallbackRequiredError(Exception):
-    """A pass cannot clean the partition, and another pass has to follow; `status` is the sweep's reason."""
+    """A pass cannot clean the partition, so another pass must follow; `status` is the sweep's reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -106,11 +106,11 @@ class FallbackRequiredError(Exception):
 class Chunk:
     """Whole, checked batches of `segment`; they begin at `positions` of `buffer`.
 
-    `source` holds the `size_bytes` read at `position` of the file; batch n begins at `origins`[n] of it.  `buffer` is
-    `source` if the chunk has no message of magic 0 or 1.  Otherwise it has the converted batches, and only the headers
-    of compressed ones.  Decompressed records are at `payloads`, int64[batches, 2] of (address, bytes), or in
-    `decompressed`, by ordinal.  NOT_DECOMPRESSED marks batches without an address; `payloads` is empty if nothing is
-    compressed.
+    `source` holds the `size_bytes` read at `position` of the file; batch n begins at `origins`[n] of `source`.
+    `buffer` is the same memory if the chunk has no message of magic 0 or 1.  Otherwise it has the converted batches; of
+    compressed ones it has only the headers.  Decompressed records are at `payloads`, int64[batches, 2] of (address,
+    bytes), or in `decompressed`, by ordinal.  NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty
+    if no batch is compressed.
     """
 
     segment: SegmentRef
@@ -144,10 +144,10 @@ class Chunk:
 class ChunkReader:
     """The reader of one partition's segments; a chunk is overwritten when the second chunk after it is prepared.
 
-    `every` is all segments of the partition; a segment's offsets end at the base of the next.
-    `decompressed_limit_bytes` bounds the records of one batch.  In segments last modified at or before
-    `legacy_horizon_ms`, tombstones of magic 0 and 1 have expired.  `progress` is called with the bytes of each chunk
-    before it is yielded.
+    `every` has all segments of the partition; the offsets of a segment end at the base of the next one.
+    `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 have expired in segments
+    that were last modified at or before `legacy_horizon_ms`.  `progress` is called with the bytes of each chunk before
+    the chunk is yielded.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Leave batches without survivors compressed from now on; `survivors` has the form that `sweep_chunk` takes."""
+        """Stop decompressing batches without survivors; `survivors` is as `sweep_chunk` takes it."""
         self._survivors = survivors
 
     def size_bytes(self) -> int:
@@ -191,7 +191,7 @@ class ChunkReader:
     def chunks(
         self, segments: Sequence[SegmentRef], boundaries: dict[int, ChunkBoundaries], *, newest_first: bool
     ) -> Iterator[Chunk]:
-        """Yield the chunks of `segments`, scanned; the next one is prepared meanwhile."""
+        """Yield the scanned chunks of `segments`; the next one is prepared while the caller works on one."""
         jobs = [
             (segment, which, index)
             for segment in segments
@@ -222,7 +222,7 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages as batches of magic 2; decompress those that are needed first."""
+        """Return the chunk with its messages converted to batches of magic 2; decompress the first ones needed."""
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
@@ -260,7 +260,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress the batches that are needed first, until their records fill _AHEAD_CHUNKS chunks."""
+        """Decompress batches in the order of their use, until their records fill _AHEAD_CHUNKS chunks."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:
@@ -332,7 +332,7 @@ class ChunkReader:
     def _scan(
         self, segment: SegmentRef, boundaries: ChunkBoundaries, index: int, buffer: ByteArray, number: int
     ) -> tuple[Chunk, bool]:
-        """Return the chunk as it was read, and True if it has messages of magic 0 or 1."""
+        """Return the chunk as read, and True if it has messages of magic 0 or 1."""
         start, end = int(boundaries.positions[index]), int(boundaries.positions[index + 1])
         with_flags = boundaries.ordinals.size > 0
         unreadable = [(low - start, high - start) for low, high in boundaries.unreadable if start <= low < end]
@@ -373,7 +373,7 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Return True if the first batch is not compressed; most likely no batch is then."""
+        """Return True if the first batch is not compressed; then probably no batch is."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.file(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
@@ -395,7 +395,7 @@ class ChunkReader:
         """Decompress the records of batch `ordinal` of a chunk.
 
         Raises:
-            CorruptBatchError: they cannot be decompressed, or expand beyond the limit.
+            CorruptBatchError: the records cannot be decompressed, or expand beyond the limit.
         """
         if chunk.buffer is not chunk.source and chunk.batch_flags[ordinal] & LEGACY:
             return self._unwrapped(chunk, ordinal).payload
@@ -433,7 +433,7 @@ def _scan_readable(
 
 
 class SourceFiles:
-    """The one source segment that is open; opening a segment checks its file against the listing."""
+    """The one open source segment; its file is checked against the listing when it is opened."""
 
     def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:
         self._directory = directory
@@ -447,7 +447,7 @@ class SourceFiles:
         return self._directory / segment_file_name(segment.base_offset, SegmentFileKind.LOG)
 
     def file(self, segment: SegmentRef) -> ReadableFile:
-        """Return the segment's log, open until another segment is requested.
+        """Return the segment's log, which stays open until another segment is requested.
 
         Raises:
             SourceChangedError: the file differs from the listed one.
@@ -485,7 +485,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
 
 
 def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
-    """Yield indexes into ascending `positions`, each at least `times` CHUNK_BYTES after the one yielded before."""
+    """Yield indexes into ascending `positions`, each at least `times` CHUNK_BYTES after the previous one."""
     while True:
         index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:

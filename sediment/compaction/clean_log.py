@@ -1,27 +1,26 @@
-"""The cleaner's entry points: a cleaning plan becomes prepared files, by passes that fall back if one does not fit.
+"""The cleaner's entry points: they turn a cleaning plan into prepared files, and fall back if a pass does not fit.
 
-    plain      chunks begin at batches that the offset index knows; transactions are unknown
+    plain      chunks begin at batches that the offset index lists; transactions are unknown
     scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
     filled     a map with offsets is filled forward first, and the log is filtered against it
 
-The plain pass is the default.  The scanned pass is used if the partition may hold transactions.  It is also used if the
-plain pass finds a transaction or an invalid chunk boundary.  The filled pass is used if the config bounds the map,
-because Kafka's rule for a full map needs a forward pass, or if offsets in the log do not increase.  If batches are
-unreadable and the caller keeps them, the scanned pass follows rules that drop less (`corrupt_regions`).
+The plain pass is the default.  The scanned pass is used if the partition may hold transactions, or if the plain pass
+finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase, or if
+the config bounds the map: Kafka's rule for a full map needs a forward pass.  If batches are unreadable and the caller
+keeps them, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
-A large partition can be cleaned in splits instead.  Each split is swept twice: first for its keys
-(`collect_split_keys`), then, with the survivors among the keys of all splits, to clean it (`clean_split`).  Such passes
-are plain or scanned.
+A large partition can be cleaned in splits instead.  Each split is swept twice: `collect_split_keys` collects its keys;
+`clean_split` then cleans it, given the survivors among the keys of all splits.  These passes are plain or scanned.
 
 If the caller wants more proof than a 128-bit hash, whole keys are compared before each chunk is swept (`exact_keys`).
 A collision starts the pass again with another seed.
 
-A caller that cleans several partitions in turn may sweep the next partition while the last output of this one is
-written.
+A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous one
+is being written.
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
-* With `task_memory_bytes`, the whole memory stays below it, or the partition is given up and stays unchanged.
+* With `task_memory_bytes`, total memory stays within this limit, or the partition is skipped and left unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`, which also writes; other
   modules of this package do no I/O, except that `split` spills a fold into a temporary file.
 """
@@ -53,12 +52,12 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
-_MOST_SEEDS = 8  # collisions under all of these seeds cannot be chance
+_MOST_SEEDS = 8  # collisions under all of these seeds cannot be a coincidence
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
-    """The plan of a partition that is cleaned in splits, and the parameters that its tasks share.
+    """The plan of a partition that is cleaned in splits, and the parameters shared by its tasks.
 
     `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is the seed of
     the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the keys of each are
@@ -74,7 +73,7 @@ class SplitWork:
 
 @dataclass(frozen=True, slots=True)
 class SweptLog:
-    """A partition whose groups are swept; the writer may still be busy with the last of them."""
+    """A partition after the sweep of all its groups; the last of them may still be being written."""
 
     _plan: CleaningPlan
     _groups: Sequence[Future[CleanedGroup]]
@@ -84,7 +83,7 @@ class SweptLog:
         """Wait for the synced `.part` files, and return them.
 
         Raises:
-            OSError: the filesystem failed; writing of the partition has stopped.
+            OSError: the filesystem failed; no further file of the partition was written.
         """
         wait(self._groups)
         with _errors_of(self._plan):
@@ -133,20 +132,20 @@ def sweep_log(
 ) -> SweptLog:
     """Clean the groups of `plan` into `.part` files beside their sources, which `write_behind` writes.
 
-    With `task_memory_bytes`, which bounds the memory held, every output is written before this returns.
-    `progress` is called with the bytes of each chunk after it was read and before it is used; its exceptions end the
-    cleaning.  `keep_unreadable` keeps unreadable batches unchanged, and also every record that must not be dropped
-    because their content is unknown.  `unreadable` of the groups names these batches, and the checkpoint stays below
-    them.  With `exact_keys`, two keys are the same only if their bytes are equal, and the keys are held in memory.
-    Otherwise keys with equal hashes are the same.
+    With `task_memory_bytes`, which limits the memory, every output is written before this returns.  `progress` is
+    called with the bytes of each chunk after it was read and before it is used; its exceptions end the cleaning.  With
+    `keep_unreadable`, unreadable batches stay unchanged, and so does every record that their unknown content may
+    protect.  `unreadable` of the groups lists these batches, and the checkpoint stays below them.  With `exact_keys`,
+    two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys with equal
+    hashes count as the same.
 
     Raises:
-        CorruptBatchError: a batch fails its CRC or is malformed, and is not to be kept.
+        CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
         CorruptIndexError: the transaction index contradicts a marker.
         SourceChangedError: the segments are not those that were planned.
         MapFullError: the bounded offset map cannot hold the first batch of the dirty range.
         MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
-        HashCollisionError: two keys have one hash under every seed that was tried.
+        HashCollisionError: under every seed that was tried, two keys have the same hash.
 
     Source: kafka-log 02 §3-§6.
     """
@@ -177,7 +176,7 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: it chooses the next pass by the errors of the passes before."""
+    """The retry policy of one partition: it chooses the next pass from the errors of earlier passes."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
@@ -225,7 +224,7 @@ class _Attempts:
 
     def _no_chance(self, collision: HashCollisionError) -> HashCollisionError:
         return HashCollisionError(
-            f"two different keys have one hash under each of {_MOST_SEEDS} seeds",
+            f"two different keys have the same hash under each of {_MOST_SEEDS} seeds",
             path=str(self._plan.view.listing.path),
             offset=collision.offset,
             advice="nothing was changed; --key-equality hash would treat the two as one key",
@@ -235,7 +234,7 @@ class _Attempts:
 def scan_log(
     plan: CleaningPlan, fs: Fs, *, only_if_needed: bool, progress: Progress | None = None
 ) -> dict[int, ChunkBoundaries]:
-    """Run the forward scan alone, for splits; return chunk boundaries by base offset of the segment.
+    """Run only the forward scan, for splits; return chunk boundaries by base offset of the segment.
 
     `only_if_needed` skips the scan, and returns an empty dict, if no file beside the log mentions transactions.
 
@@ -251,7 +250,7 @@ def scan_log(
 def collect_split_keys(
     work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
 ) -> Iterator[KeyRun]:
-    """Sweep a split, one of `splits`, only for its keys; yield its runs, newest first, as they become complete.
+    """Sweep one split of `splits` only for its keys; yield its runs, newest first, as they become complete.
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
@@ -274,7 +273,7 @@ def clean_split(
     attempt: str,
     progress: Progress | None = None,
 ) -> tuple[CleanedGroup, ...]:
-    """Clean the groups of a split into synced `.part` files, given the records that survive the folds of all ranges.
+    """Clean the groups of a split into synced `.part` files, given the survivors from the folds of all ranges.
 
     Raises:
         SplitNotApplicableError, CorruptBatchError, SourceChangedError: as `collect_split_keys`; no file of the split
@@ -306,7 +305,7 @@ def _part_writer(plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: 
 
 @contextmanager
 def _errors_of(plan: CleaningPlan) -> Iterator[None]:
-    """Name the partition in errors; translate the errors of missing segments, and of splits that need a fallback."""
+    """Add the partition to errors; translate errors about missing segments, and about splits that need a fallback."""
     try:
         with errors_of_partition(plan.view.listing.partition):
             yield

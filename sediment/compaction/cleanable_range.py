@@ -44,10 +44,12 @@ class BlockingRule(StrEnum):
 class CleanableRange:
     """The cleanable part of a log; offsets are absolute, the last of a pair exclusive.
 
-    `first_uncleanable_offset` is a segment base.  A segment counts in both `clean_bytes` and `cleanable_bytes` if
-    `first_dirty_offset` is in its middle.  `must_compact`: the maximum compaction lag is exceeded.  `force_checkpoint`
-    is a new cleaner checkpoint to write even if the log is not cleaned, or None.  `unblocks_at_ms` is the first moment
-    at which time alone unblocks the log, or None if it never does.  `reason` is a sentence for an operator.
+    `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, the segment
+    counts in both `clean_bytes` and `cleanable_bytes`.  `must_compact` is True if the maximum compaction lag is
+    exceeded.  `force_checkpoint` is a new cleaner checkpoint to write even if the log is not cleaned, or None.
+    `unblocks_at_ms` is the first time at which the log is unblocked without other changes, or None if it never is.
+    `reason` is a sentence for an operator.  at which time alone unblocks the log, or None if it never does.  `reason`
+    is a sentence for an operator.
     """
 
     first_dirty_offset: int
@@ -70,8 +72,7 @@ def cleanable_range(
     `force` ignores the dirty ratio; `from_start` ignores the cleaner checkpoint.  The view needs
     `first_batch_timestamp_ms` if `max.compaction.lag.ms` is set.
 
-    Source: kafka-log 02 §2.1-§2.3; the bound after an unclean stop is Sediment's own, because Kafka repairs the log
-    first.
+    Source: kafka-log 02 §2.1-§2.3.  The bound after an unclean stop is Sediment's own; Kafka repairs the log first.
     """
     first_dirty, force_checkpoint = _first_dirty(view, from_start=from_start)
     rules = _Rules(view, config, force, first_dirty, force_checkpoint, _Segments.of(view))
@@ -176,7 +177,7 @@ class _Segments:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules for one log, for any moment."""
+    """The rules for one log at any given time."""
 
     view: LogView
     config: CompactionConfig
@@ -206,9 +207,9 @@ class _Rules:
         return replace(found, blocked_by=self._blocked_by(found, bounds))
 
     def first_unblocked_ms(self) -> int | None:
-        """Return the first moment at which no rule blocks, or None if time alone does not unblock the log.
+        """Return the first time at which no rule blocks; None if time alone does not unblock the log.
 
-        Over time a range only grows: when the lag of a segment ends, or when the maximum lag is exceeded.
+        Time only extends the range: when the lag of a segment ends, or when the maximum lag is exceeded.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())
@@ -217,7 +218,7 @@ class _Rules:
         return reached[found] if found < len(reached) else None
 
     def _bounds(self, now_ms: int) -> dict[BlockingRule, int]:
-        """Return the first uncleanable offset that each rule allows; rules that time does not change come first."""
+        """Return the first uncleanable offset that each rule permits; rules that do not depend on time come first."""
         bounds = {}
         if self.view.unverified_from_offset is not None:
             bounds[BlockingRule.UNCLEAN] = self.view.unverified_from_offset
@@ -255,7 +256,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """Return the first moment at which a dirty segment exceeds the maximum lag; a far future time if none can."""
+        """Return the first time at which a dirty segment exceeds the maximum lag; a far future time if none can."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

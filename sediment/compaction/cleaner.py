@@ -10,8 +10,8 @@
 
 A split takes two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
 
-Memory: the map, two outputs (one of them being written) of survivors only, two chunks with some of their records
-decompressed, and the largest batch.
+Memory: the map, two outputs that contain only survivors (one of them is being written), two chunks with some of their
+records decompressed, and the largest batch.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from sediment.segment_io.fs import Fs
 class CleaningPass:
     """One attempt at one partition or one split of it.
 
-    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `filter_by` is how
-    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed of the keys' hashes, None
-    for a random seed.  A pass that writes nothing needs no `writer`.
+    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `filter_by` selects how
+    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed of the key hashes; None
+    means a random seed.  A pass that writes nothing needs no `writer`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class CleaningPass:
 
     # ------------------------------------------------------------------------------------------------ a whole partition
     def run(self) -> tuple[list[Future[CleanedGroup]], int]:
-        """Clean the plan's groups; return a future for each, and the next dirty offset.
+        """Clean the groups of the plan; return a future for each group, and the next dirty offset.
 
         Raises:
             FallbackRequiredError: the pass needs a forward scan or a filled map.
@@ -104,7 +104,7 @@ class CleaningPass:
         return cleaned, end_offset
 
     def _fill_map(self) -> int:
-        """Fill the map over the dirty range; return the end offset of the round (kafka-log 02 §4.2)."""
+        """Fill the map from the dirty range; return the end offset of the round (kafka-log 02 §4.2)."""
         state, cleanable, dirty = self._kernels.state, self._plan.range, self._plan.dirty_segments
         for segment, following in zip(dirty, [*dirty[1:], None], strict=True):
             chunks = self._reader.chunks([segment], self._boundaries, newest_first=False)
@@ -123,7 +123,7 @@ class CleaningPass:
         return end_offset
 
     def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
-        """Sweep the groups, newest first, each written while the next is swept; return futures in log order."""
+        """Sweep the groups, newest first; write each while the next one is swept; return futures in log order."""
         pending: list[Future[CleanedGroup]] = []
         try:
             for group in reversed(groups):
@@ -133,7 +133,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish))
         except BaseException:
-            # The caller removes the parts, so every write must have ended.
+            # The caller removes the parts, so no write may still be running.
             wait(pending)
             raise
         return pending[::-1]
@@ -158,7 +158,7 @@ class CleaningPass:
 
     # ------------------------------------------------------------------------------------------------------ a split
     def collect_keys(self, split: Split, splits: int, run_limit: int) -> Iterator[KeyRun]:
-        """Yield the runs of a split, one of `splits`; a run follows the chunk in which it became complete."""
+        """Yield the runs of one split of `splits`, each after the chunk that completed it."""
         kernels, above, number = self._kernels, splits - 1 - split.number, 0
         kernels.begin_split(split.end_offset, run_limit)
         for group in reversed(split.groups):
@@ -173,7 +173,7 @@ class CleaningPass:
         """Clean the groups of a split.
 
         Raises:
-            SourceChangedError: the split does not hold the batches to which `survivors` belongs.
+            SourceChangedError: the batches of the split are not those for which `survivors` was made.
         """
         self._kernels.begin_split(split.end_offset, INT64_MAX)
         self._kernels.use_survivors(survivors.bits)
@@ -184,10 +184,10 @@ class CleaningPass:
         return cleaned
 
     def _check_split_start(self, split: Split) -> None:
-        """Check that no offset of the split lies below its first segment, because the next older split ends there.
+        """Check that no offset of the split is below its first segment, because the next older split ends there.
 
         Raises:
-            FallbackRequiredError: an offset does, so offsets do not increase from one split to the next.
+            FallbackRequiredError: there is such an offset, so offsets do not increase from split to split.
         """
         if self._kernels.state[registers.LAST_BASE_OFFSET] < split.groups[0].base_offset:
             raise FallbackRequiredError(OFFSETS_NOT_INCREASING)

@@ -25,43 +25,43 @@ class CompactionConfig:
     """A log is compacted when its dirty ratio is strictly above this (02 §2)."""
 
     min_compaction_lag_ms: int = 0
-    """A segment with a record younger than this is not compacted, nor is any later segment; 0: no limit."""
+    """A segment with a record younger than this is not compacted, and neither are later segments; 0: no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
     """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""
 
     delete_retention_ms: int | None = 86_400_000
-    """The time for which tombstones and transaction markers survive after they were first cleaned.
+    """How long tombstones and transaction markers survive after their first cleaning.
 
-    None: no source states it.  Cleaning obeys the delete horizons that batches have, and writes no new ones.
+    None: no source states it.  A cleaning then obeys the delete horizons in batches, and writes no new ones.
     """
 
     segment_bytes: int = 1_073_741_824
-    """The sources of one cleaned segment have `.log` files of at most this total size (02 §5)."""
+    """Limit on the total size of the `.log` files that are cleaned into one segment (02 §5)."""
 
     segment_index_bytes: int = 10_485_760
     """The same limit for their `.index` files, and for their `.timeindex` files."""
 
     index_interval_bytes: int = 4096
-    """Two index entries have more than this many bytes of log between them."""
+    """Least distance between two index entries, in bytes of the log."""
 
     max_message_bytes: int = 1_048_588
     """The largest batch that an append accepts; larger batches in the log are cleaned too."""
 
     dedupe_buffer_bytes: int | None = None
-    """The bytes of the offset map in one round, at 24 bytes a slot; None: the map has no limit."""
+    """Size of the offset map in one round, at 24 bytes a slot; None: unlimited."""
 
     dedupe_load_factor: float = 0.9
-    """The part of a bounded map's slots that may be filled (`log.cleaner.io.buffer.load.factor`)."""
+    """Part of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""
 
     producer_id_expiration_ms: int | None = 86_400_000
-    """A producer without an open transaction expires this long after its last batch.
+    """Time after its last batch at which a producer without an open transaction expires.
 
     None: no source states it, and producers never expire.
     """
 
     max_decompressed_batch_bytes: int = 268_435_456
-    """A compressed batch that expands beyond this is corrupt.  Not Kafka's; it bounds a task's memory."""
+    """A compressed batch that expands beyond this size counts as corrupt.  Not Kafka's; it limits a task's memory."""
 
     task_memory_bytes: int = INT64_MAX
     """The memory limit of cleaning one partition: offset map, outputs and buffers.  Not Kafka's."""
@@ -69,7 +69,7 @@ class CompactionConfig:
     def next_horizon_ms(self, now_ms: int) -> int | None:
         """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
 
-        No horizon is above INT64_MAX.  A broker's sum overflows there, and a broker ignores a negative horizon.
+        The horizon is at most INT64_MAX, where a broker's sum would overflow; a broker ignores a negative horizon.
         """
         if self.delete_retention_ms is None:
             return None

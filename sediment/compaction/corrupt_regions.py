@@ -1,16 +1,16 @@
 """The corrupt regions of a partition, and the records that must not be dropped because of them.
 
     segment   | batch | batch | unreadable | batch | batch |
-                              ^ kept byte for byte; tombstones of this and later segments stay, and so do all markers
+                              ^ kept byte for byte; tombstones of this and later segments and all markers are kept
 
-docs/trust/corruption.md explains the reasons.  This module is used only if a cleaning finds a corrupt batch and its
-caller keeps such batches.
+docs/trust/corruption.md gives the reasons.  This module is used only if a cleaning finds a corrupt batch and its caller
+wants to keep such batches.
 
-Every batch is read in the way a consumer reads it.  An unreadable region ends at the first position from which reading
-can certainly continue:
-1. a good batch to which the lengths of the bad batches lead; else
-2. a good batch that has an offset index entry; else
-3. the segment's end.
+Every batch is read as a consumer reads it.  An unreadable region ends at the first of these positions, from which
+reading can safely continue:
+1. a good batch that is reached by following the lengths of the bad batches
+2. a good batch that has an offset index entry
+3. the end of the segment
 
 Invariants: this module reads files and writes none; it trusts nothing in an unreadable batch, not even the header.
 """
@@ -65,8 +65,8 @@ _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
-    `untouchable` are base offsets of segments whose headers may give a broker the wrong last offset. They are not
-    replaced, because start-up after a crash during the replacement would use that offset.
+    `untouchable` are base offsets of segments whose headers may give a broker the wrong last offset.  These segments
+    are not replaced, because after a crash during the replacement, a start would use that offset.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -84,8 +84,8 @@ NOTHING_CORRUPT = CorruptRegions({}, frozenset())
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment;
-    below it, the result is the same as without corruption, so a later round need not clean that part again.
+    `boundaries` are keyed by the base offset of the segment.  Below `certain_end_offset`, the base offset of a segment,
+    the result is the same as without corruption, so a later round need not clean that part again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -121,7 +121,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
 
 
 def first_error(plan: CleaningPlan, corrupt: CorruptRegions) -> CorruptBatchError:
-    """Return the error of the first batch that cannot be read; such a batch exists."""
+    """Return the error of the first batch that cannot be read; there must be one."""
     first = corrupt.by_segment[min(corrupt.by_segment)][0]
     return CorruptBatchError(
         first.what,
@@ -148,7 +148,7 @@ def _index_of(directory: Path, segment: SegmentRef, fs: Fs) -> OffsetIndex | Non
 
 @dataclass(slots=True)
 class _BatchCheck:
-    """The result of reading one batch; `size_bytes` is 0 if its length cannot be trusted."""
+    """The result of reading one batch; `size_bytes` is 0 if the batch's length cannot be trusted."""
 
     size_bytes: int
     last_offset: int = -1
@@ -157,7 +157,7 @@ class _BatchCheck:
 
 @dataclass(slots=True)
 class _SegmentReading:
-    """One segment, read batch by batch; its offsets lie below `end_offset`."""
+    """A reader of one segment, batch by batch; offsets of the segment are below `end_offset`."""
 
     segment: SegmentRef
     end_offset: int
@@ -285,7 +285,7 @@ def _raise_unless_ok(status: int) -> None:
 # ------------------------------------------------------------------------------------ records kept due to corruption
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One batch that can affect a transaction: data or a marker of `producer_id`; None: an unreadable batch."""
+    """A batch that can affect a transaction: data or a marker of `producer_id`; None for an unreadable batch."""
 
     segment: int
     ordinal: int
@@ -316,7 +316,7 @@ def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progre
 
 
 def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> None:
-    """Keep the header of each active producer's last readable batch, because its very last batch may be unreadable."""
+    """Keep the header of each active producer's last readable batch, because its real last batch may be unreadable."""
     waiting = {entry.producer_id for entry in plan.view.producers}
     for base in sorted(scans, reverse=True):
         for producer_id in waiting & scans[base].last_batches.keys():
@@ -344,7 +344,7 @@ class _SegmentScan:
         self.batch_flags = np.zeros(0, dtype=np.uint8)
 
     def run(self, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
-        """Scan; `is_after_corruption`: the segment or an earlier one has an unreadable batch."""
+        """Scan the segment; pass True as `is_after_corruption` if it or an earlier segment has an unreadable batch."""
         start = 0
         for bad in (*self.unreadable, None):
             end = self.segment.log_bytes if bad is None else bad.position
@@ -356,7 +356,7 @@ class _SegmentScan:
         if self._batch_flags:
             self.batch_flags = np.concatenate(self._batch_flags)
         if self.unreadable and not self.batch_flags[-1] & UNREADABLE:
-            # A broker reads the last batch of the cleaned segment, so that batch has to be readable.
+            # A broker reads the last batch of the cleaned segment, so this batch must be readable.
             self.batch_flags[-1] |= LEAVES_HEADER
 
     def _readable(self, start: int, end: int, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
@@ -377,7 +377,7 @@ class _SegmentScan:
                     control,
                     int(row["last_offset"]),
                 )
-            # The first in reversed order is the last batch of its producer.
+            # In reversed order, the first batch of a producer is its last.
             producers, from_end = np.unique(rows["producer_id"][::-1], return_index=True)
             ordinals = self._batches + len(rows) - 1 - from_end
             self.last_batches.update(zip(producers.tolist(), ordinals.tolist(), strict=True))
@@ -400,7 +400,7 @@ class _SegmentScan:
             self._ordinals.append(self._batches + int(index))
 
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
-        """Return the scan's result; all transaction index entries of the segment survive, because all markers do."""
+        """Return the scan's result; all transaction index entries of the segment stay, because all markers stay."""
         base = self.segment.base_offset
         kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
         return ChunkBoundaries(
@@ -415,8 +415,8 @@ class _SegmentScan:
 def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], events: Sequence[_Event]) -> int:
     """Set the flags of transactional data, newest first; return the base of the first segment with undecided data.
 
-    The next marker of a producer decides its data, unless an unreadable batch lies between.  A transaction is aborted
-    if its marker and the transaction index both say so.
+    A producer's data is decided by its next marker, unless an unreadable batch lies between them.  A transaction is
+    aborted if its marker and the transaction index agree that it is.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in plan.aborted}
     certain_end = INT64_MAX

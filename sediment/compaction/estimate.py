@@ -1,9 +1,9 @@
 """An estimate of the log that cleaning would leave, from a sample of its records.
 
-The number of different keys is estimated with the hybrid of Haas and others, which databases use to estimate the
-distinct values of a column from sampled rows.  It uses the first-order jackknife if keys are about equally frequent,
-and Shlosser's estimator if a test of the sample says that they are not.  Both are exact if the sample is the whole log.
-The jackknife is also exact if no key occurs twice, or if every key occurs many times.
+The number of different keys is estimated with the hybrid estimator of Haas and others, which databases use to estimate
+the distinct values of a column from a sample of rows.  It uses the first-order jackknife if keys are about equally
+frequent, and Shlosser's estimator if a test of the sample shows that they are not.  Both are exact if the sample is the
+whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
@@ -36,7 +36,7 @@ _NORMAL_QUANTILE = 1.96
 
 @dataclass(frozen=True, slots=True)
 class SampledBatches:
-    """The batches of the sample as arrays of one length, and the frequencies of their keys.
+    """The batches of the sample as arrays of equal length, and the frequencies of their keys.
 
     `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
     has an entry for each key; `key_bytes` is the total size of the different keys.
@@ -52,10 +52,10 @@ class SampledBatches:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of the keys alone.
+    """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that stay.  Their batches lose them between `first_horizon_ms` and
-    `last_horizon_ms`, which are None if no such batch has or gets a horizon.
+    `last_horizon_ms`, which are None if no such batch has or will get a horizon.
     """
 
     keys: int
@@ -72,7 +72,7 @@ def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
     """Return an estimate of what `plan` leaves, from a sample of about `sample_bytes`.
 
     Raises:
-        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
+        CorruptBatchError: a malformed batch is in a log that is small enough to be read as a whole.
     """
     listing = plan.view.listing
     return estimate_segments(
@@ -97,7 +97,7 @@ def estimate_segments(
     """Return an estimate of what cleaning `segments` leaves, from a sample of about `sample_bytes` of them.
 
     Raises:
-        CorruptBatchError: a log small enough to be read as a whole has a malformed batch.
+        CorruptBatchError: a malformed batch is in a log that is small enough to be read as a whole.
     """
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
     log_bytes = sum(segment.log_bytes for segment in segments)
@@ -151,7 +151,7 @@ def estimate_distinct(counts: Int64s, total: float) -> float:
 
 
 def _is_skewed(counts: Int64s) -> bool:
-    """Return True if equally frequent keys would hardly ever give these counts, by a chi-square test at 97.5 %."""
+    """Return True if the keys are not equally frequent, by a chi-square test of their counts at 97.5 %."""
     freedom = counts.size - 1
     if freedom < 1:
         return False
@@ -163,7 +163,7 @@ def _is_skewed(counts: Int64s) -> bool:
 
 
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
-    """Estimate the result of cleaning a log of `log_bytes`, of which `sample` is an evenly spread part.
+    """Estimate the result of cleaning a log of `log_bytes`, from an evenly distributed `sample`.
 
     `next_horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
     """

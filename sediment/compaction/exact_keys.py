@@ -1,15 +1,15 @@
-"""Proof that different keys of a partition have different hashes: if hashes are equal, whole keys are compared.
+"""Proof that different keys of a partition have different hashes: whole keys are compared if their hashes are equal.
 
     slot      | hash of a key | address |          24 bytes: an offset map with addresses instead of offsets
                                    |
     block         ... | length | key bytes | ...   4 bytes and the key
 
-The rest of the cleaner identifies a key by its 128-bit hash.  Here each key of a chunk is looked up before the chunk is
-swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
-starts another one with a new seed.  So a cleaning that finishes never treats two keys as one.
+The rest of the cleaner identifies a key by its 128-bit hash.  This module looks up each key of a chunk before the chunk
+is swept or put into a map.  If another key has the same hash, the pass ends with HashCollisionError, and the cleaner
+starts a new pass with a new seed.  So a finished cleaning has never treated two keys as one.
 
 Invariants
-* All keys that a sweep looks up are checked, in the sweep's order; at least the keys that enter its map are remembered.
+* All keys that a sweep looks up are checked, in the sweep's order; at least those that enter its map are remembered.
 * Keys are hashed as the sweep hashes them.
 * A key in a block never moves.
 """
@@ -83,7 +83,7 @@ _FIRST_RECORDS = 4096
 
 @kernel
 def _is_key(stored: int, address: int, length: int) -> bool:
-    """Return True if the key stored at `stored` is the `length` bytes at `address`."""
+    """Return True if the key stored at `stored` equals the `length` bytes at `address`."""
     return load_i32(stored) == length and equal_bytes(stored + _LENGTH_BYTES, address, length)
 
 
@@ -102,8 +102,7 @@ def prove_chunk(
 ) -> int:
     """Check the keys of the batches below CURSOR, last batch first; remember keys at `first_mapped_offset` and above.
 
-    The call can be repeated, because no key of a batch is remembered before all memory that the batch needs is
-    available.
+    The call can be repeated, because no key of a batch is remembered until all memory for the batch is available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -167,7 +166,7 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys that one cleaning of one partition has read; `seed` and `secrets` belong to its hashes."""
+    """The keys read in one cleaning of one partition; `seed` and `secrets` determine their hashes."""
 
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)
@@ -187,16 +186,15 @@ class ExactKeys:
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
         """Compare the keys of a chunk with earlier keys that have the same hash, and remember them.
 
-        `check_memory` is called before bytes are allocated, with the bytes that will be held; its exceptions end the
-        check.
+        `check_memory` is called before an allocation with the total bytes after it; its exceptions end the check.
 
         Raises:
-            HashCollisionError: two keys have one hash.
+            HashCollisionError: two keys have the same hash.
             CorruptBatchError: records cannot be decoded.
         """
         state = self._state
         state[CURSOR] = chunk.positions.size
-        # A copy: records decompressed here are overwritten before the chunk is swept.
+        # A copy, because records decompressed here are overwritten before the chunk is swept.
         payloads = chunk.payloads.copy()
         while True:
             status = prove_chunk(
@@ -215,7 +213,7 @@ class ExactKeys:
                 return
             ordinal = int(state[CURSOR]) - 1
             if status == KEYS_COLLIDE:
-                raise HashCollisionError("two different keys have one hash", offset=int(state[COLLIDING_OFFSET]))
+                raise HashCollisionError("two different keys have the same hash", offset=int(state[COLLIDING_OFFSET]))
             if status not in (NEEDS_PAYLOAD, NEEDS_RECORD_ROOM, NEEDS_SLOTS, NEEDS_BLOCK):
                 raise self._reader.error(status, chunk, int(chunk.positions[ordinal]))
             if status == NEEDS_PAYLOAD:
@@ -244,7 +242,7 @@ class ExactKeys:
             self._state[END_ADDRESS] = block.ctypes.data + size_bytes
 
     def _hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to memory past whose end a kernel may read; return (address, bytes)."""
+        """Copy decompressed records to padded memory, past whose end kernels may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self._payload.size < size_bytes + PADDING_BYTES:
             self._payload = padded_buffer(2 * size_bytes)

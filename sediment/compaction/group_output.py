@@ -32,7 +32,7 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` names all of them, even those that are half-written."""
+    """The writer of one partition's parts; `written` lists all of them, including incomplete ones."""
 
     directory: Path
     config: CompactionConfig
@@ -53,7 +53,7 @@ class PartWriter:
     ) -> CleanedGroup:
         """Index and write the survivors of `group`, unless its files would not change.
 
-        `unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.  If the writing fails, all parts of
+        `unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.  If a write fails, all parts of
         the partition are removed, because the next writer needs the disk space.
         """
         images = lay_out_segments(
@@ -94,7 +94,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes would not change; the log does not change, because no batch does."""
+        """Return True if the indexes would stay the same; the caller knows that no batch of the log changes."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -114,7 +114,7 @@ class PartWriter:
 
 
 class GroupOutput:
-    """The output of one group, filled downward in anonymous memory; only its used part takes physical memory."""
+    """The output of one group, filled downward in anonymous memory; only the used part takes physical memory."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class GroupOutput:
         self.buffer = larger
 
     def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
-        """Copy the original bytes of the batch at the sweep's cursor to the output, and move the cursor past it."""
+        """Copy the batch at the sweep's cursor to the output as it was read, and move the cursor past it."""
         state = self._state
         if state[registers.OUT_START] < source.size:
             self.grow(source.size)
@@ -202,7 +202,7 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return memory to fill downward.  If the task has a limit, the memory is new, so only used pages count."""
+        """Return memory to fill downward; it is new if the task has a memory limit, so that only used pages count."""
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
         return anonymous_memory(size_bytes, in_large_pages=False)

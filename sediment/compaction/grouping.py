@@ -1,6 +1,6 @@
 """The groups of segments that are cleaned together, and the plan of one partition.
 
-Invariants: groups are in log order; together they are a prefix of the log; the sources of a group together fit into one
+Invariants: groups are in log order and cover the log from its start; the sources of a group together fit into one
 segment file.  All functions are pure.
 """
 
@@ -43,11 +43,11 @@ class SegmentGroup:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """The values that cleaning one partition needs.
+    """The input for cleaning one partition.
 
-    `end_offset` is the first offset that the offset map does not cover.  A bounded map can end earlier; the cleaner
-    then groups again, up to the end of the map.  `aborted` are the aborted transactions that begin below the range's
-    end; their markers may be anywhere in the log.
+    `end_offset` is the first offset that the offset map does not cover.  A bounded map may end earlier; the cleaner
+    then groups the segments again, up to the end of the map.  `aborted` are the aborted transactions that begin below
+    the end of the range; their markers may be anywhere in the log.
     """
 
     view: LogView
@@ -81,7 +81,7 @@ class CleaningPlan:
 
     @property
     def may_hold_transactions(self) -> bool:
-        """True if a file beside the log mentions transactions; the sweep finds those that only the log shows."""
+        """True if a file beside the log mentions transactions; the sweep finds those that only the log contains."""
         return (
             bool(self.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
@@ -118,9 +118,8 @@ def group_segments(
 ) -> tuple[SegmentGroup, ...]:
     """Group greedily from the log's first segment through the one that contains `end_offset` - 1.
 
-    A segment joins the group while the sums of log and index sizes stay within `segment.bytes` and
-    `segment.index.bytes` and while each of its offsets, relative to the group's base, fits 31 bits.  An empty segment
-    has no offsets.
+    A segment joins the group while the total log and index sizes are within `segment.bytes` and `segment.index.bytes`,
+    and while all its offsets, relative to the group's base, fit into 31 bits.  An empty segment has no offsets.
 
     Source: kafka-log 02 §5.
     """
@@ -143,7 +142,7 @@ def group_segments(
 
 
 def isolate(groups: Sequence[SegmentGroup], bases: Container[int]) -> tuple[SegmentGroup, ...]:
-    """Return `groups`, in which each segment whose base offset is in `bases` has its own group."""
+    """Return `groups`, with a separate group for each segment whose base offset is in `bases`."""
     isolated: list[SegmentGroup] = []
     for group in groups:
         runs: list[list[SegmentRef]] = []
@@ -169,7 +168,7 @@ def _with_last_offsets(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The bytes of a segment's log and of its two indexes."""
+    """The sizes of a segment's log and of its two indexes."""
 
     log_bytes: int
     offset_index_bytes: int
@@ -177,9 +176,9 @@ class _Sizes:
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Return the sizes of `segment`; its indexes count in whole entries, because inactive indexes are trimmed.
+        """Return the sizes of `segment`, with its indexes in whole entries, because inactive indexes are trimmed.
 
-        A missing index counts as 0; if the new index becomes too large, the writer keeps the entries that fit.
+        A missing index counts as 0; if the new index would be too large, the writer keeps only the entries that fit.
         """
         return cls(
             segment.log_bytes,

@@ -1,6 +1,6 @@
 """The driver of the compiled sweep: it calls resumable kernels until a chunk is done.
 
-    kernel returns          driver then
+    kernel returns          driver
     NEEDS_PAYLOAD           decompresses the batch
     NEEDS_COMPRESSION       compresses the rebuilt records and emits them
     NEEDS_MAP_ROOM          checks the memory budget and grows the map
@@ -11,7 +11,7 @@
     BEYOND_SIGHTED          raises SourceChangedError
     any other status        raises the decoder's error for the batch
 
-It owns the registers, the map, the working memory of the kernels and the memory budget of a task.
+The driver owns the registers, the map, the working memory of the kernels and the memory budget of a task.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 
 
 class KernelDriver:
-    """The kernels' state in one pass over one partition.
+    """The state of the kernels in one pass over one partition.
 
-    `seed` is the seed of the keys' hashes.  `being_written_bytes` is the size of an output that another thread still
-    writes; it counts against the memory budget.
+    `seed` is the seed of the key hashes.  `being_written_bytes` is the size of an output that another thread is still
+    writing; it counts towards the memory budget.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class KernelDriver:
         Raises:
             FallbackRequiredError: offsets do not increase.
             CorruptBatchError: records cannot be decoded.
-            SourceChangedError: the split holds more records than it held when its keys were collected.
+            SourceChangedError: the split has more records than when its keys were collected.
             HashCollisionError, MemoryBudgetError: see `sweep_log`.
         """
         self._check_keys(chunk, output)
@@ -158,7 +158,7 @@ class KernelDriver:
         return keys
 
     def met(self) -> SplitContents:
-        """Return the number of records that the sweep of the split has read, and the digest of its batches."""
+        """Return the number of records read by the sweep of the split, and the digest of its batches."""
         assert self._digest is not None
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
@@ -214,7 +214,7 @@ class KernelDriver:
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
-        """Call a resumable kernel until the chunk is done, and satisfy its requests; return False at MAP_FULL."""
+        """Call a resumable kernel until the chunk is done, and meet its requests; return False at MAP_FULL."""
         state = self.state
         batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
@@ -253,7 +253,7 @@ class KernelDriver:
                 raise self._reader.error(status, chunk, int(chunk.positions[self._current(forward=forward)]))
 
     def _current(self, *, forward: bool) -> int:
-        """Return the ordinal of the batch that a status is about."""
+        """Return the ordinal of the batch to which a status refers."""
         cursor = int(self.state[registers.CURSOR])
         return cursor if forward else cursor - 1
 
@@ -266,7 +266,7 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first request; from then on the sweep compresses batches itself if it can.
+            # Loaded at the first request; after that, the sweep compresses batches itself if it can.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
@@ -276,13 +276,13 @@ class KernelDriver:
 
     # --------------------------------------------------------------------------------------------- comparing whole keys
     def _compare_keys(self) -> ExactKeys:
-        # Imported late, so its kernels compile only for a cleaning that needs them.
+        # Imported here, so that its kernels are compiled only for a cleaning that needs them.
         from sediment.compaction.exact_keys import ExactKeys
 
         return ExactKeys(self._seed, self._secrets, self._reader)
 
     def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
-        """Check, before a chunk is used, that no two keys share a hash in it."""
+        """Before a chunk is used, check that no two of its keys share a hash."""
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,
@@ -292,7 +292,7 @@ class KernelDriver:
 
     # ------------------------------------------------------------------------------------------------ the memory budget
     def check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
-        """Check that the memory for the keys held and `more_keys` is within the task's limit, if it has one.
+        """Check that the memory for the present keys and `more_keys` stays within the task's limit, if there is one.
 
         Raises:
             MemoryBudgetError: the memory exceeds the limit.
@@ -311,19 +311,19 @@ class KernelDriver:
                 f"cleaning needs more than the {limit_bytes} bytes of memory of a task: {map_bytes} for "
                 f"{len(self._map)} keys and more, {held_bytes} for survivors, {buffer_bytes} for buffers",
                 path=str(self._plan.view.listing.path),
-                advice="raise sediment.task.memory.bytes, or bound the keys of one round with "
+                advice="raise sediment.task.memory.bytes, or limit the keys of one round with "
                 "log.cleaner.dedupe.buffer.size",
             )
 
 
 def release_shared_memory() -> None:
-    """Free the pages that a process keeps for its next partition, because they count against a memory limit."""
+    """Free the pages that the process keeps for its next partition, because they count towards a memory limit."""
     TABLE_PAGES.clear()
     OUTPUT_PAGES.clear()
 
 
 class WorkingMemory:
-    """Buffers that kernels work in; each grows to the needs of the largest batch."""
+    """Buffers of the kernels; each grows to what the largest batch needs."""
 
     def __init__(self) -> None:
         self.payload = padded_buffer(0)
@@ -354,11 +354,11 @@ class WorkingMemory:
         return RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
 
     def reserve_raw(self, size_bytes: int) -> None:
-        """Make room for records that are to be compressed, and for twice as many at the next call."""
+        """Make room for records to be compressed, with twice the requested size."""
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to memory past whose end kernels may read; return (address, bytes)."""
+        """Copy decompressed records to padded memory, past whose end kernels may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + padding.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)
@@ -366,7 +366,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the bytes of the buffers, without the columns of a run, which RUN_LIMIT bounds."""
+        """Return the size of the buffers, except the columns of a run, which RUN_LIMIT limits."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 
@@ -384,7 +384,7 @@ def _active_producers(plan: CleaningPlan) -> ActiveProducers:
 
 
 def _map_limit(config: CompactionConfig) -> int:
-    """Return the keys that a bounded map may hold: Kafka's slots times the load factor, truncated."""
+    """Return the number of keys that a bounded map may hold: Kafka's slots times the load factor, rounded down."""
     if config.dedupe_buffer_bytes is None:
         return INT64_MAX
     return int(config.dedupe_buffer_bytes // _MAP_SLOT_BYTES * config.dedupe_load_factor)

@@ -1,7 +1,7 @@
-"""Tombstones of magic 0 and 1, which have no delete horizon: the modification time of their segment decides.
+"""Tombstones of magic 0 and 1, which have no delete horizon: they expire by the modification time of their segment.
 
     horizon     the modification time of the last clean segment, minus delete.retention.ms
-    expired     a segment that was modified at the horizon or before
+    expired     tombstones in a segment that was last modified at or before the horizon
 
 Source: kafka-log 02 §3 step 1, §6, §10 (legacyDeleteHorizonMs, retainLegacyDeletes).
 """
@@ -18,8 +18,8 @@ from sediment.segment_io.units import NS_PER_MS
 def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
     """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired.
 
-    It is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None, no
-    tombstone has expired.
+    The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
+    the result is below every modification time, so no tombstone has expired.
     """
     if delete_retention_ms is None:
         return -INT64_MAX

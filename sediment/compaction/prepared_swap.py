@@ -41,7 +41,7 @@ _Row = TypeVar("_Row", SegmentRef, "CleanStats")
 
 @dataclass(frozen=True, slots=True)
 class CleanStats:
-    """The counts of one group, as Kafka's cleaner counts; it does not count messages of dropped batches as read.
+    """The counts of one group, as in Kafka's cleaner; messages of dropped batches do not count as read.
 
     `tombstones_waiting` counts the tombstones kept.  Their batches lose them between `first_horizon_ms` and
     `last_horizon_ms`; if no such batch has a delete horizon, the first is greater than the last.
@@ -74,10 +74,10 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` gives the reason.
+    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` is the reason.
 
-    `segment` is its base offset; `position` is a byte position in its `.log`; `offset` follows the last offset of the
-    batch before.
+    `segment` is its base offset; `position` is a byte position in its `.log`; `offset` is the offset after the previous
+    batch.
     """
 
     segment: int
@@ -89,7 +89,7 @@ class UnreadableBatch:
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """Source segments and their replacement; without `parts` the sources stay, usually because nothing would change.
+    """Source segments and their replacement; without `parts`, the sources stay, usually because nothing would change.
 
     There is usually one part; several are needed if the result does not fit one segment file (2 GiB, or 2^31 offsets).
     """
@@ -102,7 +102,7 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSwap:
-    """The values that a committer needs for one partition; groups ascend."""
+    """The input of a commit for one partition; groups ascend."""
 
     partition: TopicPartition
     directory: str
@@ -143,10 +143,10 @@ def to_json(swap: PreparedSwap) -> str:
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
     """Parse the JSON of `to_json`; check that every part can only become a segment file in its directory.
 
-    This cannot check that the files come from a good cleaning; `commit` compares names and sizes with the directory.
+    This cannot check that the files come from a correct cleaning; `commit` compares names and sizes with the directory.
 
     Raises:
-        CorruptDataError: `content` is anything else; the error names `path`.
+        CorruptDataError: `content` is not a prepared swap; the error names `path`.
     """
     try:
         document = json.loads(content)
@@ -210,7 +210,7 @@ def _part_file(entry: Any, base_offset: int) -> PartFile:
 
 
 def _row(kind: type[_Row], entry: Any) -> _Row:
-    """Return a dataclass of 64-bit numbers; index sizes of a segment are None if the file does not exist."""
+    """Return a dataclass of 64-bit numbers; the index size of a segment is None if the index does not exist."""
     _expect_keys(entry, {field.name for field in fields(kind)})
     optional = {field.name for field in fields(kind) if "None" in str(field.type)}
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Errors while segments are read: they name the partition, and a segment that is gone counts as changed."""
+"""Errors of reading segments: they name the partition, and a missing segment counts as changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sediment.segment_io.format.names import TopicPartition
 
 @contextmanager
 def errors_of_partition(partition: TopicPartition) -> Iterator[None]:
-    """Name `partition` in errors that do not; translate errors of files that are gone."""
+    """Add `partition` to errors without one; translate errors about missing files."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,24 +1,24 @@
 """One partition cleaned in splits: the keys that splits exchange, and the fold that finds the survivors.
 
-    split 2   run 0 | run 1            newest first; a run is a bounded number of a split's latest key occurrences
+    split 2   run 0 | run 1            newest first; a run is a limited number of latest key occurrences of its split
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-For each key, a sweep needs to know whether the key occurs nearer to the log's end.  Inside a run, the sweep's own map
-shows this.  Across runs, the order of the runs shows it, because offsets increase; a log whose offsets do not increase
-is not split.
+For each key, a sweep needs to know if the key occurs again nearer to the log's end.  Inside a run, the sweep's own map
+shows this.  Between runs, their order shows it, because offsets increase.  A log whose offsets do not increase is not
+split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
-   each), a bit for each key that says if it entered the map, and the numbers of their records as steps.
-2. `fold_range` reads the blobs of one range, newest run first.  It answers each split with the numbers of the records
+   each), a bit for each key that says if the key entered the map, and the numbers of the records as steps.
+2. `fold_range` reads the blobs of one range, newest run first.  For each split it returns the numbers of the records
    that no newer run supersedes: the survivors.
-3. `collect_survivors` joins the answers of all ranges into the bitmap of one split.
+3. `collect_survivors` joins the results for all ranges into the bitmap of one split.
 
 Keys and values never leave their split.
 
 Invariants
-* All records of a split are numbered, from its end on.  Two sweeps that read the same batches give the records the same
-  numbers; `SplitContents` proves that the batches are the same.
+* All records of a split are numbered, from its end.  Two sweeps that read the same batches give the same numbers;
+  `SplitContents` proves that the batches are the same.
 * Only the fold does I/O: it spills into a temporary file.
 """
 
@@ -50,8 +50,8 @@ from sediment.segment_io.format.record_decoder import read_varlong
 
 # Bytes per key of the map: a slot of 16 bytes, and at least 3/8 of the slots in use.
 _MAPPED_KEY_BYTES = 43
-_BLOB_HEAD = struct.Struct("<II")  # its number in its run and range, and the number of its keys
-_COUNT = struct.Struct("<Q")  # the number of records in an answer
+_BLOB_HEAD = struct.Struct("<II")  # number of the blob in its run and range, number of its keys
+_COUNT = struct.Struct("<Q")  # number of records in an answer
 _MOST_BLOB_KEYS = 1 << 16  # slightly more than 1 MiB
 _PACKED_KEYS = 1 << 22  # Spark's shuffle holds these in memory, about 70 MiB
 _ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes them
@@ -70,10 +70,9 @@ class SplitNotApplicableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Neighbouring groups of one partition that one task sweeps.
+    """Adjacent groups of one partition that one task sweeps.
 
-    `end_offset` is the base offset of the next newer split, None for the newest; all offsets of this split are below
-    it.
+    `end_offset` is the base offset of the next newer split, None for the newest; offsets of this split are below it.
     """
 
     number: int
@@ -96,7 +95,7 @@ class RunNumber:
 
 @dataclass(frozen=True, slots=True)
 class SplitContents:
-    """The number of records that a sweep read in a split, and a digest of all batches."""
+    """The number of records read by a sweep of a split, and a digest of all its batches."""
 
     records: int
     digest: int
@@ -104,11 +103,11 @@ class SplitContents:
 
 @dataclass(frozen=True, slots=True)
 class KeyRun:
-    """The latest occurrences of keys in one run, columns of n keys.
+    """The latest occurrences of keys in one run, as columns of n keys.
 
-    `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the numbers
-    of the records.  `met` is the part of the split that was swept so far; for the last run, which may be empty, it is
-    the whole split.
+    `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the record
+    numbers.  `met` describes the part of the split that was swept so far; in the last run, which may be empty, it
+    describes the whole split.
     """
 
     number: RunNumber
@@ -120,7 +119,7 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """A bit for each record of a split, by its number: 1 if the record survives; `of` are the contents of the split."""
+    """A bit for each record of a split, by number: 1 if the record survives; `of` describes the split."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
@@ -157,7 +156,7 @@ def ranges_for(keys: int, budget_bytes: int) -> int:
 # ------------------------------------------------------------------------------------------------- numbers of records
 @kernel
 def _write_steps(numbers: npt.NDArray[np.int64], previous: int, address: int) -> int:
-    """Write ascending numbers at `address` as varlong steps, the first from `previous`; return the next address."""
+    """Write ascending numbers at `address` as varlong steps, beginning after `previous`; return the next address."""
     for index in range(numbers.size):
         address = write_varlong(address, numbers[index] - previous)
         previous = numbers[index]
@@ -193,7 +192,7 @@ def _sort_by_range(
     following: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> None:
-    """Set `order` to the keys sorted by range and age, and `edges`, int64[ranges + 1], to where its ranges begin.
+    """Write the keys sorted by range and age to `order`, and the starts of ranges to `edges`, int64[ranges + 1].
 
     `edges` must be all zeros; `following`, int64[ranges], is working memory.
     """
@@ -249,9 +248,9 @@ def _fold(
     tables: npt.NDArray[np.int64],
     superseded: npt.NDArray[np.uint8],
 ) -> int:
-    """Fold the keys of one blob that belong to pass `part` of `parts`, from index `start` until the map is full.
+    """Fold the keys of one blob that belong to pass `part` of `parts`, from index `start`, until the map is full.
 
-    `superseded` receives a bit for each key that a newer run supersedes.  Return the index of the first key not folded.
+    `superseded` receives a bit for each superseded key.  Return the index of the first key that was not folded.
     """
     room = headroom(tables)
     for index in range(start, hashes.shape[0]):
@@ -276,7 +275,7 @@ def _fold(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _SpilledBlob:
-    """A blob in the spill file at `position`; blobs sort by run and by `index`, their number in the run."""
+    """A blob at `position` of the spill file; blobs sort by run and by `index`, their number in the run."""
 
     number: RunNumber
     index: int
@@ -293,10 +292,10 @@ class _SpilledBlob:
 def fold_range(
     blobs: Iterable[tuple[RunNumber, bytes]], *, budget_bytes: int, scratch: str | None = None
 ) -> list[tuple[int, bytes]]:
-    """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) per split.
+    """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
-    Memory stays within `budget_bytes` plus the answers.  If the blobs need more than half of the budget, they spill to
-    a file in `scratch`.  If the keys need more, they are folded in several passes over that file.
+    Memory stays within `budget_bytes` plus the answers.  If the blobs need more than half of the budget, they are
+    spilled to a file in `scratch`.  If the keys need more, they are folded in several passes over this file.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []
@@ -342,7 +341,7 @@ def _mark(address: int, count: int, bits: npt.NDArray[np.uint8]) -> None:
 
 
 def collect_survivors(answers: Iterable[bytes], contents: SplitContents) -> SurvivorBitmap:
-    """Return the survivors of one split, from the answers of the folds of all ranges."""
+    """Return the survivors of one split from the answers for all ranges."""
     bits = np.zeros(-(-contents.records // 8), dtype=np.uint8)
     for answer in answers:
         (count,) = _COUNT.unpack_from(answer)

@@ -1,11 +1,11 @@
-"""The choice between the two strategies for a partition, and its reason.
+"""The choice between two strategies for a partition, with a reason.
 
     whole    one task sweeps the partition; nothing is shuffled, and its map holds every key
-    split    many tasks sweep its splits twice and exchange hashes; memory is bounded, and all slots work
+    split    many tasks sweep its splits twice and exchange hashes; memory is bounded, and all task slots are used
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: pure, so a plan predicts the choice of the run.  An estimate is made only if the choice depends on it.
+Invariant: the module is pure, so a plan predicts the choice of the run.  An estimate is made only if it can matter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeyEquality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The inputs of the choice other than the partition.  `asked` is the strategy that the caller wants, or None.
+    """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, or None.
 
     `all_bytes` is the size of all partitions of the run, `slots` the number of tasks that run at once, and
     `task_memory_bytes` the memory limit of one task.
@@ -74,7 +74,7 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
     if plan.config.dedupe_buffer_bytes is not None:
         return StrategyChoice(Strategy.WHOLE, "a bounded offset map is filled forward, by one task")
     if resources.asked is not None:
-        return StrategyChoice(resources.asked, "as asked for")
+        return StrategyChoice(resources.asked, "as requested")
     if len(plan.groups) < 2:
         return StrategyChoice(Strategy.WHOLE, f"one task sweeps {log_bytes} bytes, which become one segment")
     if resources.key_equality is KeyEquality.EXACT:

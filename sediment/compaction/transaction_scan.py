@@ -1,6 +1,6 @@
 """The forward scan of a partition with control or transactional batches: headers and control keys only.
 
-It finds everything that a backward sweep cannot find itself: verified chunk boundaries, flags for each batch, and the
+It finds everything that a backward sweep cannot: verified chunk boundaries, flags for each batch, and the
 surviving entries of the transaction index (kafka-log 02 §7).
 """
 
@@ -48,10 +48,10 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
 
 
 def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
-    """Return the position that the offset index of the first dirty segment gives for the first dirty offset.
+    """Return the position for the first dirty offset from the offset index of its segment.
 
-    Kafka's second state begins at this position, not at the segment's first batch.  For a transaction whose marker lies
-    between the two, that state knows only the index entry.
+    Kafka's second state begins at this position, not at the segment's first batch.  If a transaction's marker is
+    between the two, this state knows the transaction only from its index entry.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):
@@ -79,7 +79,7 @@ def _scan_segment(
     for rows in headers:
         progress(int(rows["size_bytes"].sum()))
         flags, kept, contradicted = filtering.classify(rows)
-        # Below the log start offset, a broker's cleaner drops index entries whose data it keeps.
+        # Below the log start offset, a broker's cleaner drops index entries but keeps their data.
         if contradicted >= 0 and rows[contradicted]["last_offset"] >= log_start_offset:
             raise _contradiction(path, rows[contradicted])
         if mapping is not None:
@@ -111,9 +111,9 @@ def _scan_segment(
 
 
 def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
-    """Return the error for a marker that the transaction index contradicts.
+    """Return the error for a marker that contradicts the transaction index.
 
-    If it were ignored, a cleaning would keep aborted records as latest values, or drop committed records as aborted.
+    Without this error, a cleaning would keep aborted records as latest values, or drop committed records as aborted.
     """
     return CorruptIndexError(
         f"a transaction marker of producer {marker['producer_id']} contradicts the transaction index",

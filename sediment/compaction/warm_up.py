@@ -1,4 +1,4 @@
-"""Warm-up: cleaning a tiny log loads every kernel of the cleaner before workers are forked.
+"""Warm-up: clean a tiny log to load every kernel of the cleaner before workers are forked.
 
 The log is Kafka's own bytes (kafka-log 01 §3.5, §4): a transactional batch, its marker, and a compressed batch whose
 only key is written twice.
@@ -36,7 +36,7 @@ _END_OFFSET = 21
 
 
 def warm_up(*, everything: bool = False) -> None:
-    """Run each kind of pass over the tiny log; no file remains.
+    """Run each kind of pass over the tiny log; leave no file.
 
     With `everything`, also compile kernels that only an explicit option needs.
     """
@@ -71,7 +71,7 @@ def _clean(directory: Path, config: CompactionConfig, *, exact_keys: bool = Fals
 
 def _rewrite(directory: Path, config: CompactionConfig) -> None:
     """Rewrite the log by a verdict, re-encode it, and search it for a key."""
-    # Imported late: the workers of a cleaning do not need them.
+    # Imported here, because the workers of a cleaning do not need them.
     from sediment.compaction.reencode.plan import Encoding
     from sediment.compaction.reencode.segment_reencode import reencode_log
     from sediment.compaction.rewrite.key_matches import find_key_matches

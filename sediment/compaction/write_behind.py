@@ -1,7 +1,7 @@
 """The write-behind thread: it writes finished outputs, in order, while the next one is swept.
 
-Invariant: an output is submitted only after the one before it is written.  So a process holds at most one output being
-swept and one being written, even if several partitions share the thread.
+Invariant: an output is submitted only after the previous one is written.  So a process holds at most two outputs, one
+being swept and one being written, even if several partitions share the thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 class WriteBehind:
-    """A thread that performs the writes of one other thread, in order; the first write starts it."""
+    """A thread that performs the writes of one other thread, in order; the first write starts the thread."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -29,7 +29,7 @@ class WriteBehind:
             self._thread.shutdown()
 
     def submit(self, write: Callable[[], Written]) -> Future[Written]:
-        """Wait for the write submitted before, then submit `write`; return its future."""
+        """Wait for the previous write, then submit `write`; return its future."""
         self.settle()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-write")
@@ -48,7 +48,7 @@ def _call(write: Callable[[], Written]) -> Written:
     try:
         return write()
     except BaseException as error:
-        # The future keeps the error, whose frames would keep the output alive.
+        # The future keeps the error alive, and its frames would keep the output alive.
         traceback.clear_frames(error.__traceback__)
         del write
         raise

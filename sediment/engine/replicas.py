@@ -1,9 +1,9 @@
-"""Log directories of one cluster, and the replica of each partition that counts.
+"""Log directories of one cluster, and the best replica of each partition.
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
     3. partitions of one name in several directories are replicas of one partition, if they belong to one topic id
-    4. of the replicas, the one of the greatest `ReplicaRank` counts
+    4. the replica with the greatest `ReplicaRank` is used
 
 Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; it opens
 no segment.
@@ -58,7 +58,7 @@ from sediment.segment_io.stores import Store, StoredFile, by_folder
 _LOGGER = logging.getLogger(__name__)
 
 OnUnreadable = Callable[[Path, SedimentError | OSError], None]
-"""Callback with the path of a file that counts as absent, and the error for which it does."""
+"""Callback with the path of a file that is treated as absent, and the error that is the reason."""
 
 _Read = TypeVar("_Read")
 _NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
@@ -67,9 +67,9 @@ _FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaRank:
-    """State of a replica; of several replicas of a partition, the greatest counts.
+    """State of a replica; the replica with the greatest rank is used.
 
-    A higher leader epoch wins, then a higher log end, then a log without damage.
+    A higher leader epoch wins; then a higher log end offset; then a log without damage.
     """
 
     leader_epoch: int
@@ -81,8 +81,8 @@ class ReplicaRank:
 class ClusterDirectory:
     """A log directory with its live partitions; `meta` is None without meta.properties.
 
-    If the directory is at a URI, `at_uri` is its store, and `path` is a stand-in without segments.  `files` are then
-    those of each partition by their names, as they were listed.
+    For a directory at a URI, `at_uri` is its store, and `path` is a stand-in without segments.  `files` then lists the
+    files of each partition by name.
     """
 
     path: Path
@@ -103,7 +103,7 @@ class ClusterDirectory:
         return str(self.at_uri or self.path)
 
     def only(self, partition: TopicPartition) -> ClusterDirectory:
-        """Return the directory with one partition; with all of them, each task would get all entries of the driver."""
+        """Return the directory with only this partition, so that a task does not carry entries of all partitions."""
         name = str(partition)
         files = {name: self.files[name]} if name in self.files else {}
         return replace(self, checkpoints=self.checkpoints.only(partition), partitions=(partition,), files=files)
@@ -111,7 +111,7 @@ class ClusterDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition of one directory; after it was sent to a task, `directory` has only this partition."""
+    """A partition of one directory; in a task, `directory` has only this partition."""
 
     directory: ClusterDirectory
     partition: TopicPartition
@@ -135,7 +135,7 @@ class Replica:
         return local if store is None else StoreFs(store, name, self.directory.files.get(name, {}))
 
     def listed_again(self) -> Replica:
-        """Return the replica with the files that it has now."""
+        """Return the replica with its present files."""
         store, name = self.directory.at_uri, str(self.partition)
         if store is None:
             return self
@@ -157,7 +157,7 @@ def open_cluster_directory(
     gets its path and the error.  Without `advice_if_in_use`, the caller itself holds the lock of the directory.
 
     Raises:
-        NotALogDirectoryError: `path` does not exist, cannot be read, or holds nothing of a log.
+        NotALogDirectoryError: `path` does not exist, cannot be read, or holds no files of a log directory.
         DirectoryInUseError: a process holds the lock of the directory.
         OwnershipError: the lock file may not be read.
     """
@@ -191,7 +191,7 @@ def open_cluster_directory(
 
 
 def _unless_unreadable(path: Path, read: Callable[[], _Read | None], on_unreadable: OnUnreadable) -> _Read | None:
-    """Return what `read` returns; None, after a call of `on_unreadable`, if `path` is corrupt or cannot be read."""
+    """Return what `read` returns; if `path` is corrupt or unreadable, call `on_unreadable` and return None."""
     try:
         return read()
     except (CorruptDataError, UnsupportedDataError, OSError) as error:
@@ -221,7 +221,7 @@ def _check_not_in_use(path: Path, advice: str, on_unreadable: OnUnreadable) -> N
 
 # ------------------------------------------------------------------------------------------------------------- clusters
 def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: str) -> MetaProperties | None:
-    """Return the properties of the cluster's node with the lowest id; None without any.
+    """Return the meta.properties of the node with the lowest id; None if no directory has one.
 
     Raises:
         UsageError: the directories belong to several clusters.
@@ -240,12 +240,12 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 
 
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
-    """Return the metadata log that ends last: those of one cluster are copies of each other.
+    """Return the most recent metadata log: those of one cluster are copies of each other.
 
-    One that is corrupt or cannot be read is left out, after a call of `on_unreadable`.
+    A log that is corrupt or cannot be read is skipped, after a call of `on_unreadable`.
 
     Raises:
-        SourceChangedError: the files of a metadata log are replaced faster than they can be read.
+        SourceChangedError: the files of a metadata log changed too often while they were read.
     """
     found = [
         _unless_unreadable(path / str(METADATA_PARTITION), partial(read_cluster_metadata, path, fs), on_unreadable)
@@ -264,7 +264,7 @@ def replicas_of_one_topic(
     advice_if_several: str,
     on_unreadable: OnUnreadable,
 ) -> tuple[list[Replica], str | None]:
-    """Return the replicas of the topic that the cluster knows by the id `known`, and the id.
+    """Return the replicas of the topic with the id `known` to the cluster, and the id.
 
     Raises:
         UsageError: the replicas have several ids, and the cluster knows none of them.
@@ -274,13 +274,13 @@ def replicas_of_one_topic(
     if known is None and len(stated) > 1:
         (one, here), (other, there) = list(stated.items())[:2]
         raise UsageError(
-            f"topic {topic} has id {one} in {here.directory.shown} and id {other} in {there.directory.shown}",
+            f"topic {topic} has id {one} in {here.directory.shown} and {other} in {there.directory.shown}",
             advice=f"they are different topics; {advice_if_several}",
         )
     wanted = known or next(iter(stated), None)
     kept = [replica for replica, found in zip(replicas, ids, strict=True) if found in (None, wanted)]
     if not kept:
-        _LOGGER.warning("topic %s: its directories are of a topic that was deleted; they are used", topic)
+        _LOGGER.warning("topic %s: its directories belong to a deleted topic; they are used anyway", topic)
         return list(replicas), next(iter(stated))
     if len(kept) < len(replicas):
         _LOGGER.warning("topic %s: left out %d directories of an older topic", topic, len(replicas) - len(kept))

@@ -1,8 +1,9 @@
-"""`sediment adopt LOG_DIR`: folders that lost their cluster become topics of a node, in place.
+"""`sediment adopt LOG_DIR`: turn partition folders without a cluster into topics of a node, in place.
 
-Without a metadata log, the directory becomes that of a new node.  With one, its stopped node gets the folders that it
-does not know.  The command runs in this process, without Spark, and holds Kafka's lock.  The first signal ends the run
-after the partition in progress; no node knows the folders then, and the next run goes on.
+A directory without a metadata log becomes the log directory of a new node.  If the directory has a metadata log, its
+node must be stopped, and the partitions missing from that log are added to it.  The command runs in this process,
+without Spark, and holds Kafka's lock.  The first signal ends the run after the partition in progress.  The metadata is
+written last, so a stopped run adds no partition to the node, and the next run continues.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ class AdoptionReport:
 class AdoptionRunReport(RunReport[AdoptionReport]):
     """Report of a run of `adopt`.
 
-    `kept` are copies of the files that it replaced.  `records` are the metadata records, as kafka-dump-log.sh prints
-    them; they are written if the run is complete and not a dry run.  `server_properties` is None if the node has its
-    file elsewhere.
+    `kept` names the copies of the files that the run replaced.  `records` are the metadata records, as
+    kafka-dump-log.sh prints them; the run writes them if it is complete and not a dry run.  `server_properties` is None
+    if the node's properties file is not in the directory.
     """
 
     row_type: ClassVar[type] = AdoptionReport
@@ -102,13 +103,13 @@ def adopt(
     confirm: Callable[[int], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
-    """Adopt the one log directory of `options`; `confirm` is asked with the number of partitions.
+    """Adopt the one log directory of `options`; `confirm` gets the number of partitions and returns the decision.
 
     Raises:
         UsageError: the directory has a cluster with other voters, a folder clashes with a topic of the cluster, or an
             option is wrong; nothing was changed.
         DirectoryInUseError: a process uses the directory; nothing was changed.
-        CommitStateUnknownError: the last step broke off; the next run goes on.
+        CommitStateUnknownError: the last step was interrupted; the next run continues.
     """
     if len(options.log_dirs) != 1:
         raise UsageError("adopt takes one LOG_DIR", advice="adopt one directory of a node, and clone the others")
@@ -148,11 +149,11 @@ class _Adoption:
         self._fs = Fs()
 
     def perform(self) -> AdoptionRunReport:
-        """Plan, ask, settle every partition, and give the directory to its node."""
+        """Plan, ask, prepare every partition, and write the metadata of the node."""
         owner = self._owner()
         if not self._own.dry_run:
             self._stack.enter_context(DirectoryLock(self._log_dir))
-            owner = self._owner(is_locked_here=True)  # again, because a node may have run meanwhile
+            owner = self._owner(is_locked_here=True)  # again, because a broker may have run in the meantime
         rows = self._left_alone(owner)
         kept: tuple[str, ...] = ()
         records: list[bytes] = []
@@ -205,7 +206,7 @@ class _Adoption:
         return owner
 
     def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
-        """Return reports of the partitions that the node has already, and of those that it cannot get from here."""
+        """Return reports of the partitions that the node already has, and of those that have no folder here."""
         log_dir = str(self._log_dir)
         known = (
             AdoptionReport(str(each), log_dir, UNCHANGED, "known", "the cluster has this partition")
@@ -217,7 +218,9 @@ class _Adoption:
                 log_dir,
                 SKIPPED,
                 each.reason_code,
-                "no folder of it is here; it begins empty" if each.reason_code == NO_REPLICA else each.reason,
+                "the directory has no folder of this partition; it starts empty"
+                if each.reason_code == NO_REPLICA
+                else each.reason,
             )
             for each in owner.plan.left_out
         )
@@ -231,7 +234,7 @@ class _Adoption:
         ]
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
-        """Settle every partition, or survey it in a dry run; return all reports, and the partitions that succeeded."""
+        """Prepare every partition, or only survey it in a dry run; return all reports and the clones that succeeded."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
         with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:
@@ -315,7 +318,7 @@ def _summary(report: AdoptionRunReport) -> Iterator[str]:
     if report.dry_run:
         yield f"{found} would be adopted by node {report.node_id}"
     elif not report.is_complete:
-        yield f"the directory was not adopted; run again to go on (run {report.run_id})"
+        yield f"the directory was not adopted; run again to continue (run {report.run_id})"
     elif not adopted:
         yield f"node {report.node_id} knows every partition here; nothing changed"
     else:
@@ -362,8 +365,8 @@ def perform(
 @click.command("adopt", cls=ConfiguredCommand)
 @common_options
 @screen_options(COLUMNS)
-@click.option("--node-id", type=click.IntRange(0, INT32_MAX), help="Give the directory to this node.")
-@click.option("--cluster-id", metavar="ID", help="Give the node this cluster id.")
+@click.option("--node-id", type=click.IntRange(0, INT32_MAX), help="Adopt the directory for the node with this id.")
+@click.option("--cluster-id", metavar="ID", help="Use this cluster id for the node.")
 @properties_file_options
 @click.option("--abort-open-transactions", is_flag=True, help="Write ABORT markers for open transactions.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; show partitions and metadata records.")
@@ -378,11 +381,11 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Make the folders of LOG_DIR that lost their cluster topics of a node, in place.
+    """Turn partition folders without a cluster into topics of a node, in place.
 
-    Without a metadata log, LOG_DIR becomes the directory of a new node.  With one, its node must be stopped and the
-    sole voter of its quorum; it gets the folders that it does not know.  Files that are replaced are kept beside the
-    new ones.  SIGINT or SIGTERM ends the run after the partition in progress; the next run goes on.
+    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If it has one, its node must be stopped and
+    be the sole voter of its quorum, and the partitions missing from the metadata are added.  Replaced files are kept
+    beside the new ones.  SIGINT or SIGTERM ends the run after the partition in progress; the next run continues.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

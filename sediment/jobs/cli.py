@@ -28,25 +28,28 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
-    "adopt": ("sediment.jobs.adopt", "Make a log directory that lost its cluster that of a node, in place."),
-    "clone": ("sediment.jobs.clone", "Make a log directory that a stock broker starts on by itself."),
+    "adopt": ("sediment.jobs.adopt", "Turn partition folders without a cluster into topics of a node, in place."),
+    "clone": ("sediment.jobs.clone", "Make a log directory that a stock broker starts on as a single node."),
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy includes compact."),
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),
-    "doctor": ("sediment.jobs.doctor", "Check this machine, and log directories, for what hinders a run."),
+    "doctor": ("sediment.jobs.doctor", "Check this machine and log directories for problems before a run."),
     "dump": ("sediment.jobs.dump", "Show the contents of segments and of their indexes and checkpoints."),
     "erase": ("sediment.jobs.erase", "Erase records from any log, with evidence."),
     "expire": ("sediment.jobs.expire", "Delete segments past their retention limits."),
     "history": ("sediment.jobs.history", "Show the runs in a ledger."),
-    "originals": ("sediment.jobs.originals", "List the runs that kept originals, and which can be undone."),
+    "originals": ("sediment.jobs.originals", "List the runs that kept originals, and show which can be undone."),
     "plan": ("sediment.jobs.plan", "Explain what compaction and retention would do now."),
-    "restore": ("sediment.jobs.restore", "Put partitions back as they were before a run that kept its originals."),
+    "restore": ("sediment.jobs.restore", "Put partitions back to their state before a run that kept originals."),
     "serve": ("sediment.jobs.serve", "Let Kafka clients read a log directory, without a broker."),
     "snapshot": ("sediment.jobs.snapshot", "Keep the latest value of each key in a Delta table."),
-    "reencode": ("sediment.jobs.reencode", "Change the codec or batch size of logs; their records stay."),
+    "reencode": ("sediment.jobs.reencode", "Change the codec or batch size of logs, and keep every record."),
     "recover": ("sediment.jobs.recover", "Load partitions as a broker does at its start, and repair them."),
-    "vacuum": ("sediment.jobs.vacuum", "Remove the originals of old runs, which can then not be undone."),
-    "warm-up": ("sediment.jobs.warm_up", "Compile kernels and archive Spark's classes, so the first run starts fast."),
+    "vacuum": ("sediment.jobs.vacuum", "Remove the originals of old runs, so those runs can no longer be undone."),
+    "warm-up": (
+        "sediment.jobs.warm_up",
+        "Compile kernels and archive Spark's classes, so that the first run starts fast.",
+    ),
     "verify": ("sediment.jobs.verify", "Check that one directory is a correct compaction of another."),
 }
 
@@ -88,7 +91,7 @@ class _Commands(click.Group):
             return super().invoke(context)
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with the one that every command has too."""
+        """Return the parameters, including the one that every command has."""
         return [*super().get_params(context), VERBOSE_OPTION]
 
     def resolve_command(
@@ -128,7 +131,7 @@ class _Commands(click.Group):
 
 
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
-    """Print the version and end; with -v also those of the packages that a run uses, and of Java."""
+    """Print the version and end; with -v, also print the versions of Java and of the packages that a run uses."""
     if not is_wanted or context.resilient_parsing:
         return
     click.echo(f"sediment, version {__version__}")

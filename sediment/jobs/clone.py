@@ -1,4 +1,4 @@
-"""`sediment clone SOURCE... --to DIR`: a log directory that a stock broker starts on as a node of its own.
+"""`sediment clone SOURCE... --to DIR`: make a log directory that a stock broker starts on as a single node.
 
 The sources are directories of stopped brokers of one cluster, or copies of them, also at URIs.  They are never written.
 The run is in `cloning.run`; `clone --check DIR` reads a clone against its manifest, in `cloning.check`.
@@ -63,7 +63,7 @@ def perform(
     checked: str | None = None,
     stop: threading.Event | None = None,
 ) -> CloneRunReport | CopyCheckReport:
-    """Check the options and clone; or check the clone in the directory `checked`.
+    """Check the options, then clone, or check the existing clone in `checked`.
 
     Raises:
         UsageError: an option is wrong; nothing was changed.
@@ -73,9 +73,11 @@ def perform(
     if to is None:
         raise UsageError("no target is given", advice="give --to DIR")
     if to.parts[:1] and to.parts[0].endswith(":"):
-        raise UsageError("a clone is written to a local disk", path=str(to), advice="give --to a path, and upload that")
+        raise UsageError(
+            "clone writes to a local disk only", path=str(to), advice="give a local path, and upload the result"
+        )
     if (suppress is None) != (secret_file is None):
-        raise UsageError("--suppress and --secret-file go together", advice="give both of them, or none")
+        raise UsageError("--suppress and --secret-file go together", advice="give both or neither")
     suppressed = None
     if suppress is not None and secret_file is not None:
         suppressed = read_suppression_list(suppress, secret_file)
@@ -105,7 +107,7 @@ def perform(
 @common_options
 @screen_options(COLUMNS)
 @click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Write the clone to this new directory.")
-@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Give a topic another name.")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Rename a topic in the clone.")
 @click.option(
     "--with",
     "with_parts",
@@ -119,14 +121,14 @@ def perform(
     type=click.IntRange(0, INT32_MAX),
     default=DEFAULT_NODE_ID,
     show_default=True,
-    help="Make the clone the directory of this node.",
+    help="Use this node id for the clone.",
 )
 @click.option("--cluster-id", metavar="ID", help="Use this cluster id (default: a new one).")
 @click.option(
     "--hold/--no-hold",
     default=True,
     show_default=True,
-    help="Let nothing in the clone expire or be cleaned until you end that.",
+    help="Change topic configs so that nothing in the clone expires or is cleaned until you restore them.",
 )
 @click.option(
     "--until-offset",
@@ -139,12 +141,12 @@ def perform(
     "--until-ms",
     type=click.IntRange(0, INT64_MAX - 1),
     metavar="MS",
-    help="End every log before its first record after this time.",
+    help="End every log before its first record with a later timestamp.",
 )
 @click.option(
     "--abort-open-transactions",
     is_flag=True,
-    help="Write markers for open transactions: ABORT, or COMMIT if the coordinator had decided so.",
+    help="End open transactions with markers: COMMIT if the coordinator had already decided so, else ABORT.",
 )
 @click.option(
     "--link",
@@ -152,32 +154,34 @@ def perform(
     default=LinkMode.COPY.value,
     is_flag=False,
     flag_value=LinkMode.REFLINK.value,
-    help="Share blocks with the source if the filesystem can, else copy.  hard: give closed segments a second name; "
-    "start no broker on either side while the other exists.",
+    help="Share blocks with the source if the filesystem supports it, else copy.  hard: hard-link closed "
+    "segments; start no broker on source or clone while the other exists.",
 )
 @click.option(
     "--since",
     metavar="MANIFEST",
-    help="Link closed segments that did not change since the clone with this manifest, which stays as it is.",
+    help="Link unchanged closed segments to the earlier clone with this manifest; that clone stays unchanged.",
 )
 @click.option(
     "--compact",
     is_flag=True,
-    help="Compact the partitions whose cleanup.policy includes compact, as `compact` would do it in the clone.",
+    help="Compact the partitions of the clone whose cleanup.policy includes compact, as `compact` would.",
 )
 @click.option(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Leave out records that were erased: those with a key of FILE, a list of `erase --suppress-out`.",
+    help="Leave out records whose key was erased; FILE was written by `erase --suppress-out`.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: the secret of its HMACs.",
+    help="With --suppress: read the secret of the list's HMACs from this file.",
 )
-@click.option("--local-only", is_flag=True, help="Clone the local segments of topics with tiered storage.")
+@click.option(
+    "--local-only", is_flag=True, help="Accept topics with tiered storage, and clone only their local segments."
+)
 @click.option(
     "--target-version",
     type=click.Choice(RELEASES),
@@ -190,7 +194,7 @@ def perform(
     "--check",
     "checked",
     metavar="DIR",
-    help="Clone nothing; read every file of the clone in DIR, and compare it with the manifest.",
+    help="Clone nothing; compare every file of the clone in DIR with its manifest.",
 )
 def command(
     options: CommonOptions,
@@ -216,10 +220,10 @@ def command(
 ) -> None:
     """Clone LOG_DIR... into a directory that a stock Kafka broker starts on as a single node.
 
-    Name the directories of stopped brokers of one cluster, or copies of them, as paths or URIs.  They are not written.
-    SIGINT or SIGTERM ends the run; the next run starts over.
+    LOG_DIRs are directories of stopped brokers of one cluster, or copies of them, as paths or URIs.  They are only
+    read.  SIGINT or SIGTERM ends the run; the next run starts over.
 
-    With --check, name no LOG_DIR; nothing is changed and no lock is taken.
+    With --check, give no LOG_DIR; nothing is changed and no lock is taken.
     """
     with stop_on_signals() as stop:
         report = perform(

@@ -84,9 +84,9 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _LIMITS = ("max-bytes", "max-seconds")
-_WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are synced one by one, which is as fast
+_WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are just as fast if synced one by one
 _SYNCS_AT_ONCE = 8
-_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition finishes before its progress is worth showing
+_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition finishes too soon for progress to be useful
 
 MAX_BYTES = "max-bytes"
 HANDED_OFF = "handed-off"
@@ -293,8 +293,7 @@ class _CompactionRun(CleaningRun):
                 reports.append(self._logged(report))
                 progress.advance(report.bytes_before)
         if not self._own.dry_run:
-            # The tokens are removed first, because a lost attempt on a host that was frozen for a while may still try
-            # to write.
+            # Remove the tokens first: an attempt on a host that was frozen may still try to write.
             for path in self._options.log_dirs:
                 remove_run_token(path)
             for task in tasks:
@@ -350,7 +349,7 @@ class _CompactionRun(CleaningRun):
         return report
 
     def _choose(self, sc: Any, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
-        """Return the tasks that fit --max-bytes, filthiest first, and a report for every other partition."""
+        """Return the tasks that fit into --max-bytes, filthiest first, and a report for every other partition."""
         from sediment.compaction.cleanable_range import filthiest_first
 
         reports: list[PartitionReport] = []
@@ -411,7 +410,7 @@ class _CompactionRun(CleaningRun):
             try:
                 update_cleaner_checkpoint(self._fs, log_dir, offsets)
             except (SedimentError, OSError) as error:
-                late = f"its segments are clean, but the checkpoint was not written: {describe(error)[1]}"
+                late = f"the segments are clean, but the checkpoint was not written: {describe(error)[1]}"
                 reports = [
                     replace(report, status=FAILED, reason_code="checkpoint-not-written", reason=late)
                     if report.log_dir == str(log_dir) and report.partition in map(str, offsets)
@@ -476,7 +475,7 @@ class _CompactionRun(CleaningRun):
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate the swept bytes of a partition from its parts; a sweep begins at the end of the log."""
+    """Estimate from its parts how many bytes of a partition were swept; a sweep starts at the end of the log."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:

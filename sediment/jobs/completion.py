@@ -1,6 +1,6 @@
 """Shell completion: the script that `sediment completion SHELL` prints, and the candidates for arguments.
 
-The shell starts `sediment` at each Tab, so this module imports only what loads fast.
+The shell starts `sediment` at each Tab, so this module imports only modules that load fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the partitions in the directories on the command line that begin with `incomplete`, by number."""
+    """Return the partitions that begin with `incomplete` in the directories on the command line, by number."""
     from sediment.segment_io.format.names import by_number
 
     # While the value of an option is missing, click does not parse the arguments.
@@ -56,7 +56,7 @@ def _partitions(directory: Path) -> Iterator[str]:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print a script with which SHELL completes commands, options, directories and partitions."""
+    """Print a script that lets SHELL complete commands, options, directories and partitions."""
     from click.shell_completion import get_completion_class
 
     completing = get_completion_class(shell)

@@ -4,13 +4,13 @@
     tasks    slices of segments -> Arrow batches; a task loads pyarrow and kernels itself, after the fork
 
 Only options exclude partitions, segments and ranges of segments; filters of a query are not pushed down.  Spark 4.2
-keeps one read plan for all queries of a frame (`PythonDataSourceV2`), so a plan that one query narrows would also be
-used for the next query.
+keeps one read plan for all queries of a frame (`PythonDataSourceV2`), so a filter pushed down by one query would also
+apply to the next query.
 
 Invariants
 * All queries of a frame read the tasks that `load` planned, or fail.
-* A stream's progress consists only of the next offset of each partition, by the name of its directory.  So it stays
-  valid after rolls, retention and compaction.
+* A stream's progress is only the next offset of each partition, keyed by the name of its directory.  So it stays valid
+  after rolls, retention and compaction.
 * The end of a stream is never above the offsets that a task can read.
 """
 
@@ -94,8 +94,8 @@ _OPTIONS = {
     "offsets": "A:B, from A to below B",
     "timestamps_ms": "A:B, from A to below B",
     "task_bytes": "bytes of segments that one task reads",
-    "starting": "begin of a new stream: earliest or latest",
-    "max_offsets_per_trigger": "offsets of a stream in one batch",
+    "starting": "start of a new stream: earliest or latest",
+    "max_offsets_per_trigger": "most offsets that a stream reads in one batch",
 }
 
 _SHOWN_NAMES = 8
@@ -284,8 +284,8 @@ def _check_selected(kind: str, selected: Collection[Any] | None, existing: Colle
 class KafkaLogSource(DataSource):
     """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
-    Spark makes one instance at `load` and gives every query of the frame a copy.  So the tasks are planned here;
-    otherwise two queries could have different plans if the directory changes in between.
+    Spark makes one instance at `load` and gives every query of the frame a copy.  The tasks are planned in that
+    instance, so all queries use one plan even if the directory changes between them.
     """
 
     @_in_one_sentence
@@ -373,8 +373,7 @@ def _batches(
 class KafkaLogReader(DataSourceReader):
     """Reader of a batch query; it reads the files that existed at `load`.
 
-    It has no `pushFilters`, because Spark 4.2 would use the plan that one query narrowed for later queries of the
-    frame.
+    It has no `pushFilters`, because Spark 4.2 would reuse a plan with the filters of one query for later queries.
     """
 
     def __init__(self, request: TableRequest, tasks: Sequence[TableTask]) -> None:
@@ -397,8 +396,8 @@ class KafkaLogReader(DataSourceReader):
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream that follows the partitions of a directory.
 
-    A new partition is read from its beginning.  Records that retention removed before they were read are skipped with a
-    warning.  Records that compaction removed were superseded.
+    A new partition is read from its beginning.  If retention removes records before the stream reads them, the reader
+    logs a warning and skips them.  Records that compaction removed were superseded.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -426,7 +425,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition, limited by `limit`, but never below `start`."""
+        """Return the next offset of each partition, at most `limit` offsets further, and never below `start`."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if not isinstance(limit, ReadMaxRows):
@@ -503,7 +502,7 @@ def _log_loss(source: Source, first_offset: int, next_offset: int) -> None:
 
 
 class _LogEnds:
-    """The next offsets of all partitions; the offset of a partition is read again if its files have changed."""
+    """The next offsets of all partitions; an offset is read again only after the partition's files have changed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -531,7 +530,7 @@ class _LogEnds:
         return found
 
     def now(self) -> dict[str, int]:
-        """Return the next offset of all partitions, except those that disappear meanwhile."""
+        """Return the next offset of each partition, except partitions that disappear meanwhile."""
         ends = {}
         for name, source in self.sources().items():
             with contextlib.suppress(NotALogDirectoryError):

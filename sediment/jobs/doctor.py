@@ -1,7 +1,7 @@
-"""`sediment doctor [LOG_DIR…]`: what is missing, slow or contradictory on this machine and in log directories.
+"""`sediment doctor [LOG_DIR…]`: find what is missing, slow or contradictory on this machine and in log directories.
 
-Invariants: Spark is not started, nothing is changed and no lock is taken.  A check that cannot be made has failed; it
-never ends the command.
+Invariants: Spark is not started, nothing is changed and no lock is taken.  A check that cannot be made counts as failed
+and does not end the command.
 """
 
 from __future__ import annotations

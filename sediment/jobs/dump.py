@@ -1,8 +1,8 @@
 """`sediment dump PATH …`: the contents of a log's files, as a table for people, JSON lines, or Parquet.
 
-It shows everything that kafka-dump-log shows, and more.  Printed rows are read in this process, without Spark, so the
-output starts at once.  Spark writes Parquet if there is much data, or with --master.  In both cases the rows are the
-same as those of `spark.read.format("kafka-log")`.
+`dump` shows everything that kafka-dump-log shows, and more.  Printed rows are read in this process, without Spark, so
+the output starts at once.  Spark writes the Parquet files if there is much data or --master is given.  In both cases
+the rows are the same as those of `spark.read.format("kafka-log")`.
 
 Invariants: rows go to stdout as they are read, everything else to stderr; an unfinished output leaves no directory.
 """
@@ -133,7 +133,7 @@ _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 class DumpOptions:
     """Options of the output; if `limit` is None, every row is printed.
 
-    With `master` or `spark`, a session of the caller, Spark writes the output to `to`.
+    With `master`, or with `spark`, which is a session of the caller, Spark writes the output to `to`.
     """
 
     as_json: bool
@@ -221,7 +221,7 @@ def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions)
     if options.to is not None:
         _write(request, sources, tasks, options, options.to, unreadable)
     elif options.master is not None:
-        raise UsageError("--master is for --to only", advice="leave it out; rows are printed without Spark")
+        raise UsageError("--master needs --to", advice="leave out --master; rows are printed without Spark")
     else:
         batches = _batches(_with_columns_for_decoding(request), tasks, fs, unreadable)
         status = (_print_json if options.as_json else _print_table)(batches, request, options)
@@ -243,7 +243,7 @@ def _write(
     to: Path,
     unreadable: list[UnreadableRange],
 ) -> None:
-    """Write the rows as Parquet into the new directory `to`, with Spark if they are many or the caller asks for it."""
+    """Write the rows as Parquet into the new directory `to`; use Spark for many rows or if the caller asks for it."""
     if to.exists():
         raise UsageError("the output exists", path=str(to), advice="name a directory that does not")
     is_asked = options.master is not None or options.spark is not None
@@ -254,7 +254,7 @@ def _write(
 
 
 def _with_columns_for_decoding(request: TableRequest) -> TableRequest:
-    """Return `request` with the additional columns that decide how keys and values are decoded; these are not shown."""
+    """Return `request` with the hidden columns that decoding of keys and values needs."""
     names = tuple(column.name for column in request.selected())
     if request.what != "records" or not {"key", "value"} & set(names):
         return request
@@ -303,7 +303,7 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
                 reader = reader.option(name, value)
             reader.load([_path(source) for source in sources]).write.parquet(str(to))
     except BaseException:
-        # The directory is not removed as a whole, because another process may have written to it at the same time.
+        # Remove only our own files, because another process may have written to the directory at the same time.
         with contextlib.suppress(OSError):
             shutil.rmtree(to / "_temporary")
             to.rmdir()
@@ -358,7 +358,7 @@ class _Checked:
             yield row
 
     def finish(self, request: TableRequest, options: DumpOptions) -> int:
-        """Return the exit status; all rows of `indexes` count, even if they are not shown."""
+        """Return the exit status; problems in rows of `indexes` count even if the rows are not shown."""
         if request.what != "indexes":
             return EXIT_DONE
         for _ in self:
@@ -383,7 +383,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _plain(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a row for JSON: printable bytes as text, others as an object `{"hex": …}`, known records decoded."""
+    """Return a row for JSON: printable bytes as text, other bytes as `{"hex": …}`, and known records decoded."""
     decoded = _decoded(row)
     return {name: decoded[name] if name in decoded else _plain_value(row[name]) for name in names}
 
@@ -398,7 +398,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the decoded key and value of a record of a coordinator or the cluster; empty for other records."""
+    """Return the decoded key and value of a coordinator's or metadata record; empty for other records."""
     if "key" not in row:
         return {}
     key, value = row["key"], row.get("value")
@@ -496,7 +496,7 @@ def _short(text: str) -> str:
     help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
 )
 @click.option(
-    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing; for scheduled jobs."
+    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing, as scheduled jobs need."
 )
 @click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
@@ -525,7 +525,7 @@ def _short(text: str) -> str:
 def command(as_json: bool, quiet: bool, **given: Any) -> None:
     """Print the contents of segments and of their indexes and checkpoints.
 
-    PATH is a log directory, a partition's directory, a segment's file, or a glob of them.
+    PATH is a log directory, a partition directory, a file of a segment, or a glob of these.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     with errors_as_exit_status():
@@ -534,7 +534,7 @@ def command(as_json: bool, quiet: bool, **given: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """The arguments of the command; --offsets, --timestamps-ms and --columns are not parsed yet."""
+    """The arguments of the command; --offsets, --timestamps-ms and --columns are still text."""
 
     paths: tuple[str, ...]
     what: str | None

@@ -1,4 +1,4 @@
-"""`sediment erase LOG_DIR …`: remove records from any log, and write evidence of it; or check such evidence.
+"""`sediment erase LOG_DIR …`: remove records from any log and write evidence of the erasure, or check such evidence.
 
 The run is in `erasing.erase_run`, the check in `erasing.check_evidence`.
 """
@@ -77,10 +77,10 @@ def erase(
 
 
 def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
-    """Check the evidence in `file`, and the log directories of `options` that it is about.
+    """Check the evidence in `file`, and the log directories of `options` against it.
 
     Raises:
-        UsageError: the file or the key cannot be read, or a directory is not one of the evidence.
+        UsageError: the file or the key cannot be read, or the evidence does not name a directory.
     """
     started = time.monotonic()
     evidence, problems = None, []
@@ -116,10 +116,12 @@ def perform(
 ) -> EraseRunReport | CheckReport:
     """Erase, or check evidence, with the options of the command (`erase`, `check`)."""
     if (checked is None) != (public_key is None):
-        raise UsageError("--check and --public-key go together", advice="give both of them, or none")
+        raise UsageError("--check and --public-key go together", advice="give both or neither")
     if checked is not None and public_key is not None:
         if any(own[name] is not None for name in ("keys_file", "where", "verdicts")):
-            raise UsageError("--check erases nothing", advice="leave out --keys-file, --where and --verdicts")
+            raise UsageError(
+                "--check excludes the selection of records", advice="leave out --keys-file, --where and --verdicts"
+            )
         return check(options, checked, public_key)
     kept = None if keep_originals is None else keep_originals.absolute()
     return erase(options, EraseOptions(keep_originals=kept, **own), confirm=confirm, stop=stop)
@@ -162,32 +164,32 @@ def perform(
     "--replacement",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Bytes of the new value.",
+    help="Read the new value from FILE, as bytes.",
 )
 @click.option("--all-versions", is_flag=True, help="In compacted topics, also drop older records with the same key.")
 @click.option(
     "--tombstones-out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the keys that got a tombstone to FILE, to produce them to the leader afterwards.",
+    help="Write the keys that got a tombstone to FILE, so that you can produce them to the leader afterwards.",
 )
 @click.option(
     "--suppress-out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="First add the keys of --keys-file to FILE as HMACs, so that `restore --suppress` refuses their records.",
+    help="Before erasing, add the keys of --keys-file to FILE as HMACs, for --suppress of `restore` and `clone`.",
 )
 @click.option(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Scan everything again after the run and write signed evidence to FILE, and a page beside it.",
+    help="After the run, scan everything again, write signed evidence to FILE and an HTML page beside it.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Secret of the HMACs that stand for the subjects in the evidence and in --suppress-out.",
+    help="Read from this file the secret of the HMACs that stand for keys in --evidence and --suppress-out.",
 )
 @click.option(
     "--signing-key",

@@ -182,10 +182,10 @@ def _summary(report: ExpiryRunReport) -> str:
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class ExpiryTask:
-    """Partition with expired segments: its view, the plan, and the report once the plan is carried out.
+    """Partition with expired segments: its view, its plan, and the report for after the plan is carried out.
 
-    With `keep_deleted` the files stay under their `.deleted` names until the next start removes them.  `files` are the
-    names of the files to remove, known once they are in the catalogue of originals.
+    With `keep_deleted` the files stay under their `.deleted` names until the next broker start removes them.  `files`
+    are the names of the files to remove, known once they are in the catalogue of originals.
     """
 
     view: LogView
@@ -430,7 +430,7 @@ class _ExpiryRun:
         _check_log_start(view, checkpoints)
         read_leader_epochs(
             self._fs, path / LEADER_EPOCH_FILE
-        )  # if the file is malformed, the partition must fail before its log start moves
+        )  # a malformed file must fail the partition before its log start moves
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
             # After an error here, the next run does this.
@@ -587,7 +587,7 @@ class _ExpiryRun:
 def delete_group(
     log_dir: Path, expiring: Sequence[ExpiryTask], lock: DirectoryLock, fs: Fs, originals: BackupLinks | None = None
 ) -> list[ExpiryReport]:
-    """Carry out the plans of partitions of one log directory, whose lock is held.
+    """Carry out the plans for partitions of one log directory; the caller holds its lock.
 
     0. With `originals`, link the files to remove there.
        Crash after this step: the broker finds the log unchanged.
@@ -659,7 +659,7 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end; otherwise checkpoint and segments are from different times.
+    """Check that the log start is not above the log end; else the checkpoint is of another time than the segments.
 
     Raises:
         CorruptCheckpointError: the log start offset would expire every segment.
@@ -697,12 +697,12 @@ def _broken_off(each: ExpiryTask, error: SedimentError | OSError, fs: Fs) -> Exp
     if code == "no-space" and isinstance(error, OSError):
         text = f"the disk is full ({error.filename})"
     start = each.plan.log_start_offset
-    reason = f"{text}; the log starts at {start} now, and the next run removes the rest below it"
+    reason = f"{text}; the log now starts at {start}, and the next run removes the remaining segments below that"
     return _as_it_is(replace(each.report, status=FAILED, reason_code=code, reason=reason), each, fs)
 
 
 def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryReport:
-    """Return the report of a partition of which nothing was deleted."""
+    """Return the report of a partition without deletions."""
     report = replace(
         each.report,
         status=FAILED,
@@ -715,7 +715,7 @@ def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryRepor
 
 
 def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
-    """Return `report` with the segments that are in the directory."""
+    """Return `report` with the segments that are now in the directory."""
     try:
         listing = list_log(each.partition, each.view.listing.path, fs)
     except (SedimentError, OSError):
@@ -736,7 +736,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 @click.option(
     "--archive",
     metavar="DELTA_PATH",
-    help="First copy the records of the expired segments to this Delta table, and check their number there.",
+    help="First copy the records of the expired segments to this Delta table, and verify their number there.",
 )
 @click.option(
     "--keep-originals",
@@ -751,7 +751,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
 def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
-    """Delete the segments of LOG_DIR... past their retention limits.
+    """Delete the segments of LOG_DIR... that are past their retention limits.
 
     After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
     """

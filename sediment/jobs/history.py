@@ -216,7 +216,7 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="First add the run that the --json report in FILE (- is stdin) describes, unless the ledger has it.",
+    help="First add the run from the --json report in FILE (-: stdin), if the ledger lacks it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:

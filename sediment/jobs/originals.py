@@ -12,11 +12,11 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -59,8 +59,8 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 class OriginalsReport:
     """Originals of one partition that one run kept.
 
-    `bytes` is the size of the files; `only_here_bytes` is the size of files without another link, which a removal
-    frees. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    `bytes` is the size of the files; `only_here_bytes` is the space that removing them would free, because no other
+    link exists. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
     """
 
     partition: str
@@ -79,11 +79,14 @@ class OriginalsReport:
     pins: tuple[str, ...] = ()
 
 
+Row = TypeVar("Row", bound=OriginalsReport)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OriginalsRunReport(RunReport[OriginalsReport]):
     """Report of `originals`: a row for each partition of each run, newest runs first.
 
-    `originals_bytes` are those that no log directory shares; a file that several runs keep counts once.
+    `originals_bytes` counts files that no log directory shares; a file that several runs keep counts once.
     """
 
     row_type: ClassVar[type] = OriginalsReport
@@ -106,7 +109,15 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
     pins = read_pins(target, fs)
     undoable = _undoable(history, target, fs)
     rows = [
-        _row(history, run, entry, undoable[run.run_id, entry.log_dir, entry.partition], target, pins)
+        row_of_partition(
+            OriginalsReport,
+            undoable[run.run_id, entry.log_dir, entry.partition],
+            history,
+            run,
+            entry,
+            target,
+            pins_of(run, pins),
+        )
         for run in reversed(history.runs)
         for entry in run.partitions
     ]
@@ -115,16 +126,21 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
         command="originals",
         now_ms=now_ms,
         seconds=time.monotonic() - started,
-        partitions=(*rows, *rows_without_catalogue(target, fs)),
+        partitions=(*rows, *rows_without_catalogue(OriginalsReport, target, fs)),
         originals=str(target),
         originals_bytes=bytes_only_in(history, target, fs),
     )
 
 
-def rows_without_catalogue(target: Path, fs: Fs) -> Iterator[OriginalsReport]:
+def pins_of(run: Catalogue, pins: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in `pins` that keep the originals of `run`."""
+    return tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id))
+
+
+def rows_without_catalogue(row_type: type[Row], target: Path, fs: Fs) -> Iterator[Row]:
     """Yield a row for each partition whose originals an earlier version kept."""
     for name, held in held_without_catalogue(target, fs).items():
-        yield OriginalsReport(
+        yield row_type(
             name,
             None,
             NO_CATALOGUE,
@@ -136,19 +152,21 @@ def rows_without_catalogue(target: Path, fs: Fs) -> Iterator[OriginalsReport]:
         )
 
 
-def _row(
+def row_of_partition(
+    row_type: type[Row],
+    status: tuple[str, str | None, str | None],
     history: History,
     run: Catalogue,
     entry: OriginalPartition,
-    undoable: tuple[str, str | None, str | None],
     target: Path,
-    pins: dict[str, str],
-) -> OriginalsReport:
+    pins: tuple[str, ...],
+) -> Row:
+    """Return the row of a partition of a run; `status` has reason code and reason too, `pins` are those of the run."""
     held: HeldFiles = held_files(run, entry, target)
-    return OriginalsReport(
+    return row_type(
         entry.partition,
         entry.log_dir,
-        *undoable,
+        *status,
         run=run.run_id,
         run_command=run.command,
         started_ms=run.started_ms,
@@ -157,7 +175,7 @@ def _row(
         bytes=held.bytes,
         only_here_bytes=held.only_here_bytes,
         holds_erased=history.holds_erased(run, entry),
-        pins=tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id)),
+        pins=pins,
     )
 
 
@@ -193,12 +211,12 @@ def _answer(plan: RestorePlan | Refusal, in_turn: RestorePlan | Refusal) -> tupl
     if isinstance(plan, RestorePlan):
         return RESTORABLE, ALREADY_RESTORED if plan.is_empty else None, None
     if isinstance(in_turn, RestorePlan):
-        return RESTORABLE, NEWER_FIRST, "newer runs have to be undone first, as `restore --as-of` does"
+        return RESTORABLE, NEWER_FIRST, "newer runs must be undone first, as `restore --as-of` does"
     return NOT_RESTORABLE, plan.reason_code, plan.reason
 
 
 # -------------------------------------------------------------------------------------------------------------- showing
-def _began(rows: Sequence[OfRun]) -> str:
+def _began(rows: Sequence[OriginalsReport]) -> str:
     started_ms = rows[0].started_ms
     return "" if started_ms is None else utc_time(started_ms).removesuffix(" UTC")[:16]
 
@@ -220,9 +238,7 @@ _COLUMNS: tuple[TableColumn[OriginalsReport], ...] = (
     *columns_of_run(),
     TableColumn("can be undone", lambda rows: _shown_status(rows)),
     TableColumn("partitions", lambda rows: str(len(rows)), lambda _: 1, rank=3),
-    TableColumn(
-        "frees", lambda rows: human_bytes(sum(row.only_here_bytes for row in rows)), lambda row: row.only_here_bytes
-    ),
+    TableColumn("frees", _frees, lambda row: row.only_here_bytes),
 )
 
 
@@ -235,28 +251,6 @@ def print_report(report: OriginalsRunReport, screen: Screen) -> None:
     runs = len({row.run for row in report.partitions if row.run is not None})
     held = human_bytes(report.originals_bytes)
     screen.say(f"{counted(runs, 'run')}; only the originals hold {held}, which a vacuum of all would free")
-
-
-class OfRun(Protocol):
-    """Report of one partition of one run."""
-
-    @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
-
-    @property
-    def run(self) -> str | None:
-        """Id of the run; None without a catalogue."""
-        ...
-
-    @property
-    def started_ms(self) -> int | None:
-        """Time at which the run began; None without a catalogue."""
-        ...
-
-
-Row = TypeVar("Row", bound=OfRun)
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:
@@ -294,7 +288,7 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
 @click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in the report (default: now).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """List the runs that kept their originals in DIR, and which of them can be undone."""
+    """List the runs that kept originals in DIR, and show which can be undone."""
     with errors_as_exit_status():
         report = perform(**options)
         write_result(report.to_json() + "\n" if as_json else screen_text(partial(print_report, report)))

@@ -73,7 +73,7 @@ class RetentionOutlook:
     """Segments that retention would delete now, by base offset, and their bytes.
 
     `log_start_offset` is the log start after the deletion.  `next_at_ms` is the time at which retention.ms expires the
-    next segment.  `reason_code` and `reason` are set if nothing can be decided.
+    next segment.  `reason_code` and `reason` are set if retention cannot decide.
     """
 
     segments: tuple[int, ...] = ()
@@ -138,7 +138,7 @@ class PartitionPlan:
 class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
-    `originals_bytes` are those that only the originals in the directory `originals` hold; None: it is not given.
+    `originals_bytes` is the size of files that only the directory `originals` still holds; None without that option.
     """
 
     row_type: ClassVar[type] = PartitionPlan
@@ -152,9 +152,9 @@ class PlanReport(RunReport[PartitionPlan]):
 class PlanningTask:
     """One partition to plan; `cleaning` is the task of the dry run that --exact makes.
 
-    `quarantine` is the report with which `compact` skips a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) say which setting makes `compact` or `expire` leave the partition alone.
-    `at_work` is the reason why a log counts as unclean while a broker runs.
+    `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
+    `retention_held` (reason code, text) name the setting because of which `compact` or `expire` would leave the
+    partition alone.  `at_work` is the reason why a log counts as unclean while a broker runs.
     """
 
     cleaning: CleaningTask
@@ -177,7 +177,7 @@ class PlanningTask:
 
 @dataclass(frozen=True, slots=True)
 class SplitsToClean:
-    """A plan whose exact figures need a cleaning in splits by many tasks, as `asked`."""
+    """A plan that gets its exact figures from a cleaning in splits; `asked` is the request for it."""
 
     found: PartitionPlan
     asked: CleaningResult
@@ -219,7 +219,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
-        reason = "an earlier run or broker was interrupted here; the next run or start finishes that first"
+        reason = "an earlier run or broker was interrupted here; the next run or broker start finishes that first"
         return replace(found, reason_code="interrupted", reason=reason)
     view, cleanable = open_and_select(cleaning, fs)
     found = replace(
@@ -317,7 +317,7 @@ def _with_cleaning(
 
 
 def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
-    """Return an estimate of what cleaning the rolled segments below `end_offset` leaves."""
+    """Return an estimate of the result of cleaning the rolled segments below `end_offset`."""
     from sediment.compaction.estimate import estimate_segments
 
     cleaning = task.cleaning
@@ -601,7 +601,7 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also report how much disk the originals in DIR hold, the directory of --keep-originals.",
+    help="Also report how much disk space the originals in DIR hold; DIR is a directory of --keep-originals.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
     """Explain what compaction and retention would do with LOG_DIR... now, and write nothing."""

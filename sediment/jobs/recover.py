@@ -119,8 +119,8 @@ class RecoveryReport:
 class RecoveryRunReport(RunReport[RecoveryReport]):
     """Report of a run of `recover`; a broker treats `clean_directories` as stopped cleanly.
 
-    `originals` is the directory of --keep-originals, `catalogue` the file in it that lists the files this run kept.
-    None: there is none.
+    `originals` is the directory of --keep-originals, and `catalogue` is the file there that lists the kept files. Both
+    are None without the option.
     """
 
     row_type: ClassVar[type] = RecoveryReport
@@ -170,7 +170,7 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
 def _damage_reason(log: LoadedLog) -> str:
     found = "; ".join(map(str, log.damage))
     return (
-        f"{found}. A broker does not notice it, and truncating the log there would lose the records after it, so "
+        f"{found}. Brokers do not notice this damage. Truncating the log there would lose the records after it, so "
         "nothing was changed; restore the segment from a replica or a backup"
     )
 
@@ -200,7 +200,7 @@ class _LogToLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Outcome of loading; `log` is None if the log could not be loaded."""
+    """Outcome of a load; `log` is None if the load failed."""
 
     source: _LogToLoad
     report: RecoveryReport
@@ -286,7 +286,7 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
-    """Return the selected logs of a directory, and True if no log that a broker would load is missing."""
+    """Return the selected logs of a directory, and True if these are all the logs that a broker would load."""
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
@@ -313,7 +313,7 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
 
     Source: kafka-log 04 §14 step 3.
     """
-    # The offsets of a live log replace those of a future replica, so live logs are sorted last.
+    # Live logs come last, so their offsets replace those of a future replica of the same partition.
     loaded = {
         outcome.source.partition: outcome.log
         for outcome in sorted(outcomes, key=lambda outcome: outcome.source.state is DirectoryState.LIVE)
@@ -327,8 +327,7 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
         return True
     if not is_whole or len(loaded) < len(outcomes):
         return False
-    # Without a broker epoch, because a controller must not treat a replica that lost its tail as one that stopped
-    # cleanly.
+    # Leave out the broker epoch: a controller must not treat a replica that lost its tail as cleanly stopped.
     write_clean_shutdown(fs, directory.path, CleanShutdown(None), like=like)
     return True
 
@@ -383,7 +382,7 @@ def recover(
                 if target is not None:
                     check_originals_path(target, directory.path, fs)
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
-            # Read again: a broker may have written before it released the lock.
+            # Read again, because a broker may have written until it released the lock.
         directories = _open_directories(options, fs)
         per_directory = [(directory, *_logs_to_load(directory, options, fs)) for directory in directories]
         originals: BackupLinks | None = None
@@ -429,7 +428,7 @@ def _keep_originals(
     """Link the segment files of every live log, with a catalogue, before any log is loaded.
 
     Returns:
-        The backup links, and the logs with the repairs that came before; a log whose files cannot be linked has a
+        The backup links, and the logs with the repairs made before linking.  A log whose files cannot be linked has a
         failure.
 
     Raises:
@@ -460,7 +459,7 @@ def _keep_originals(
 
 
 def _kept(log: _LogToLoad, originals: BackupLinks, fs: Fs) -> _LogToLoad:
-    """Return a log whose files are linked; one that cannot be linked has a failure."""
+    """Link the files of a log; return the log, with a failure if its files cannot be linked."""
     if log.failure is not None or log.state is not DirectoryState.LIVE:
         return log
     try:
@@ -484,7 +483,7 @@ def _outcomes(
     options: CommonOptions,
     progress: Progress,
 ) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
-    """Yield each directory with its partitions' outcomes when all of them are done; load the largest logs first."""
+    """Load the largest logs first; yield each directory with its outcomes as soon as all its partitions are done."""
     left = {directory.path: len(logs) for directory, logs, _ in per_directory}
     done: dict[Path, list[_Outcome]] = {path: [] for path in left}
     by_path = {directory.path: (directory, is_whole) for directory, _, is_whole in per_directory}
@@ -576,7 +575,7 @@ def _is_verified(partition: RecoveryReport) -> bool:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="First hard-link the files of live logs into DIR, on the same filesystem; those that change stay there.",
+    help="First hard-link the files of live logs into DIR, on the same filesystem; keep links to files that change.",
 )
 def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.

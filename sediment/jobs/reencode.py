@@ -1,11 +1,11 @@
-"""`sediment reencode LOG_DIR …`: keep the records, and change the codec or the size of their batches.
+"""`sediment reencode LOG_DIR …`: change the codec or size of batches, and keep every record.
 
-    1. plan       which segments, in tasks
-    2. rewrite    one task a segment; in a dry run in memory only, so the bytes after it are exact
-    3. commit     a partition at a time
+    1. plan       select the segments to rewrite, in tasks
+    2. rewrite    one task per segment; a dry run does this in memory, so its sizes are exact
+    3. commit     one partition at a time
 
-Invariants: every reader sees the same records at the same offsets.  Batches that would not become smaller stay as they
-are, unless they are to be uncompressed.
+Invariants: every reader sees the same records at the same offsets.  A batch that would not become smaller stays
+unchanged, except with `--codec none`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ReencodeOptions(RewriteOptions):
         """Return the encoding that batches get.
 
         Raises:
-            UsageError: nothing is asked for, or the values do not fit together.
+            UsageError: no change is requested, or the values contradict each other.
         """
         return Encoding(None if self.codec is None else CODEC_NAMES.index(self.codec), self.level, self.batch_bytes)
 
@@ -72,7 +72,7 @@ class ReencodeOptions(RewriteOptions):
         """Check that the options go together and suit the log directories of `common`.
 
         Raises:
-            UsageError: they do not.
+            UsageError: options contradict each other, or a log directory needs another command.
         """
         RewriteOptions.validate(self, common)
         self.encoding()
@@ -83,7 +83,8 @@ class ReencodeOptions(RewriteOptions):
 class ReencodeReport(RewriteReport):
     """Report of one partition; batches are those of the segments that the run read.
 
-    `batches_encoded` are those of `batches_after` that were encoded anew.  A dry run reports exactly what would be.
+    `batches_encoded` counts the batches in `batches_after` that were encoded again.  A dry run reports the exact result
+    of a real run.
     """
 
     batches_before: int = 0
@@ -93,7 +94,7 @@ class ReencodeReport(RewriteReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReencodeRunReport(RewriteRunReport[ReencodeReport]):
-    """Report of a run of `reencode`, with the encoding that was asked for."""
+    """Report of a run of `reencode`, with the requested encoding."""
 
     row_type: ClassVar[type] = ReencodeReport
 
@@ -239,13 +240,13 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
 @click.option(
     "--codec",
     type=click.Choice(CODEC_NAMES),
-    help="Codec of the batches.  Default: each keeps its own.",
+    help="Compress batches with this codec.  Default: keep the codec of each batch.",
 )
 @click.option(
     "--level",
     type=int,
     metavar="N",
-    help="Level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  Default: Kafka's.",
+    help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  Default: Kafka's.",
 )
 @click.option(
     "--batch-bytes",

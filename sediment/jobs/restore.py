@@ -1,4 +1,4 @@
-"""`sediment restore LOG_DIR --from DIR`: put partitions back as they were before a run, from the originals it kept.
+"""`sediment restore LOG_DIR --from DIR`: put partitions back to their state before a run that kept originals.
 
     choose            one run, or all that began at or after a time, newest first
     per partition     list · finish_interrupted · a plan for each run; refused unless every run can be undone
@@ -6,7 +6,8 @@
 
 Invariants: a partition is changed only if the whole chain of its runs can be undone.  A restore keeps the files that it
 removes, like any other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before the segments
-change and raised after it, so they are never ahead of the segments.  The same command finishes a killed restore.
+change and raised afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command
+again.
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ def perform(
             "a restore needs --run ID or --as-of TIME, and not both", advice="list runs: sediment originals DIR"
         )
     if (suppress is None) != (secret_file is None):
-        raise UsageError("--suppress and --secret-file go together", advice="give both of them, or none")
+        raise UsageError("--suppress and --secret-file go together", advice="give both or neither")
     suppressed = None
     if suppress is not None and secret_file is not None:
         suppressed = read_suppression_list(suppress, secret_file)
@@ -334,14 +335,14 @@ class _RestoreRun:
         return [run for run in history.runs if run.started_ms >= self._own.as_of_ms]
 
     def _missing(self, wanted: Sequence[Catalogue]) -> list[RestoreReport]:
-        """Return the reports of partitions that a run changed, and that do not exist any more."""
+        """Return the reports of partitions that a run changed and that no longer exist."""
         reports = {}
         for path in self._options.log_dirs:
             for name in (
                 entry.partition for run in wanted for entry in run.partitions if entry.log_dir == str(path.resolve())
             ):
                 if self._options.selection.includes(name) and not self._fs.is_directory(path / name):
-                    why = "the partition does not exist any more; a broker deleted or moved it"
+                    why = "the partition no longer exists; a broker deleted or moved it"
                     reports[path / name] = RestoreReport(name, str(path), REFUSED, CHANGED_SINCE, why)
         return list(reports.values())
 
@@ -417,7 +418,7 @@ class _RestoreRun:
     def _suppressed_records(
         self, run: Catalogue, entry: OriginalPartition, plan: RestorePlan, partition: TopicPartition
     ) -> str | None:
-        """Return the reason not to put back the originals of a run: records of suppressed keys; None without any.
+        """Return the reason not to put back the originals of a run: they hold records with suppressed keys; else None.
 
         Raises:
             SedimentError: an original cannot be read, so it may hold such a record.
@@ -663,13 +664,13 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Refuse partitions whose originals hold a record with a key of FILE, a list of `erase --suppress-out`.",
+    help="Refuse partitions whose originals hold a record with a key in FILE, written by `erase --suppress-out`.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: the secret of its HMACs.",
+    help="With --suppress: read the secret of the list's HMACs from this file.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
 @click.option("--yes", is_flag=True, help="Restore without asking; required without a terminal.")
@@ -679,7 +680,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
 def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
-    """Put the partitions of LOG_DIR... back as they were before a run that kept its originals.
+    """Put the partitions of LOG_DIR... back to their state before a run that kept originals.
 
     After SIGINT or SIGTERM, finish the partition in progress, report, and exit with status 1.
     """

@@ -1,7 +1,7 @@
 """`sediment serve LOG_DIR… --read-only`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-It runs in this process, without Spark.  The first signal stops the server: connections are closed after the responses
-that are due, and the exit status is 0.  A second signal ends the process at once.
+It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
+the connections and exits with status 0.  A second signal ends the process at once.
 
 Invariant: the line `listening on HOST:PORT` is on stderr once clients can connect, also with --quiet.
 """
@@ -61,10 +61,10 @@ _FROM_DIRECTORY = frozenset({"node_id"})
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def server_config(settings: Settings) -> ServerConfig:
-    """Return the config of the server; keys that are not given keep the server's own defaults.
+    """Return the config of the server; missing keys have the server's own defaults.
 
     Raises:
-        SettingsError: a value is out of its range, or two contradict each other.
+        SettingsError: a value is out of range, or two values contradict each other.
     """
     given: dict[str, Any] = {}
     for field in fields(ServerConfig):
@@ -73,7 +73,7 @@ def server_config(settings: Settings) -> ServerConfig:
         key = (_OWN_PREFIX if field.name in _OWN_FIELDS else "") + field.name.replace("_", ".")
         if settings.origin("", key) != Origin.DEFAULT:
             given[field.name] = settings.broker_value(key)
-    # Kafka's values for "no limit": on bytes this server always has one, and time has an end too.
+    # Kafka's values for "no limit" are cut, because this server limits bytes and times in every case.
     if given.get("queued_max_request_bytes", 0) < 0:
         del given["queued_max_request_bytes"]
     if given.get("connections_max_idle_ms", 0) < 0:
@@ -230,32 +230,39 @@ def _row(
     help="Read topic ids, configs and users from __cluster_metadata-0 in DIR.",
 )
 @click.option(
-    "--to-log-end", is_flag=True, help="Serve records past the high watermark too, which copies of followers need."
+    "--to-log-end", is_flag=True, help="Also serve records above the high watermark, as copies of followers require."
 )
 @click.option(
     "--as",
     "renamings",
     multiple=True,
     metavar="NEW=[DIR:]OLD",
-    help="Serve topic OLD as NEW; with DIR only that directory's partitions, unmerged.",
+    help="Serve topic OLD as NEW; with DIR, serve only the partitions of that directory.",
 )
-@click.option("--tls-cert", metavar="FILE", type=click.Path(path_type=Path), help="Use TLS with this PEM certificate.")
-@click.option("--tls-key", metavar="FILE", type=click.Path(path_type=Path), help="Read the certificate's key here.")
+@click.option(
+    "--tls-cert", metavar="FILE", type=click.Path(path_type=Path), help="Use TLS with the certificate in this PEM file."
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Read the private key of the certificate from this PEM file.",
+)
 @click.option(
     "--users",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Let in only the users in FILE; a line is name:SCRAM-SHA-256:iterations:salt:stored:server.",
+    help="Admit only the users in FILE, one name:SCRAM-SHA-256:iterations:salt:stored:server per line.",
 )
 @click.option("--insecure", is_flag=True, help="Let other machines read without TLS or without users.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker key of the server.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Read the broker's server.properties: sizes of the server, and log.dirs if LOG_DIR is left out.",
+    help="Read the broker's server.properties: limits of the server, and log.dirs if no LOG_DIR is given.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the stop.")
-@click.option("--quiet", is_flag=True, help="Print no warnings; `listening on` is printed all the same.")
+@click.option("--quiet", is_flag=True, help="Print no warnings; the line `listening on` is still printed.")
 @click.option(
     "--metrics",
     "metrics_file",
@@ -301,7 +308,7 @@ def command(
 ) -> None:
     """Let Kafka clients read LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
 
-    No broker is needed, nothing is written into the directories, and no lock is taken.  A directory that a broker uses
+    No broker is needed, nothing is written into the directories, and no lock is taken.  A directory in use by a broker
     is refused.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():

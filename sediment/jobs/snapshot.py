@@ -123,7 +123,7 @@ class SnapshotOptions:
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """Result of one partition: `messages_read` records of the offsets [`first_offset`, `next_offset`) were read."""
+    """Result of one partition: `messages_read` records were read from the offsets [`first_offset`, `next_offset`)."""
 
     partition: str
     log_dir: str
@@ -279,7 +279,7 @@ def _plan(
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
-    """Refuse the result of the tasks if files were replaced meanwhile, because it may mix two states of a log.
+    """Refuse the result of the tasks if files were replaced meanwhile, because the rows may mix two states of a log.
 
     Raises:
         SourceChangedError: a planned segment was replaced or removed.
@@ -551,15 +551,15 @@ def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> Pa
     return replace(
         report,
         reason_code="compacted",
-        reason=f"the log is compacted up to offset {cleaned_to}: keys that were written again before it have lost "
-        "their value of this point in time, and the table has no row for them",
+        reason=f"the log is compacted up to offset {cleaned_to}: a key written again "
+        "below that offset has lost its value at this point in time, so the table has no row for it",
     )
 
 
 def _split_by_result(
     planned: Sequence[_Planned], summaries: Sequence[Sequence[ReadSummary]]
 ) -> tuple[list[_Planned], list[PartitionSnapshot]]:
-    """Return the partitions that were read, and reports of those that could not be.
+    """Return the partitions that were read, and reports of those that could not be read.
 
     Raises:
         SourceChangedError: a log changed while it was read.
@@ -638,7 +638,7 @@ def perform(
     """Refresh a table with the options of the command (`snapshot`), in a separate session.
 
     Raises:
-        UsageError: also if Delta is missing, or Spark does not start.
+        UsageError: an option is wrong, Delta is missing, or Spark does not start.
     """
     if to.startswith("file:///"):
         to = to.removeprefix("file://")
@@ -655,7 +655,7 @@ def perform(
 @click.command("snapshot", cls=ConfiguredCommand)
 @common_options
 @screen_options(COLUMNS)
-@click.option("--to", required=True, metavar="PATH", help="The Delta table; it is created if it does not exist.")
+@click.option("--to", required=True, metavar="PATH", help="Write to this Delta table; create it if it does not exist.")
 @click.option(
     "--as-of-offset",
     "as_of_offsets",

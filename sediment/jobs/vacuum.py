@@ -1,6 +1,6 @@
 """`sediment vacuum DIR`: remove the originals of old runs, which can then no longer be undone.
 
-Invariants: only files that a catalogue lists, with their inode, size and time, are removed, and no link is followed.
+Invariants: a file is removed only if a catalogue lists it with its inode, size and time.  No symbolic link is followed.
 The originals of a pinned run stay, and so do those of a run that has not ended.  A vacuum that asks for confirmation
 changes nothing before the answer.
 """
@@ -27,7 +27,6 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.catalogue import Catalogue
 from sediment.engine.directory.originals.history import History, read_history
 from sediment.engine.directory.originals.retained import (
-    held_files,
     is_running,
     read_pins,
     remove_originals,
@@ -38,7 +37,15 @@ from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.standard_output import error_console, write_result
 from sediment.jobs.command_line.units import parse_duration
-from sediment.jobs.originals import NO_CATALOGUE, by_run, columns_of_run, rows_without_catalogue
+from sediment.jobs.originals import (
+    OriginalsReport,
+    by_run,
+    columns_of_run,
+    pins_of,
+    row_of_partition,
+    rows_without_catalogue,
+)
+from sediment.jobs.reporting.arrow_rows import INTERNAL
 from sediment.jobs.reporting.columns import TableColumn, status_style, status_text
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
@@ -63,25 +70,10 @@ _LEAST_MS = 24 * 3_600_000
 
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
-class VacuumReport:
-    """Originals of one partition that one run kept; `only_here_bytes` is the space that their removal frees.
+class VacuumReport(OriginalsReport):
+    """Originals of one partition that one run kept; `status` is the decision about them."""
 
-    Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
-    """
-
-    partition: str
-    log_dir: str | None
-    status: str
-    reason_code: str | None = None
-    reason: str | None = None
-    run: str | None = None
-    run_command: str | None = None
-    started_ms: int | None = None
-    files: int = 0
-    bytes: int = 0
-    only_here_bytes: int = 0
-    holds_erased: bool = False
-    pins: tuple[str, ...] = ()
+    finished_ms: int | None = field(default=None, metadata=INTERNAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -120,7 +112,7 @@ def print_report(report: VacuumRunReport, screen: Screen) -> None:
 
 
 def _consequences(report: VacuumRunReport) -> Iterator[str]:
-    """Yield what can no longer be undone, and what was freed."""
+    """Yield sentences about the runs that can no longer be undone and the bytes that were freed."""
     removed = [rows for rows in by_run(report.partitions) if rows[0].status == REMOVED]
     would = "could" if report.dry_run else "can"
     for rows in removed:
@@ -215,7 +207,7 @@ def vacuum(
         before = read_pins(own.originals, fs)
         pins = _changed_pins(before, own, history)
         rows = [row for run in history.runs for row in _decided(run, own, history, pins)]
-        rows += [_without_catalogue(each) for each in rows_without_catalogue(own.originals, fs)]
+        rows += rows_without_catalogue(VacuumReport, own.originals, fs)
         if own.dry_run:
             return report(rows, dry_run=True)
         if pins != before:
@@ -252,25 +244,10 @@ def _changed_pins(pins: dict[str, str], own: VacuumOptions, history: History) ->
 
 def _decided(run: Catalogue, own: VacuumOptions, history: History, pins: dict[str, str]) -> Iterator[VacuumReport]:
     """Yield a row for each partition of a run, with the status that a removal would give it."""
-    names = tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id))
-    status, code, reason = _decide(run, own, names)
+    names = pins_of(run, pins)
+    status = _decide(run, own, names)
     for entry in run.partitions:
-        held = held_files(run, entry, own.originals)
-        yield VacuumReport(
-            entry.partition,
-            entry.log_dir,
-            status,
-            code,
-            reason,
-            run=run.run_id,
-            run_command=run.command,
-            started_ms=run.started_ms,
-            files=held.files,
-            bytes=held.bytes,
-            only_here_bytes=held.only_here_bytes,
-            holds_erased=history.holds_erased(run, entry),
-            pins=names,
-        )
+        yield row_of_partition(VacuumReport, status, history, run, entry, own.originals, names)
 
 
 def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[str, str | None, str | None]:
@@ -286,23 +263,10 @@ def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[st
     return REMOVED, None, None
 
 
-def _without_catalogue(row: Any) -> VacuumReport:
-    return VacuumReport(
-        row.partition,
-        row.log_dir,
-        NO_CATALOGUE,
-        NO_CATALOGUE,
-        row.reason,
-        files=row.files,
-        bytes=row.bytes,
-        only_here_bytes=row.only_here_bytes,
-    )
-
-
 def _removed(
     rows: Sequence[VacuumReport], history: History, own: VacuumOptions, stop: threading.Event, fs: Fs
 ) -> list[VacuumReport]:
-    """Remove the originals of each run that `rows` decide to remove; return the rows with the outcome."""
+    """Remove the originals of each run marked in `rows`; return the rows with the outcome."""
     failed: dict[str, tuple[str, str]] = {}
     for run_id in dict.fromkeys(row.run for row in rows if row.status == REMOVED):
         run = None if run_id is None else history.run(run_id)
@@ -342,7 +306,7 @@ def perform(
     metavar="AGE",
     help="Remove the originals of runs that ended longer ago than AGE, such as 7d or 36h.",
 )
-@click.option("--run", "run_id", metavar="ID", help="With --pin: the run to keep.")
+@click.option("--run", "run_id", metavar="ID", help="With --pin: keep the originals of this run.")
 @click.option("--pin", metavar="NAME", help="Keep the originals of --run until the pin NAME is removed.")
 @click.option("--unpin", metavar="NAME", help="Remove the pin NAME.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be removed.")

@@ -115,7 +115,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
-    """Check a cleaner checkpoint that differs from BEFORE; Sediment treats a malformed one as empty, a broker does not.
+    """Check a cleaner checkpoint that differs from BEFORE, because a broker, unlike Sediment, fails on a malformed one.
 
     Raises:
         CorruptCheckpointError: the file is malformed.
@@ -140,7 +140,7 @@ def _side(source: Source, fs: Fs, checkpoints: LogDirCheckpoints | None = None) 
 
 
 def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
-    """Return the partitions of BEFORE; after a run without changes, it contains only the run's mark."""
+    """Return the partitions of BEFORE; after a run without changes, BEFORE contains only the run's mark."""
     try:
         return find_sources([before], fs)
     except NotALogDirectoryError:
@@ -176,7 +176,7 @@ def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirChe
             Difference(
                 "partition",
                 None,
-                f"BEFORE did not link the partition; compare with {mark.log_dir} to see if it changed",
+                f"BEFORE did not link the partition; compare with {mark.log_dir} to find out if it changed",
             )
         )
     elif fingerprint(after.directory, fs) != mark.partitions[name]:
@@ -208,7 +208,7 @@ def _wrong(name: str, before: str | None, after: str | None, differences: Sequen
 def _with_settings(found: Sequence[_Found], options: CommonOptions, since_ms: int | None) -> list[Pair]:
     """Return the pairs with the settings of their topics.
 
-    They are those in the metadata log next to BEFORE's log, or else next to AFTER's log.
+    The settings come from the metadata log next to BEFORE's log, or else next to AFTER's log.
     """
     before, after = (
         settings_of_logs([(side.source.partition, side.source.directory) for side in sides], options.settings, Fs())
@@ -276,8 +276,8 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
 def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
-    `now_ms`, if it is given, is the clock of the cleaning, not a later time.  `since_ms`: the clock of the first of
-    several cleanings; None: there was one.
+    `now_ms`, if given, is the exact clock of the cleaning, not a later time.  `since_ms` is the clock of the first of
+    several cleanings; None means a single cleaning.
 
     Raises:
         UsageError: the directories cannot be compared.

@@ -1,4 +1,4 @@
-"""`sediment warm-up`: compile kernels and archive Spark's classes once, so no run has to wait for this."""
+"""`sediment warm-up`: compile kernels and archive Spark's classes once, so that no run has to wait for that."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command() -> None:
         except OSError as error:
             raise UsageError(
                 f"the archive of Spark's classes cannot be made: {error}",
-                advice="make the cache folder writable, or do without: runs only start more slowly",
+                advice="make the cache folder writable, or ignore this: runs only start more slowly",
             ) from error
         write_result(f"Spark's classes are archived in {path} ({time.monotonic() - started:.1f} s)\n")
 

@@ -16,19 +16,19 @@ class RetentionConfig:
     """The effective retention config of one topic."""
 
     cleanup_policy: tuple[str, ...] = (DELETE,)
-    """Any of `compact` and `delete`; without `delete` only the log start offset expires segments (03 §2)."""
+    """Any of `compact` and `delete`; without `delete`, segments expire only by the log start offset (03 §2)."""
 
     retention_ms: int = 604_800_000
     """A segment expires when its newest record is older than this; -1: never by age."""
 
     retention_bytes: int = -1
-    """The oldest segments expire as long as the others still hold this many bytes; below 0: never by size."""
+    """The oldest segments expire while the rest still holds this many bytes; below 0: never by size."""
 
     remote_storage_enable: bool = False
-    """The log is tiered: a segment may expire only once it is in remote storage (03 §6)."""
+    """The log is tiered: a segment may expire only after it was copied to remote storage (03 §6)."""
 
     remote_log_copy_disable: bool = False
-    """The tiered log stops copying segments, and the ordinary rules apply again."""
+    """The tiered log no longer copies segments, and the ordinary rules apply again."""
 
     @property
     def is_tiered(self) -> bool:

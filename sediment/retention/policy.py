@@ -1,11 +1,11 @@
 """The retention policy: the segments of a log that expire, and the reason why each other segment stays.
 
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
-    B   retention.bytes     policies with delete       the remaining segments have at least that size
-    C   retention.ms        policies with delete       the newest record is older than that
+    B   retention.bytes     policies with delete       the remaining segments still have at least this size
+    C   retention.ms        policies with delete       the newest record is older than this
 
 Invariants
-* Pure: values in, values out.
+* The module is pure.
 * Expired segments are a prefix of the log below the high watermark.
 * The rules run in this order, each on the segments that the previous rule kept.
 * One segment always remains.  If every segment expires, an empty one is rolled first, at the log end offset.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The data on a segment that the rules need; the modification time replaces missing record timestamps."""
+    """The properties of a segment that the rules use; the modification time replaces missing record timestamps."""
 
     base_offset: int
     log_bytes: int
@@ -47,7 +47,7 @@ class Rule(StrEnum):
 
 
 class KeepReason(StrEnum):
-    """The reasons to keep a segment; the first that applies is named."""
+    """The reasons to keep a segment; reports give the first one that applies."""
 
     TIERED = "tiered"
     UNVERIFIED = "unclean-shutdown"
@@ -64,8 +64,8 @@ class KeepReason(StrEnum):
 class SegmentDecision:
     """The decision on one segment: exactly one of `rule` and `kept` is set.
 
-    `goes_at_ms` is the time at which retention.ms expires the segment if nothing is appended.  It is None if the
-    segment expires now, never expires by time, or stays for another reason than time.
+    `goes_at_ms` is the time at which retention.ms will expire the segment if nothing is appended.  It is None if the
+    segment expires now, never expires by time, or stays for a reason other than time.
     """
 
     segment: SegmentState
@@ -76,10 +76,10 @@ class SegmentDecision:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The result of one retention run; `fates` ascend, and those of expired segments come first.
+    """The result of one retention run; `fates` ascend, beginning with the expired segments.
 
-    `log_start_before` and `log_start_offset` are the offsets before and after the run.  `rolls_active`: an empty
-    segment is created at the log end offset first.
+    `log_start_before` and `log_start_offset` are the offsets before and after the run.  `rolls_active` is True if an
+    empty segment must first be created at the log end offset.
     """
 
     fates: tuple[SegmentDecision, ...]
@@ -88,7 +88,7 @@ class RetentionPlan:
     rolls_active: bool
 
     def keeping_active(self) -> RetentionPlan:
-        """Return the plan that keeps the active segment, for a disk that is too full for a new one."""
+        """Return the plan without deletion of the active segment, for a disk that is too full for a new segment."""
         if not self.rolls_active:
             return self
         *others, active = self.fates
@@ -122,9 +122,9 @@ def plan_retention(
     now_ms: int,
     unverified_from_offset: int | None = None,
 ) -> RetentionPlan:
-    """Decide about `segments`, ascending, the last one active; offsets are absolute, ends exclusive.
+    """Decide which of `segments` expire; they ascend, the last one is active; offsets are absolute, ends exclusive.
 
-    After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are not verified
+    After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are unverified
     and stay.  Every segment of a tiered log stays, because no file shows which segments are in remote storage.
     """
     if config.is_tiered or not segments:
@@ -223,7 +223,7 @@ def _why_kept(
 
 
 def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
-    """Return one clause for an operator on why the segment expires or stays."""
+    """Return a clause for an operator that says why the segment expires or stays."""
     match fate.rule or fate.kept:
         case Rule.LOG_START:
             return "all of it lies below the log start offset"

@@ -1,1 +1,1 @@
-"""Kafka's files on disk: formats, segments, partition directories and tables.  It contains neither policy nor Spark."""
+"""Kafka's files on disk: formats, segments, partition directories and tables; neither policy nor Spark."""

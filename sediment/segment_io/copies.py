@@ -1,4 +1,4 @@
-"""Copies as sources: their manifests, and their files also if earlier copies hold them."""
+"""Copies as sources: their manifests, and their files, some of which may be in earlier copies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def read_copy_manifest(copy: Store) -> Manifest:
     """Return the manifest of a complete copy.
 
     Raises:
-        UsageError: the directory has none, so it is not a complete copy.
-        CorruptDataError: it cannot be read.
+        UsageError: the directory has no manifest, so it is not a complete copy.
+        CorruptDataError: the manifest cannot be read.
     """
     document = copy.read(MANIFEST_FILE)
     if document is None:

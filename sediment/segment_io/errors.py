@@ -40,10 +40,10 @@ SedimentError
  ├── IndexFullError            an index cannot hold one more entry
  ├── MapFullError              the offset map cannot hold one more key
  ├── MemoryBudgetError         a task needs more memory than its limit
- ├── HashCollisionError        two keys have one hash, and the run compares whole keys
+ ├── HashCollisionError        two keys have the same hash, and the run compares whole keys
  ├── LimitReachedError         a limit of the run is reached
  ├── DeclinedError             the user declined; nothing was changed
- ├── RunFailedError            partitions of a run failed; the others are done
+ ├── RunFailedError            some partitions of a run failed; the others are done
  ├── CleaningAbortedError      another thread needs the partition; its cleaning changed nothing
  └── CommitStateUnknownError   the outcome of a commit is unknown; the next start repairs it
 
@@ -193,7 +193,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from those that the run planned for: the path leads to another disk, or another process wrote."""
+    """Files differ from those that the run was planned for: the path is on another disk, or another process wrote."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -297,7 +297,7 @@ class IndexFullError(SedimentError):
 
 
 class MapFullError(SedimentError):
-    """The offset map is full; only maps limited by `--set` can be."""
+    """The offset map is full; this happens only if `--set` limits the map."""
 
 
 class DeclinedError(SedimentError):
@@ -305,7 +305,7 @@ class DeclinedError(SedimentError):
 
 
 class PartitionFailure(NamedTuple):
-    """A partition that failed, with the reason for programs and the reason for people."""
+    """A failed partition, with the reason as a code and as text."""
 
     partition: str
     log_dir: str | None
@@ -314,7 +314,7 @@ class PartitionFailure(NamedTuple):
 
 
 class RunFailedError(SedimentError):
-    """Partitions of a run failed or were quarantined; the others are done."""
+    """Some partitions of a run failed or were quarantined; the others are done."""
 
     def __init__(self, what: str, *, failures: tuple[PartitionFailure, ...] = (), **locations: Any) -> None:
         super().__init__(what, **locations)
@@ -332,11 +332,11 @@ class CleaningAbortedError(SedimentError):
 
 
 class MemoryBudgetError(SedimentError):
-    """Cleaning the partition needs more memory than `sediment.task.memory.bytes` gives a task."""
+    """Cleaning the partition needs more memory than `sediment.task.memory.bytes` allows for a task."""
 
 
 class HashCollisionError(SedimentError):
-    """Two different keys have one 128-bit hash; raised only by runs that compare whole keys."""
+    """Two different keys have the same 128-bit hash; raised only by runs that compare whole keys."""
 
 
 class LimitReachedError(SedimentError):
@@ -344,4 +344,4 @@ class LimitReachedError(SedimentError):
 
 
 class CommitStateUnknownError(SedimentError):
-    """A commit began and its outcome is unknown; the next run or broker start completes or undoes it."""
+    """The outcome of a commit is unknown; the next run or broker start completes or undoes the commit."""

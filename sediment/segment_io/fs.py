@@ -2,9 +2,9 @@
 
 Invariants
 * `rename` replaces atomically and stays in one directory.
-* Nothing is durable before `sync_file` and `sync_directory` returned.
-* Bytes of an existing inode never change: files are written under new names and renamed over old ones.  The two
-  exceptions are `truncate`, which cuts off the end, and `OpenFile`, with which the owner of a live log appends.
+* Nothing is durable until `sync_file` and `sync_directory` have returned.
+* Bytes of an existing inode never change: files are written under new names and renamed over old ones.  There are two
+  exceptions: `truncate` cuts off the end, and the owner of a live log appends with `OpenFile`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """State of a file without its content; times in nanoseconds since the epoch.
+    """The state of a file, without its content; times are in nanoseconds since the epoch.
 
-    A change of a file changes its ctime, which no program can set.  A store that has no inode and no ctime has None.
+    A change of a file changes its ctime, which programs cannot set.  Inode and ctime are None for stores without them.
     """
 
     size_bytes: int
@@ -74,9 +74,9 @@ _TO_READ = 0x100  # PyBUF_READ
 
 
 class FileMapping:
-    """The first bytes of a file as readable memory at `address`, as long as this object exists.
+    """The first bytes of a file, mapped as readable memory at `address`, while this object exists.
 
-    It holds no descriptor, unlike `mmap.mmap`, which duplicates its descriptor.
+    Unlike `mmap.mmap`, which duplicates the file descriptor, the mapping holds no descriptor.
     """
 
     __slots__ = ("_size_bytes", "address", "memory")
@@ -95,16 +95,16 @@ class FileMapping:
         return self._size_bytes
 
     def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:
-        # A default value, because globals may no longer exist when the interpreter ends.
+        # Passed as a default value, because globals may no longer exist when the interpreter exits.
         if self.address:
             unmap(self.address, self._size_bytes)
             self.address = 0
 
 
 class ReadableFile:
-    """A file that is open as `descriptor`, independent of later names.
+    """A file that is open as `descriptor`, even if it is renamed or deleted.
 
-    It is closed by `close`, or with the last reference to it, so readers of a deleted segment can finish.
+    The file is closed by `close` or with its last reference, so readers of a deleted segment can finish.
     """
 
     __slots__ = ("descriptor", "path")
@@ -154,9 +154,9 @@ class ReadableFile:
         return os.sendfile(target.fileno(), self.descriptor, position, count)
 
     def map(self, size_bytes: int) -> FileMapping:
-        """Map the first `size_bytes` of the file as readable memory; later writes are visible in it.
+        """Map the first `size_bytes` of the file as readable memory, in which later writes are visible.
 
-        The mapping outlives the file's descriptor.
+        The mapping stays valid after the descriptor is closed.
         """
         return FileMapping(self.descriptor, size_bytes)
 
@@ -208,7 +208,7 @@ class Fs:
         return path.exists()
 
     def scan(self, directory: Path) -> list[FileEntry]:
-        """Return the entries of `directory` in name order; an entry that vanishes meanwhile is left out."""
+        """Return the entries of `directory`, sorted by name; entries that disappear meanwhile are left out."""
         entries = []
         with os.scandir(directory) as found:
             for item in found:
@@ -222,7 +222,7 @@ class Fs:
         return sorted(entries, key=lambda entry: entry.name)
 
     def broken_links(self, directory: Path) -> list[str]:
-        """Return the names of dangling links in `directory`, in name order; `scan` leaves them out."""
+        """Return the names of dangling links in `directory`, sorted; `scan` leaves them out."""
         with os.scandir(directory) as found:
             return sorted(item.name for item in found if item.is_symlink() and not os.path.exists(item.path))
 
@@ -237,7 +237,8 @@ class Fs:
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
         """Return (size in bytes, mtime in ns, ctime in ns) of one path, links followed; None if it does not exist.
 
-        The ctime also shows changes after which size and mtime were restored, and a file that was renamed to this path.
+        The ctime also reveals changes after which size and mtime were restored, and a file that was renamed to this
+        path.
         """
         try:
             status = path.stat()
@@ -311,8 +312,8 @@ class Fs:
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path`, which must not exist, and write `chunks`; return the bytes written.  Not yet durable.
 
-        Large chunks bypass the page cache if the filesystem supports that.  A cleaning reads and writes much more than
-        the cache can hold, and a broker's pages should stay in it.
+        Large chunks bypass the page cache if the filesystem supports it: a cleaning reads and writes much more than the
+        cache can hold, and a broker's pages should stay in the cache.
         """
         written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -334,7 +335,7 @@ class Fs:
     def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
         """Rewrite a small file as Kafka does: write `<path>.tmp`, sync, rename over `path`, sync the directory.
 
-        If `path` does not exist yet, the new file gets the owner, group and mode of `like`.
+        If `path` does not exist, the new file gets the owner, group and mode of `like`.
         """
         temporary = path.with_name(path.name + ".tmp")
         self.unlink(temporary, missing_ok=True)
@@ -349,8 +350,8 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file down to its first `size_bytes`, in place; not yet durable.
 
-        This changes an existing inode.  It is for the torn end of a segment after a crash: a copy of the rest could
-        take a gigabyte, which a full disk does not have.  If a file has several names, the caller copies it instead.
+        This changes an existing inode.  It is used for the torn end of a segment after a crash, because a copy of the
+        rest could need more space than the disk has.  If a file has several names, the caller must copy it instead.
         """
         os.truncate(path, size_bytes)
 
@@ -365,7 +366,7 @@ class Fs:
     def rename(self, source: Path, target: Path) -> None:
         """Rename within a directory, replacing `target` atomically.
 
-        If both names are links of one file, rename(2) does nothing; `source` is removed then too.
+        If both names are links to the same file, rename(2) does nothing; then `source` is removed too.
         """
         os.rename(source, target)
         if os.path.lexists(source) and os.path.samefile(source, target):
@@ -381,7 +382,7 @@ class Fs:
         os.link(source, target)
 
     def reflink(self, source: Path, target: Path) -> bool:
-        """Make `target` a new file that shares the blocks of `source`; return False if the filesystem has no reflinks.
+        """Make `target` a new file that shares the blocks of `source`; return False if reflinks are not supported.
 
         `target` must not exist.  A later change of one file does not change the other.  The content is not yet durable.
         """
@@ -444,7 +445,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: EMFILE or ENFILE; this process may not.
+            OSError: EMFILE or ENFILE; fewer files are allowed.
         """
         opened: list[int] = []
         try:
@@ -522,7 +523,7 @@ def open_to_read(path: Path) -> int:
 def only_zeros(descriptor: int, position: int, end: int) -> bool:
     """Return True if the bytes of an open file in [position, end) are zeros.
 
-    Holes are not read, because a file may be preallocated, or sparse and huge.
+    Holes are not read, because a file may be preallocated, or sparse and very large.
     """
     while position < end:
         try:
@@ -542,8 +543,8 @@ def only_zeros(descriptor: int, position: int, end: int) -> bool:
 def _write_past_cache(descriptor: int, content: memoryview) -> int:
     """Write the whole blocks at the start of `content` directly to the device.
 
-    Returns the number of bytes written, which is lower or 0 if the filesystem does not support this; the caller then
-    writes the rest as usual. The file's position must be a multiple of a block.
+    Return the number of bytes written, which is 0 or too low if the filesystem does not support direct writes; the
+    caller then writes the rest as usual.  The file's position must be a multiple of a block.
     """
     whole_bytes = len(content) - len(content) % _BLOCK_BYTES
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

@@ -1,17 +1,17 @@
 """The manifest of a copied log directory: all files with their digests, and the partitions with their offsets.
 
-    run_id, now_ms, sources    the run that made the copy, its clock, and what it copied from
+    run_id, now_ms, sources    the run that made the copy, its time, and the sources of the copy
     partitions                 partition, topic_id, log_start_offset, log_end_offset, leader_epoch, damage
     files                      name, size_bytes, sha256; for an incremental copy also held_in and source
 
 The manifest is written last, so a directory without one is not a complete copy.  An incremental copy may leave a file
-in an earlier copy: `held_in` names that copy, as a directory beside this one.  `source` is the state that the copied
-file had in its source; a later incremental copy compares it.
+in an earlier copy: `held_in` names the directory of that copy, beside this one.  `source` is the stamp that the copied
+file had in its source, for comparison in a later incremental copy.
 
-Each partition and each file has a line of its own, and the document is written piece by piece: a copy may have a
-million files.
+Each partition and each file has its own line, and the document is written in pieces, because a copy may have a million
+files.
 
-Invariant: a name or `held_in` from a manifest never leads out of the copies, whatever the manifest contains.
+Invariant: no name or `held_in` in a manifest leads out of the copies, whatever the manifest contains.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _BESIDE = re.compile(r"\.\./[^/\0]+")
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A file of a copy by its name in it; `sha256` in hex, None if its content was linked and not read.
+    """A file of a copy, by its name in the copy; `sha256` is in hex, or None if the file was linked and not read.
 
-    `held_in` is the earlier copy that has the file, as `../NAME`; None: this copy has it.  `source` is the stamp of the
-    copied file; None if a later copy has to read the file again.
+    `held_in` is the earlier copy that has the file, as `../NAME`; None if this copy has it.  `source` is the stamp of
+    the copied file; None if a later copy must read the file again.
     """
 
     name: str
@@ -58,9 +58,9 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPartition:
-    """A partition of a copy, named as in it; a value that the source does not state is None.
+    """A partition of a copy under its name there; values that the source does not state are None.
 
-    `damage` describes corruption of the log that was found when it was copied.
+    `damage` describes corruption that was found in the log during the copy.
     """
 
     partition: str
@@ -82,7 +82,7 @@ class Manifest:
     partitions: tuple[ManifestPartition, ...] = ()
 
     def holders(self) -> tuple[str, ...]:
-        """Return the earlier copies that hold files of this one, as `../NAME`."""
+        """Return the earlier copies that hold files of this copy, as `../NAME`."""
         return tuple(sorted({file.held_in for file in self.files if file.held_in is not None}))
 
 
@@ -129,7 +129,7 @@ def parse_manifest(document: bytes, *, path: str) -> Manifest:
     """Parse a manifest; `path` names its directory in errors.
 
     Raises:
-        CorruptDataError: it is not a manifest, or a name in it leads elsewhere.
+        CorruptDataError: the document is not a manifest, or a name in it leads out of the copies.
     """
     try:
         content = json.loads(document)

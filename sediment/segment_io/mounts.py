@@ -1,6 +1,6 @@
 """Filesystem type of a path, and the types of network filesystems.
 
-On a network filesystem, another host may use the log directory, because `.lock` does not exclude other hosts.  The
+On a network filesystem, `.lock` does not exclude other hosts, so another host may use the log directory too.  The
 guarantees of a sync or a rename depend on the server.
 
 Source: proc(5), /proc/pid/mountinfo.
@@ -39,7 +39,7 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
         if not separator or len(fields) <= _MOUNT_POINT:
             continue
         mount_point = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[_MOUNT_POINT]))
-        # A later mount hides an earlier one on the same point.
+        # A later mount hides an earlier one at the same point.
         depth = len(mount_point.parts)
         if resolved.is_relative_to(mount_point) and (found is None or depth >= found[0]):
             found = depth, kinds[0]
@@ -47,5 +47,5 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
 
 
 def is_network_filesystem(kind: str) -> bool:
-    """Return True for the type of a network filesystem, also for one in user space (`fuse.sshfs`)."""
+    """Return True for the type of a network filesystem, including one in user space (`fuse.sshfs`)."""
     return kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)

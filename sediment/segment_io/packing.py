@@ -1,4 +1,4 @@
-"""Greedy packing of weighted items into lists, one list per task; only the weights of the items count.
+"""Greedy packing of weighted items into lists, one for each task.
 
 Invariant: every item is in exactly one list, and no list is empty.
 """
@@ -33,9 +33,9 @@ def pack_in_order(
 ) -> list[list[_Item]]:
     """Return lists of consecutive items, in the order of `items`.
 
-    A list takes the next item if its weight then stays within `capacity`; a heavier item gets its own list.  With
+    A list takes the next item if its weight then stays within `capacity`; a heavier item gets a list of its own.  With
     `overfill`, a list takes items until it reaches `capacity`, so only the last list can be lighter.  `most_items`
-    limits the items of a list.
+    limits the number of items in a list.
     """
     packed: list[list[_Item]] = []
     total = 0

@@ -1,7 +1,7 @@
 """Escaping of text from disk for printing and encoding: names, paths and contents of files may hold any bytes.
 
-A terminal executes control characters as commands.  Bytes of a file name that are not UTF-8 are surrogates in Python,
-and UTF-8 cannot encode those.
+A terminal executes control characters as commands.  If bytes of a file name are not UTF-8, Python decodes them to
+surrogates, which cannot be encoded as UTF-8.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The files of one folder of a store as file operations that only read; large files are read in ranges.
+"""File operations that only read the files of one folder of a store; large files are read in ranges.
 
-    on this machine    files are opened in place
-    elsewhere          a file of at most WINDOW_BYTES is read whole, a few bytes of a larger one by themselves; other
-                       reads fetch a window of WINDOW_BYTES, which ends at the wanted bytes if positions go down, as in
-                       a sweep
+    local store     files are opened in place
+    other store     a file of at most WINDOW_BYTES is read whole; of a larger file, a few bytes are read separately, and
+                    other reads fetch a window of WINDOW_BYTES, which ends at the wanted bytes if positions decrease, as
+                    in a sweep
 
-Invariants: no byte is written, here or in the store.  An open file holds one window, or the largest range that was
-asked for.  Operations go by the name of a file; the directory in their path is not looked at.
+Invariants: nothing is written, neither here nor in the store.  An open file holds one window, or the largest requested
+range.  A file is identified by its name; the directory in its path is ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RangeFile(ReadableFile):
         return self._listed.size_bytes
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes and mtime in ns; the mtime also stands for the ctime, which a store does not have."""
+        """Return size in bytes and mtime in ns; the mtime is returned as the ctime too, which a store does not have."""
         return self._listed.size_bytes, self._listed.mtime_ns, self._listed.mtime_ns
 
     def read(self, position: int, count: int) -> bytes:
@@ -62,7 +62,7 @@ class RangeFile(ReadableFile):
         return not any(chunk.strip(b"\0") for chunk in chunks)
 
     def map(self, size_bytes: int) -> FileMapping:
-        """Raise an error: a stored file has no memory of its own.
+        """Raise an error, because a stored file cannot be mapped.
 
         Raises:
             OSError: always.
@@ -98,7 +98,7 @@ class RangeFile(ReadableFile):
 
 
 class StoreFs(ListedFs):
-    """The `files` of a folder of `store`, as they were listed; other files do not exist."""
+    """The listed `files` of a folder of `store`; other files do not exist."""
 
     def __init__(self, store: Store, folder: str, files: Mapping[str, StoredFile]) -> None:
         super().__init__(files)
@@ -110,7 +110,7 @@ class StoreFs(ListedFs):
         return path.name in self._files
 
     def entry(self, path: Path) -> FileEntry | None:
-        """Return the entry of a name as it was listed; None if it was not."""
+        """Return the listed entry of a name; None if it was not listed."""
         file = self._files.get(path.name)
         return None if file is None else FileEntry(path.name, file.size_bytes, file.mtime_ns, False)
 
@@ -131,7 +131,7 @@ class StoreFs(ListedFs):
             file.close()
 
     def open_readable(self, path: Path) -> ReadableFile:
-        """Open a file for reading; one that was replaced since it was listed has another change stamp."""
+        """Open a file for reading; if it was replaced since the listing, its change stamp differs."""
         name = f"{self._source_folder}/{path.name}"
         root = self._source.local_path
         if root is not None:
@@ -142,7 +142,7 @@ class StoreFs(ListedFs):
         return RangeFile(path, self._source.open_ranges(name), StoredFile(stamp.size_bytes, stamp.mtime_ns))
 
     def free_bytes(self, path: Path) -> int:
-        """Return 2^63 - 1: nothing is written here."""
+        """Return 2^63 - 1, because nothing is written."""
         return INT64_MAX
 
     # ---------------------------------------------------------------------------------------- nothing is ever written

@@ -3,7 +3,7 @@
 Names are relative to the directory of a store, with `/` between folders.
 
 Invariants
-* A file under its final name is complete.  If a store shows incomplete files, a file has another name until it is
+* A file under its final name is complete.  If a store shows incomplete files, a file has a different name until it is
   complete.
 * On a local store the results of `write` and `move` are durable after `sync` of their folder.
 * Errors are OSError with the file's full name, without the credentials of a URI.
@@ -42,14 +42,14 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/?]*@|\?.*")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file as a store lists it; `mtime_ns` is the modification time in nanoseconds since the epoch."""
+    """A file in a store's listing; `mtime_ns` is the modification time in nanoseconds since the epoch."""
 
     size_bytes: int
     mtime_ns: int
 
 
 def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by their names in it; the folder of the store itself is empty."""
+    """Return the files directly in each folder, by their names there; '' is the folder of the store itself."""
     folders: dict[str, dict[str, StoredFile]] = {}
     for name, file in files.items():
         folder, _, rest = name.rpartition("/")
@@ -58,7 +58,7 @@ def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile
 
 
 class Store:
-    """One directory, given by its path or URI; it connects at its first use, and again after it is unpickled."""
+    """One directory, given by its path or URI; it connects on first use, and again after unpickling."""
 
     def __init__(self, where: str) -> None:
         self.where = where if _SCHEME in where else str(Path(where).absolute())
@@ -95,7 +95,7 @@ class Store:
 
     @property
     def is_path(self) -> bool:
-        """True if the directory was given as a path of this machine, so its files can be opened in place."""
+        """True if the directory was given as a local path, so its files can be opened in place."""
         return _SCHEME not in self.where
 
     @property
@@ -106,7 +106,7 @@ class Store:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Kind of the filesystem and the path in it, for comparisons."""
+        """Kind of filesystem, and path in it, for comparisons."""
         filesystem, base = self._opened
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 
@@ -117,9 +117,9 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------------ reading
     def files(self, folder: str = "") -> dict[str, StoredFile]:
-        """Return every file below a folder, in the order of names; empty if the folder does not exist.
+        """Return every file below a folder, sorted by name; empty if the folder does not exist.
 
-        Files with a path that is not UTF-8 are left out: pyarrow cannot name them, and Kafka has no such names.
+        Files whose path is not UTF-8 are left out: pyarrow cannot name them, and Kafka has no such names.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -178,7 +178,7 @@ class Store:
         """Open a file to read ranges of it.
 
         Raises:
-            FileNotFoundError: it does not exist.
+            FileNotFoundError: the file does not exist.
         """
         filesystem, _ = self._opened
         with self._named_errors(name):
@@ -323,17 +323,17 @@ class ListedFs(Fs):
 
 
 def _with_single_puts(where: str) -> str:
-    """Return `where` with an option that uploads a small object in one request instead of three, and no empty part."""
+    """Return `where` with an option that uploads a small object in one request, not three, without an empty part."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
 
 
 def _with_retries(filesystem: FileSystem) -> FileSystem:
-    """Return the filesystem; for S3, with retries after growing waits if a server is busy or drops connections.
+    """Return the filesystem; for S3, add retries with growing waits for servers that are busy or drop connections.
 
-    Without this, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write` returns, because
-    pyarrow would otherwise queue any number of them in memory.
+    Without this, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write` returns;
+    otherwise pyarrow would queue any number of them in memory.
     """
     if filesystem.type_name != "s3":
         return filesystem

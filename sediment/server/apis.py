@@ -1,11 +1,12 @@
 """Dispatch of requests to their handlers, and the answer to ApiVersions (Kafka's KafkaApis).
 
-    1. a token of SASL goes to the authenticator of its connection
-    2. the header is decoded; an unknown API or version closes the connection, but ApiVersions gets its own range
-    3. before authentication only ApiVersions and the two requests of SASL go on
-    4. the body is decoded, and the handler called
+    1. pass a SASL token to the authenticator of its connection
+    2. decode the header; close the connection on an unknown API or version, but answer ApiVersions with its range
+    3. before authentication, accept only ApiVersions and the two SASL requests
+    4. decode the body and call the handler
 
-Invariant: `handle` raises nothing.  An error that a handler did not turn into a response closes the connection.
+Invariant: `handle` raises nothing.  If a handler raises an error instead of answering with it, the connection is
+closed.
 
 Source: Kafka's KafkaApis, ApiVersionManager and SaslServerAuthenticator.
 """
@@ -29,7 +30,7 @@ from sediment.server.request_metrics import request_name
 from sediment.server.requests import Handler, Request, RequestTimes
 
 BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""APIs that a client may use before it is authenticated."""
+"""APIs that are allowed before authentication."""
 
 _FIRST_VERSION_WITH_SOFTWARE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -38,7 +39,7 @@ _SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Features of the cluster: the supported range of each, and the finalized level of each with their epoch."""
+    """Features of the cluster: the supported range of each, and their finalized levels with the epoch."""
 
     supported: Mapping[str, tuple[int, int]]
     finalized: Mapping[str, int]
@@ -77,7 +78,7 @@ class KafkaApis:
             response = self._apis[request.api_key].handler(request)
             if response is None:
                 request.times.handled_ns = time.monotonic_ns()
-                request.message = None  # its views of the frame would keep that for the whole wait
+                request.message = None  # its views would keep the frame in memory during the wait
             else:
                 request.respond(response)
         except Exception as error:
@@ -87,10 +88,10 @@ class KafkaApis:
                 request.fail(error)
 
     def _decode(self, received: ReceivedFrame) -> Request | None:
-        """Return the request, or None if it is answered already.
+        """Return the request, or None if it has already been answered.
 
         Raises:
-            ProtocolError: it is malformed, unknown, or not allowed before authentication.
+            ProtocolError: the request is malformed, unknown, or not allowed before authentication.
         """
         times = RequestTimes(received.received_ns, time.monotonic_ns())
         header = decode_request_header(received.frame)
@@ -152,7 +153,7 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the answer in version 0 to an ApiVersions request of an unknown version: the range of that API alone."""
+    """Return the answer to an unknown version of ApiVersions: in version 0, with only the range of ApiVersions."""
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

@@ -2,10 +2,11 @@
 
     slices of the log --tables--> columns --without superseded records--> records in order
 
-Most records of an uncompacted coordinator topic are superseded by later ones of the same key.  A table of the reader is
-about 65,000 records; of those, only the last record of a key is decoded, if nothing else depends on the others.
+Most records of a coordinator topic are superseded by later ones of the same key until they are compacted.  The reader
+returns tables of about 65,000 records.  In each, only the last record of a key is decoded, if no other record needs the
+earlier ones.
 
-Invariants: the files are only read.  Memory is one table, whatever the size of the log.
+Invariants: the files are only read.  Memory holds one table at a time, for any size of the log.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def coordinator_partition(key: str, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTopic:
-    """Topic of a coordinator: the logs of its partitions that can be opened.
+    """Topic of a coordinator, with the logs of its readable partitions.
 
-    `partition_count` is the number of partitions that it had on the broker, and `unreadable` gets the numbers of those
-    that turn out to be unreadable.
+    `partition_count` is the number of its partitions on the broker.  Numbers of partitions that cannot be read are
+    added to `unreadable`.
     """
 
     logs: Sequence[CoordinatorLog]
@@ -94,10 +95,10 @@ class CoordinatorTopic:
         return bool(self.unreadable) and self.partition_of(key) in self.unreadable
 
     def replay(self, replay_log: Callable[[CoordinatorLog], Mapping[str, _Value]]) -> dict[str, _Value]:
-        """Return what `replay_log` finds in each partition by key.
+        """Return the values that `replay_log` finds in all partitions, by key.
 
-        If several partitions hold a key, the one that it belongs to counts.  A partition that cannot be read is left
-        out, with an error in the log.
+        If several partitions hold a key, the value from the key's own partition is used.  A partition that cannot be
+        read is left out, and an error is logged.
         """
         found: dict[str, _Value] = {}
         for log in self.logs:
@@ -114,16 +115,16 @@ class CoordinatorTopic:
     def leave_out(self, partition: TopicPartition, error: SedimentError | OSError) -> None:
         """Note that a partition cannot be read."""
         self.unreadable.add(partition.partition)
-        _LOGGER.error("%s cannot be read, and clients get an error for what it holds: %s", partition, error)
+        _LOGGER.error("%s cannot be read, and clients get an error for its contents: %s", partition, error)
 
 
 def read_records(log: CoordinatorLog, fs: Fs) -> Iterator[LoggedRecord]:
     """Yield the records in order; corrupt batches are left out, with a warning for each.
 
-    A plain record with a value is left out if a later plain record of its key has a value too.
+    A plain record with a value is left out if its table has a later plain record of the same key with a value.
 
     Raises:
-        SedimentError: the directory went away, or its files were replaced while they were read.
+        SedimentError: the directory was removed, or its files were replaced while they were read.
     """
     request = TableRequest(columns=_COLUMNS, bounds=log.bounds, on_corruption=SKIP)
     for task in plan_table(request, [log.source], fs):
@@ -142,7 +143,7 @@ def _current_records(table: pa.RecordBatch) -> Iterator[LoggedRecord]:
 
 
 def _superseded(table: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return bool[records]: True if a later plain record of the key has a value too, as the record itself has."""
+    """Return bool[records]: True for a plain record with a value if a later plain record of its key has a value."""
     is_plain = (_numpy(table, "producerId") == NO_PRODUCER_ID) & ~_numpy(table, "control")
     is_plain &= table.column("value").is_valid().to_numpy(zero_copy_only=False)
     keys = table.column("key").dictionary_encode().indices.fill_null(_NULL_KEY).to_numpy(zero_copy_only=False)

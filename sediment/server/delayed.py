@@ -1,13 +1,14 @@
 """Operations that wait for an event or for a time: Kafka's purgatory and its timer.
 
-A fetch at the end of a log waits for its partition, a joining member for its group.  Such an operation is watched under
-keys.  `DelayedOperations.check` tries the operations under one key, and the timer expires those that waited too long.
+A fetch at the end of a log waits for its partition, and a joining member for its group.  Such an operation is watched
+under one or more keys.  `DelayedOperations.check` tries the operations under one key, and the timer expires operations
+that have waited too long.
 
 Invariants:
-- `try_complete` and `expire` of one operation never run at the same time, and none of them runs after either was done.
-- `check` never waits for another thread, so that it may be called with locks held.  `expire` runs without any lock of
-  this module but the operation's own.
-- An operation that is done is under no key and has no timer.
+- `try_complete` and `expire` of one operation never run at the same time, and neither runs once one has succeeded.
+- `check` never waits for another thread, so callers may hold locks.  `expire` runs without any lock of this module
+  except the lock of its operation.
+- A completed operation is under no key and has no timer.
 
 Source: Kafka's DelayedOperation, DelayedOperationPurgatory and SystemTimer.
 """
@@ -49,7 +50,7 @@ class Cancelable:
         return self._callback is not None
 
     def cancel(self) -> None:
-        """Keep the callback from running; no effect once it runs."""
+        """Prevent the callback from running; has no effect once it runs."""
         if self._callback is not None:
             self._callback = None
             self._timer._count_cancelled()
@@ -67,7 +68,7 @@ class Cancelable:
 class Timer:
     """Callbacks that run once, after a delay, on one thread.
 
-    With `name` None it has none: `run_due` runs the due callbacks in the calling thread.
+    Without a `name` it has no thread: `run_due` runs the due callbacks in the calling thread.
     """
 
     def __init__(self, clock: Clock = time.monotonic_ns, *, name: str | None = "ExpirationReaper") -> None:
@@ -83,7 +84,7 @@ class Timer:
             self._thread.start()
 
     def after(self, delay_ms: int, callback: Callable[[], object]) -> Cancelable:
-        """Run `callback` in `delay_ms`; after `close` it never runs."""
+        """Run `callback` after `delay_ms`; after `close` it never runs."""
         entry = Cancelable(self, callback)
         due_ns = self._clock() + max(delay_ms, 0) * NS_PER_MS
         with self._changed:
@@ -98,7 +99,7 @@ class Timer:
             entry._run()
 
     def close(self) -> None:
-        """Run nothing more, and wait for a callback in progress; never call this from a callback."""
+        """Run no further callback, and wait for one in progress; never call this from a callback."""
         with self._changed:
             self._is_closed = True
             self._heap.clear()
@@ -107,7 +108,7 @@ class Timer:
             self._thread.join()
 
     def _count_cancelled(self) -> None:
-        """Drop the cancelled entries once they are the larger part of the heap."""
+        """Remove the cancelled entries once they are more than half of the heap."""
         with self._changed:
             self._cancelled += 1
             if self._cancelled > max(_LEAST_CANCELLED_TO_PURGE, len(self._heap) // 2):
@@ -142,7 +143,7 @@ class DelayedOperation(Protocol):
         ...
 
     def expire(self) -> None:
-        """Complete the operation although its condition does not hold."""
+        """Complete the operation even though its condition does not hold."""
         ...
 
 
@@ -160,7 +161,7 @@ class _Watched:
         self._wanted = False
 
     def attempt(self) -> bool:
-        """Try to complete; if another thread is trying, that thread tries again.  Return True if this call did it."""
+        """Try to complete; if another thread is trying, make it try again.  Return True if this call completed it."""
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):
             try:
@@ -175,7 +176,7 @@ class _Watched:
         return False
 
     def expire(self) -> bool:
-        """Expire unless it is done; return True if this call did it."""
+        """Expire the operation unless it is complete; return True if this call expired it."""
         with self._busy:
             if self.is_done:
                 return False
@@ -185,7 +186,7 @@ class _Watched:
 
 
 class DelayedOperations:
-    """Waiting operations by key, of one kind."""
+    """Waiting operations of one kind, by key."""
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
@@ -198,9 +199,9 @@ class DelayedOperations:
             return len({number for watched in self._watchers.values() for number in watched})
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: int) -> bool:
-        """Complete `operation` now, or when a `check` of a key allows it, or by `expire` after `timeout_ms`.
+        """Complete `operation` now, or when a `check` of one of its keys allows it; expire it after `timeout_ms`.
 
-        Return True if it is complete already.
+        Return True if it is already complete.
         """
         watched = _Watched(operation, tuple(keys))
         if watched.attempt():
@@ -210,7 +211,7 @@ class DelayedOperations:
         with self._guard:
             for key in watched.keys:
                 self._watchers.setdefault(key, {})[id(watched)] = watched
-        # An event between the first attempt and the registration would otherwise be missed.
+        # Tried again, because an event between the first attempt and the registration would otherwise be missed.
         if watched.attempt():
             self._forget(watched)
             return True
@@ -220,7 +221,7 @@ class DelayedOperations:
         return watched.is_done
 
     def check(self, key: Hashable) -> int:
-        """Try the operations under `key`, and return the number of those that completed."""
+        """Try the operations under `key`, and return how many of them completed."""
         if key not in self._watchers:
             return 0
         with self._guard:

@@ -19,7 +19,7 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OpenFilesLimitError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
-    # CORRUPT_MESSAGE is retriable, and the bytes of a log that is only read stay as they are.
+    # CORRUPT_MESSAGE would be retried in vain, because the bytes of a read-only log never change.
     (CorruptDataError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (UnsupportedDataError, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -29,5 +29,5 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code of the nearest class in the table; UNKNOWN_SERVER_ERROR without one."""
+    """Return the code of the error's nearest base class in the table; UNKNOWN_SERVER_ERROR if there is none."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)

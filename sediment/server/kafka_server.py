@@ -1,20 +1,20 @@
-"""KafkaServer: start and stop of a server over log directories that are only read.
+"""KafkaServer: a server over read-only log directories, with its start and stop.
 
-    start                                             undone at the stop, in reverse order
+    start                                             undone by the stop, in reverse order
      1  raise the limit of open files                 -
      2  open the log directories, load compiled code  close their files
      3  lock and read the state directory             release it
      4  read certificate and users, check the address -
-     5  take the address                              close it
-     6  start the timer                               end it
+     5  bind the address                               close it
+     6  start the timer                                stop it
      7  open the request log                          close it
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
     10  load groups and transactions, in a thread     answer the members that wait for a rebalance
     11  accept connections                            accept none, close the idle ones, read no further request
 
-A step that fails undoes those before it.  A stop takes STOP_SECONDS or little more.  Then the process can end, whatever
-still runs.
+If a step fails, the steps before it are undone.  A stop takes about STOP_SECONDS at most.  Then the process can exit,
+even if threads are still running.
 
 Source: Kafka's BrokerServer and SocketServer.
 """
@@ -79,12 +79,12 @@ _WANTED_OPEN_FILES = 65_536
 _DESCRIPTORS_BESIDE = 64
 
 HANDLED_AT_ONCE = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
-"""APIs whose handlers never wait for another thread or for a flush, and take less time than a hand-over."""
+"""APIs whose handlers never wait for another thread or a flush, and take less time than a hand-over to a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Files and flags of the listener's security; `certificate` and `key` come together."""
+    """Files and flags for the security of the listener; `certificate` and `key` must be given together."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -109,7 +109,7 @@ class ServerOptions:
 
 
 class KafkaServer:
-    """A server between `start` and `stop`, or within a `with` block."""
+    """A server that runs from `start` to `stop`, or within a `with` block."""
 
     def __init__(self, options: ServerOptions, fs: Fs) -> None:
         self._options = options
@@ -126,11 +126,12 @@ class KafkaServer:
         self.stop()
 
     def start(self) -> None:
-        """Start to serve.
+        """Start serving.
 
         Raises:
-            UsageError: an option is wrong, or would let other machines read without TLS and SASL.
-            DirectoryInUseError: a process holds the lock of a directory, or another server the state directory.
+            UsageError: an option is wrong, or other machines could read without TLS and SASL.
+            DirectoryInUseError: a process holds the lock of a log directory, or another server uses the state
+                directory.
             SedimentError, OSError: a directory or file cannot be read.
         """
         with ExitStack() as undo:
@@ -138,11 +139,11 @@ class KafkaServer:
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Stop as the table of this module says; later calls have no effect."""
+        """Stop in the order of this module's table; later calls have no effect."""
         self._undo.close()
 
     def metrics_text(self) -> bytes:
-        """Return the metrics as Prometheus text."""
+        """Return the metrics in Prometheus' text format."""
         return metrics_text(self.metrics, self._sockets)
 
     def _start(self, undo: ExitStack) -> None:
@@ -234,7 +235,7 @@ class KafkaServer:
         undo.callback(self._sockets.stop_accepting)
 
     def _load_in_background(self, coordinator: GroupCoordinator, transactions: TransactionHandlers) -> None:
-        """Load groups and transactions; until they are there, clients try again."""
+        """Load groups and transactions; until then, clients are asked to retry."""
 
         def load() -> None:
             with _without_collections():
@@ -260,7 +261,7 @@ class KafkaServer:
         threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
 
     def _coordinator_topic(self, name: str) -> CoordinatorTopic:
-        """Return an internal topic with the logs of its partitions."""
+        """Return an internal topic with the readable logs of its partitions."""
         topic = self.catalog.coordinator_topics.get(name)
         if topic is None:
             return CoordinatorTopic([], 1)
@@ -281,7 +282,7 @@ class KafkaServer:
 
 @contextmanager
 def _naming(option: str, path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into one that names the option which gave the path.
+    """Convert an OSError to a UsageError that names the option of the path.
 
     Raises:
         UsageError: the block raised an OSError.
@@ -292,13 +293,13 @@ def _naming(option: str, path: Path) -> Iterator[None]:
         raise UsageError(
             f"{option} cannot be used: {(error.strerror or str(error)).lower()}",
             path=str(path),
-            advice="name a place that this user may write to",
+            advice="name a path that this user may write to",
         ) from error
 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would look through a million loaded offsets again and again."""
+    """Pause the garbage collector, which would otherwise scan a million loaded offsets again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -309,7 +310,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _raise_open_files_limit(connections: int) -> None:
-    """Let this process open as many files as it may, and warn if that is too few for its connections."""
+    """Raise the limit of open files as far as allowed, and warn if it is too low for the number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -328,7 +329,7 @@ def _tls_of(security: Security) -> ssl.SSLContext | None:
     if security.certificate is None and security.key is None:
         return None
     if security.certificate is None or security.key is None:
-        raise UsageError("--tls-cert and --tls-key belong together", advice="give both, or neither")
+        raise UsageError("--tls-cert and --tls-key must be given together", advice="give both, or neither")
     return server_context(security.certificate, security.key)
 
 
@@ -346,7 +347,7 @@ def _maker_of_authenticators(
 
 
 def _features_of(metadata: ClusterMetadata | None) -> Features:
-    """Return the finalized features of the cluster; a reader supports just these levels."""
+    """Return the finalized features of the cluster; this server supports exactly these levels."""
     if metadata is None:
         return Features({}, {})
     levels = dict(metadata.features)

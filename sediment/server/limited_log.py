@@ -1,7 +1,8 @@
-"""Log lines about peers, at a bounded rate: a flood of bad connections must not become a flood of lines.
+"""Log lines about peers, at a limited rate: many bad connections must not cause as many lines.
 
-Invariant: at most `lines_per_second` lines leave in a second; the next line after a silence gives the number of those
-that were left out.
+Invariant: at most `lines_per_second` lines are logged in a second.  The next line after that gives the number of
+    dropped
+lines.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _LINES_PER_SECOND = 10
 
 
 class LimitedLog:
-    """Warnings to `logger`, so many in a second."""
+    """Warnings to `logger`, with a limit for each second."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class LimitedLog:
         self._guard = threading.Lock()
 
     def warning(self, line: str) -> None:
-        """Log `line`, or count it if this second has had its lines."""
+        """Log `line`, or only count it if the limit of this second is reached."""
         second = self._clock() // _NS_PER_SECOND
         with self._guard:
             if second != self._second:

@@ -1,7 +1,7 @@
 """Metrics of the server as Prometheus text.
 
-Names are those of Kafka's MBeans in lower case: kafka.network:type=RequestMetrics,name=TotalTimeMs becomes
-`kafka_network_request_metrics_total_time_ms`.  Times are in milliseconds, as Kafka's.
+Names are Kafka's MBean names in lower case: kafka.network:type=RequestMetrics,name=TotalTimeMs becomes
+`kafka_network_request_metrics_total_time_ms`.  Times are in milliseconds, as in Kafka.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _socket_metrics(metrics: RequestMetrics, sockets: SocketServer) -> Iterator[
     )
     yield GaugeMetricFamily(
         "kafka_network_socket_server_memory_pool_available",
-        "Bytes left of queued.max.request.bytes.",
+        "Free bytes of queued.max.request.bytes.",
         value=sockets.memory.free_bytes,
     )
     yield GaugeMetricFamily(

@@ -1,6 +1,6 @@
-"""Request log: one JSON object a line for each request, without its content.
+"""Request log: one line with a JSON object for each request, without the contents of requests.
 
-The file may be moved away at any time (by logrotate): the next line begins a new one.
+The file may be moved at any time, for example by logrotate; the next line starts a new file.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MODE = 0o640
 
 
 class RequestLog:
-    """A file of lines, written by any thread."""
+    """A log file for several threads."""
 
     def __init__(self, path: Path) -> None:
         """Open `path` to append.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         self._path = path
         self._open()
@@ -38,7 +38,7 @@ class RequestLog:
         self._guard = threading.Lock()
 
     def log(self, request: Request, response_bytes: int) -> None:
-        """Write the line of a request whose response was sent; a full disk loses the line."""
+        """Write a line for a request after its response was sent; on a full disk, the line is lost."""
         times = request.times
         line = json.dumps(
             {

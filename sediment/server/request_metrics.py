@@ -1,14 +1,15 @@
-"""Metrics of requests, under the names of Kafka's MBeans (kafka.network:type=RequestMetrics and RequestChannel).
+"""Metrics of requests, named after Kafka's MBeans (kafka.network:type=RequestMetrics and RequestChannel).
 
-    RequestQueueTimeMs    from the last byte of the request to its handler
-    LocalTimeMs           in the handler, with the encoding of a response that it returned
-    RemoteTimeMs          from there to the response, if the request waited for an event
+    RequestQueueTimeMs    from the last byte of the request to the start of its handler
+    LocalTimeMs           in the handler, including the encoding of a response that it returned
+    RemoteTimeMs          from the end of the handler to the response, if the request waited for an event
     ResponseQueueTimeMs   from the response to its first byte
-    ResponseSendTimeMs    from there to the last byte
-    TotalTimeMs           all of them
+    ResponseSendTimeMs    from the first byte of the response to its last
+    TotalTimeMs           the sum of all times
 
-Invariant: a processor writes only its own counters, so that counting takes no lock.  A reader may see a request in some
-of them and not yet in others.
+Invariant: a processor writes only its own counters, so counting takes no lock.  A reader may see a request in some of
+    the
+counters but not yet in others.
 
 Source: Kafka's RequestMetrics and its documentation, monitoring.
 """
@@ -44,7 +45,7 @@ def request_name(api_key: ApiKey) -> str:
 
 def stage_durations_ns(times: RequestTimes) -> tuple[int, int, int, int, int]:
     """Return the time in each of STAGES, in nanoseconds."""
-    # A handler that responds by itself does so before it returns.
+    # A handler that calls `respond` itself does so before it returns.
     handled_ns = min(times.handled_ns, times.responded_ns) if times.handled_ns else times.responded_ns
     return (
         times.dequeued_ns - times.received_ns,
@@ -91,10 +92,10 @@ class RequestCounters:
 
 
 class RequestMetrics:
-    """Counters of all processors, and of refused connections and errors in responses."""
+    """Counters of all processors, of refused connections, and of errors in responses."""
 
     def __init__(self, processors: int, *, log: Callable[[Request, int], None] | None = None) -> None:
-        """Begin at zero; `log` is called with each finished request and the bytes of its response."""
+        """Start with counters at zero; `log` is called with each finished request and the size of its response."""
         self._by_processor: list[dict[tuple[ApiKey, int], RequestCounters]] = [{} for _ in range(processors)]
         self._errors: Counter[tuple[ApiKey, int]] = Counter()
         self._connections_refused = 0
@@ -103,7 +104,7 @@ class RequestMetrics:
 
     @property
     def connections_refused(self) -> int:
-        """Number of connections above a limit."""
+        """Number of connections refused because of a limit."""
         return self._connections_refused
 
     def sent(self, processor: int, request: Request, response_bytes: int) -> None:
@@ -144,7 +145,7 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _CodePlan:
-    """Fields of a structure with error codes: its own, and those of structures in it, each with its plan."""
+    """Fields of a structure that contain error codes: its own, and those of nested structures with their plans."""
 
     has_own: bool
     nested: tuple[tuple[str, bool, _CodePlan], ...]
@@ -167,7 +168,7 @@ def _code_plan(message_name: str) -> _CodePlan:
 
 
 def _error_codes(structure: Any, plan: _CodePlan) -> Iterator[int]:
-    """Yield the error codes in a structure that are not NONE."""
+    """Yield the error codes in a structure, except NONE."""
     if plan.has_own and structure.error_code != _NONE:
         yield structure.error_code
     for attribute, is_array, inner in plan.nested:

@@ -1,10 +1,10 @@
-"""Requests, and the way back of their responses.
+"""Requests, and how their responses are sent.
 
-A handler takes a `Request` and returns its response message.  If it has to wait, it returns None and calls
-`Request.respond` later, from any thread.
+A handler takes a `Request` and returns the response message.  If it must wait, it returns None, and calls
+`Request.respond` later from any thread.
 
-Invariants: a request is answered or failed at most once; its connection reads no further request before that, so that
-responses keep the order of their requests.
+Invariants: a request is answered or failed at most once.  Until then its connection reads no further request, so
+responses keep the order of requests.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ class Authenticator(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """True once the client proved its identity."""
+        """True when the client has proved its identity."""
         ...
 
     @property
     def expects_token(self) -> bool:
-        """True if the next frame is a token of SASL without a header (SaslHandshake version 0)."""
+        """True if the next frame is a SASL token without a header (SaslHandshake version 0)."""
         ...
 
     def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """Take such a frame, and send the next token or close the connection."""
+        """Process such a frame, and send the next token or close the connection."""
         ...
 
     @property
     def has_failed(self) -> bool:
-        """True once the client failed to; the connection is closed after the response."""
+        """True when authentication has failed; the connection is closed after the response."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """One connection, as handlers and logs see it."""
+    """One connection as seen by handlers and logs."""
 
     id: str
-    """Local and remote address, processor and number, as Kafka writes them: `127.0.0.1:9092-127.0.0.1:4711-0-1`."""
+    """Local and remote address, processor and number in Kafka's format: `127.0.0.1:9092-127.0.0.1:4711-0-1`."""
 
     peer: str
     """Remote address and port."""
@@ -71,20 +71,20 @@ class Connection:
     """Kafka's name of the security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
     authenticator: Authenticator | None = field(default=None, repr=False)
-    """The SASL state of the connection; None: the listener asks for no authentication."""
+    """The SASL state of the connection; None if the listener does not require authentication."""
 
     principal: str = ANONYMOUS
     client_software: str = "unknown"
-    """Name and version that the client gave in its ApiVersions request."""
+    """Name and version of the client's software, from its ApiVersions request."""
 
     @property
     def is_authenticated(self) -> bool:
-        """True if the client proved its identity or need not."""
+        """True if the client has proved its identity, or need not."""
         return self.authenticator is None or self.authenticator.is_complete
 
     @property
     def client_host(self) -> str:
-        """Remote address as Kafka prints it, with a slash: `/127.0.0.1`."""
+        """Remote address in Kafka's format, with a slash: `/127.0.0.1`."""
         return "/" + self.peer.rpartition(":")[0].strip("[]")
 
 
@@ -92,7 +92,7 @@ class ResponseChannel(Protocol):
     """Receiver of the outcome of a request."""
 
     def send(self, request: Request, response: Any, version: int) -> None:
-        """Encode `response` and send it; None sends nothing and lets the connection go on."""
+        """Encode `response` and send it; None sends nothing and lets the connection continue."""
         ...
 
     def close(self, request: Request, error: BaseException) -> None:
@@ -102,12 +102,12 @@ class ResponseChannel(Protocol):
 
 @dataclass(slots=True)
 class RequestTimes:
-    """Points in the life of a request, in nanoseconds of the monotonic clock; 0: not reached."""
+    """Times of the stages of a request, in nanoseconds of the monotonic clock; 0: not reached yet."""
 
     received_ns: int
     dequeued_ns: int = 0
     handled_ns: int = 0
-    """End of the handler, if the request then waited for an event."""
+    """End of the handler, if the request then had to wait for an event."""
 
     responded_ns: int = 0
     """Time at which the response was encoded."""
@@ -142,7 +142,7 @@ class Request:
         """Encode `response` in the version of the request, or in `version`, and send it; None sends nothing.
 
         Raises:
-            RuntimeError: the request was answered or failed before.
+            RuntimeError: the request was already answered or failed.
         """
         self._finish()
         self.channel.send(self, response, self.api_version if version is None else version)
@@ -151,7 +151,7 @@ class Request:
         """Close the connection and log `error`.
 
         Raises:
-            RuntimeError: the request was answered or failed before.
+            RuntimeError: the request was already answered or failed.
         """
         self._finish()
         self.channel.close(self, error)

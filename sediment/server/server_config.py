@@ -1,8 +1,7 @@
 """The config of the server.
 
-Field names are Kafka's keys with underscores, defaults are Kafka's own, but for two that Kafka leaves without limit:
-`max.connections` and `queued.max.request.bytes`.  The prefix of keys that begin with `sediment` is left
-out.
+Field names are Kafka's keys with underscores, without the prefix `sediment`.  Defaults are Kafka's, except for two keys
+that Kafka does not limit: `max.connections` and `queued.max.request.bytes`.
 
 Source: Kafka's SocketServerConfigs, ServerConfigs, QuotaConfig and GroupCoordinatorConfig.
 """
@@ -58,19 +57,19 @@ class ServerConfig:
     """Requests that wait for a handler before the processors stop reading."""
 
     queued_max_request_bytes: int = 268_435_456
-    """Bytes of all requests that arrive, wait or are handled; Kafka has no limit by default."""
+    """Bytes of all requests that are being received, queued or handled; Kafka has no limit by default."""
 
     socket_send_buffer_bytes: int = 102_400
-    """SO_SNDBUF of a connection; -1: the system's."""
+    """SO_SNDBUF of a connection; -1: the system's default."""
 
     socket_receive_buffer_bytes: int = 102_400
-    """SO_RCVBUF of a connection; -1: the system's."""
+    """SO_RCVBUF of a connection; -1: the system's default."""
 
     socket_request_max_bytes: int = 104_857_600
     """Largest request."""
 
     socket_listen_backlog_size: int = 50
-    """Connections that the system accepts before the server does."""
+    """Connections that the system queues until the server accepts them."""
 
     max_connections: int = 1024
     """Open connections; Kafka has no limit by default."""
@@ -85,10 +84,10 @@ class ServerConfig:
     """Delay of the response to a failed authentication."""
 
     request_receive_timeout_ms: int = 30_000
-    """Time from the first byte of a request to its last, without the second for each MiB; for authentication too."""
+    """Time to receive a request, plus a second for each MiB; also the time to authenticate."""
 
     fetch_max_bytes: int = 57_671_680
-    """Largest response to a fetch, whatever the client asks for."""
+    """Largest response to a fetch, even if the client asks for more."""
 
     group_min_session_timeout_ms: int = 6_000
     """Smallest session timeout of a member."""
@@ -97,7 +96,7 @@ class ServerConfig:
     """Largest session timeout of a member."""
 
     group_initial_rebalance_delay_ms: int = 3_000
-    """Time that an empty group waits for further members."""
+    """Time that a group waits for further members after the first one has joined."""
 
     group_max_size: int = INT32_MAX
     """Members of one group."""
@@ -115,10 +114,10 @@ class ServerConfig:
     """Time after which the offsets of an empty group expire."""
 
     offsets_retention_check_interval_ms: int = 600_000
-    """Interval at which expired offsets are looked for."""
+    """Interval of the checks for expired offsets."""
 
     node_id: int = 0
-    """Id of this node, as thread names and clients see it."""
+    """Id of this node in thread names and for clients."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -135,5 +134,5 @@ class ServerConfig:
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise SettingsError(
                 "group.min.session.timeout.ms is above group.max.session.timeout.ms",
-                advice="lower the one or raise the other",
+                advice="lower the first or raise the second",
             )

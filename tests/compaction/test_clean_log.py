@@ -520,11 +520,11 @@ def test_a_partition_is_swept_while_the_one_before_is_being_written(two_logs):
         for part in swap.parts():
             (Path(swap.directory) / part.part_name).unlink()
     fs = HeldBack(first)
-    with WriteBehind() as behind:
-        before = sweep_log(plan_of(first, given), fs, behind, run_id="r", attempt="0")
+    with WriteBehind() as write_behind:
+        before = sweep_log(plan_of(first, given), fs, write_behind, run_id="r", attempt="0")
         # Not before something of the second partition was read may the first one be written.
         after = sweep_log(
-            plan_of(second, given), fs, behind, run_id="r", attempt="0", progress=lambda _: fs.may_write.set()
+            plan_of(second, given), fs, write_behind, run_id="r", attempt="0", progress=lambda _: fs.may_write.set()
         )
         assert [before.written(), after.written()] == expected
 
@@ -534,9 +534,9 @@ def test_a_write_that_fails_is_its_own_partitions_failure(two_logs):
     fs = HeldBack(first)
     fs.error = OSError(errno.ENOSPC, "full")
     fs.may_write.set()
-    with WriteBehind() as behind:
-        before = sweep_log(plan_of(first, given), fs, behind, run_id="r", attempt="0")
-        after = sweep_log(plan_of(second, given), fs, behind, run_id="r", attempt="0")
+    with WriteBehind() as write_behind:
+        before = sweep_log(plan_of(first, given), fs, write_behind, run_id="r", attempt="0")
+        after = sweep_log(plan_of(second, given), fs, write_behind, run_id="r", attempt="0")
         assert after.written().groups
         with pytest.raises(OSError, match="full"):
             before.written()
@@ -546,9 +546,9 @@ def test_a_bounded_memory_has_every_output_written_when_the_sweep_ends(two_logs)
     (first, _), given = two_logs
     plan = plan_of(first, given, config=replace(given.config(), task_memory_bytes=100_000_000))
     fs = HeldBack(first)
-    with WriteBehind() as behind:
+    with WriteBehind() as write_behind:
         threading.Timer(0.2, fs.may_write.set).start()
-        swept = sweep_log(plan, fs, behind, run_id="r", attempt="0")
+        swept = sweep_log(plan, fs, write_behind, run_id="r", attempt="0")
         assert fs.may_write.is_set()
         there = set(first.glob("*.part"))
         assert there == {first / part.part_name for part in swept.written().parts()}
@@ -570,9 +570,9 @@ def test_a_partition_whose_write_fails_frees_its_disk_space_at_once(two_logs):
                 raise OSError(errno.ENOSPC, "full")
             return super().write_new(path, chunks)
 
-    with WriteBehind() as behind:
-        swept = sweep_log(plan_of(first, many), Full(), behind, run_id="r", attempt="0")
-        behind.settle()
+    with WriteBehind() as write_behind:
+        swept = sweep_log(plan_of(first, many), Full(), write_behind, run_id="r", attempt="0")
+        write_behind.settle()
         assert not list(first.glob("*.part"))
         with pytest.raises(OSError, match="full"):
             swept.written()

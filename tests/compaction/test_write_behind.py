@@ -18,11 +18,11 @@ def test_writes_happen_in_order_and_one_is_handed_over_only_when_the_one_before_
         done.append(0)
         return 0
 
-    with WriteBehind() as behind:
-        first = behind.submit(slow)
+    with WriteBehind() as writer:
+        first = writer.submit(slow)
         assert not first.done(), "the only write delays no other"
         threading.Timer(0.05, may_end.set).start()
-        later = [behind.submit(lambda n=n: done.append(n)) for n in (1, 2)]
+        later = [writer.submit(lambda n=n: done.append(n)) for n in (1, 2)]
         assert first.done() and later[0].done()
     assert first.result() == 0
     assert done == [0, 1, 2]
@@ -32,10 +32,10 @@ def test_a_failed_write_raises_in_its_own_future_only():
     def fail() -> None:
         raise OSError("full")
 
-    with WriteBehind() as behind:
-        failed = behind.submit(fail)
-        other = behind.submit(lambda: 7)
-        behind.settle()
+    with WriteBehind() as writer:
+        failed = writer.submit(fail)
+        other = writer.submit(lambda: 7)
+        writer.settle()
         assert other.done()
     assert other.result() == 7
     with pytest.raises(OSError, match="full"):
@@ -53,9 +53,9 @@ def test_a_failed_write_does_not_keep_its_output_alive():
     def write(held: Output) -> None:
         raise OSError(str(held))
 
-    with WriteBehind() as behind:
-        failed = behind.submit(partial(write, output))
-        behind.settle()
+    with WriteBehind() as writer:
+        failed = writer.submit(partial(write, output))
+        writer.settle()
         del output
         assert isinstance(failed.exception(), OSError)
         assert alive() is None

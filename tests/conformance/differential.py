@@ -135,7 +135,7 @@ def run_logs(
     until: float | None = None,
     most_attempts: int = MOST_ATTEMPTS,
 ) -> Tally:
-    """Compare the logs of `seeds`, going on behind differences, which are made smaller and kept.
+    """Compare the logs of `seeds`, going on after differences, which are made smaller and kept.
 
     `until` (time.monotonic) ends the run early.
     """

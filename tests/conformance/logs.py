@@ -93,7 +93,7 @@ def continued(spec: Mapping[str, Any], *, log_end_offset: int, part: int) -> Spe
 def renumbered(steps: Sequence[Step], start_offset: int) -> Iterator[Step]:
     """Steps with the offsets and sequences that they have where the log begins at `start_offset`.
 
-    That is for steps taken out of a longer list, whose "gap" says how far behind the log end a batch begins; others
+    That is for steps taken out of a longer list, whose "gap" says how far after the log end a batch begins; others
     stay as they are.
     """
     log_end = start_offset

@@ -86,7 +86,7 @@ def _flip(chance: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def _leave_behind(chance: random.Random, directory: Path) -> None:
+def _leave_swap(chance: random.Random, directory: Path) -> None:
     log = _one(chance, directory, "*.log")
     state = chance.choice([".cleaned", ".swap", ".swap", ".deleted"])
     for suffix in (".log", ".index", ".timeindex"):
@@ -111,20 +111,20 @@ _Damage: TypeAlias = Callable[[random.Random, Path], None]
 _DAMAGE: dict[str, _Damage] = {
     "a flipped bit": _change("*.log", _flip),
     "a cut log": _change("*.log", lambda chance, data: data[: chance.randrange(len(data) + 1)]),
-    "garbage behind a log": _change("*.log", lambda chance, data: data + chance.randbytes(chance.randrange(1, 400))),
-    "zeros behind a log": _change("*.log", lambda chance, data: data + bytes(chance.randrange(1, 4000))),
+    "garbage after a log": _change("*.log", lambda chance, data: data + chance.randbytes(chance.randrange(1, 400))),
+    "zeros after a log": _change("*.log", lambda chance, data: data + bytes(chance.randrange(1, 4000))),
     "no offset index": _remove("*.index"),
     "no time index": _remove("*.timeindex"),
     "no transaction index": _remove("*.txnindex"),
     "no snapshots": _remove("*.snapshot", 0.6),
     "a damaged snapshot": _change("*.snapshot", lambda chance, data: data[:-1] + b"!"),
-    "zeros behind an index": _change("*.index", lambda chance, data: data + bytes(chance.randrange(1, 100))),
+    "zeros after an index": _change("*.index", lambda chance, data: data + bytes(chance.randrange(1, 100))),
     "a cut time index": _change("*.timeindex", lambda chance, data: data[:-5]),
     "other leader epochs": _change("leader-epoch-checkpoint", lambda chance, data: chance.choice(EPOCHS).encode()),
     "nothing": _nothing,
     "an index without a log": _orphan_index,
     "a stray snapshot": _stray_snapshot,
-    "an interrupted swap": _leave_behind,
+    "an interrupted swap": _leave_swap,
 }
 DAMAGE_NAMES, DAMAGE = tuple(_DAMAGE), tuple(_DAMAGE.values())
 

@@ -14,8 +14,8 @@ import pytest
 from tests.conformance.logs import SPEC, random_spec
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import sediment, tree
+from tests.jobs.originals.kept_originals import catalogues
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
 

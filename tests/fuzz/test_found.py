@@ -74,7 +74,7 @@ def test_a_wrapper_whose_base_offset_is_beyond_2_63_is_refused(inner):
     entry = encode_legacy_record(Record(inner, NOW_MS, b"k", b"v"), magic=1)
     stream = framing.compress(framing.GZIP, entry, magic=1)
     wrapper = encode_legacy_record(Record(LARGEST, NOW_MS, None, stream), magic=1, attributes=framing.GZIP)
-    with pytest.raises(CorruptBatchError, match="below the offsets of the messages"):
+    with pytest.raises(CorruptBatchError, match="below the offsets of its messages"):
         unwrap(wrapper, limit_bytes=1 << 20)
 
 

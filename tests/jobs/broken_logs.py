@@ -388,7 +388,7 @@ def _lose_snapshot(log: Edited) -> None:
 
 
 def _pad_segment(log: Edited) -> None:
-    """Zeros, as they lie behind the batches of a preallocated segment, but where no broker writes any more."""
+    """Zeros, as they lie after the batches of a preallocated segment, but where no broker writes any more."""
     path = next(segment for segment in log.segments()[:-1] if segment.log_bytes()).path(LOG)
     path.write_bytes(path.read_bytes() + bytes(100))
 
@@ -527,8 +527,8 @@ def _skip_batch_by_index(log: Edited) -> None:
     segment = next(s for s in log.segments() if len(s.read(OFFSET_INDEX)) >= 16 and s.log_bytes())
     entries = parse_offset_index(segment.read(OFFSET_INDEX), segment.base_offset)
     positions = [position for position, _ in segment.batches()]
-    behind = positions[positions.index(entries[0].position) + 1]
-    changed = [replace(entries[0], position=behind), *[entry for entry in entries[1:] if entry.position > behind]]
+    following = positions[positions.index(entries[0].position) + 1]
+    changed = [replace(entries[0], position=following), *[entry for entry in entries[1:] if entry.position > following]]
     segment.path(OFFSET_INDEX).write_bytes(encode_offset_index(changed, segment.base_offset))
 
 
@@ -703,8 +703,8 @@ BREAKAGES = {
     "the last offset of a batch": Breakage(
         "plain", "batches", _edit_cleaned_header(_LAST_OFFSET_DELTA, lambda delta: delta - 1)
     ),
-    "zeros behind the batches of a segment": Breakage("plain", "indexes", _pad_segment),
-    "bytes behind the header of an emptied batch": Breakage("transactions", "batches", _hide_bytes_in_emptied_batch),
+    "zeros after the batches of a segment": Breakage("plain", "indexes", _pad_segment),
+    "bytes after the header of an emptied batch": Breakage("transactions", "batches", _hide_bytes_in_emptied_batch),
     "a base sequence": Breakage("idempotent", "batches", _change_base_sequence),
     "the transactional bit": Breakage("transactions", "batches", _end_transaction_of_batch),
     "the coordinator epoch of a marker": Breakage("transactions", "records", _change_coordinator_epoch),

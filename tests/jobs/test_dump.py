@@ -254,7 +254,7 @@ def test_a_segment_file_with_foreign_content_is_reported_in_one_line(log_dir):
         (["logs", "--what", "row"], "table 'row' does not exist; it is one of records, batches"),
         (["text.csv"], "the file name is not that of a segment file"),
         (["logs", "--keys"], "--keys is for records only"),
-        (["logs", "--master", "local"], "--master is for --to only"),
+        (["logs", "--master", "local"], "--master needs --to"),
         (["logs", "--json", "--to", "out"], "--json and --to exclude each other"),
         (["empty"], "the directory is empty"),
     ],

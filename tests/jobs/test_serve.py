@@ -241,10 +241,10 @@ WRONG_USE = {
     "no read-only": ([], "a server that takes writes is not built yet; give --read-only"),
     "no such partition": (["--partition", "order-*"], "--partition 'order-*' matches no partition of"),
     "no metadata": (["--metadata", "/tmp"], "--metadata /tmp does not hold __cluster_metadata-0"),
-    "another address": (["--listen", "192.0.2.7:0"], "is reached by other machines"),
+    "another address": (["--listen", "192.0.2.7:0"], "other machines can reach"),
     "wildcard": (["--listen", "0.0.0.0:0", "--insecure"], "--advertise HOST:PORT"),
     "malformed address": (["--listen", "9092"], "--listen '9092' is not HOST:PORT"),
-    "certificate without key": (["--tls-cert", "/dev/null"], "--tls-cert and --tls-key belong together"),
+    "certificate without key": (["--tls-cert", "/dev/null"], "--tls-cert and --tls-key must be given together"),
     "no users": (["--users", "/dev/null"], "--users holds no user"),
     "renaming": (["--as", "a"], "--as"),
     "unknown key": (["--set", "num.io.thread=3"], "the nearest known key is num.io.threads"),
@@ -275,7 +275,7 @@ def test_directories_that_cannot_be_served_are_refused(directory, tmp_path):
         ([], "no LOG_DIR is given"),
         ([tmp_path / "absent"], "no such directory"),
         ([tmp_path], "not a Kafka log directory"),
-        ([directory, "--state", directory / "state"], "lies inside the log directory"),
+        ([directory, "--state", directory / "state"], "is inside the log directory"),
         ([directory, "--request-log", directory / "log"], "--request-log must not be inside a log directory"),
     ):
         outcome = sediment("serve", *arguments, "--read-only", "--listen", "127.0.0.1:0")

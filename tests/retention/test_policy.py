@@ -74,7 +74,7 @@ def test_rt_03_a_segment_goes_when_it_is_older_than_retention_ms(age_ms, expecte
     assert (gone(result), result.rolls_active) == (expected, bool(expected))
 
 
-def test_rt_05_an_old_segment_behind_a_newer_one_stays():
+def test_rt_05_an_old_segment_after_a_newer_one_stays():
     old, new = NOW_MS - 2000, NOW_MS
     result = plan(replace(UNLIMITED, retention_ms=1000), segments(old, new, old))
     assert gone(result) == [0]

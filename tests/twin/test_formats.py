@@ -215,7 +215,7 @@ def test_bf_06_a_batch_shorter_than_its_header_is_corrupt():
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_bf_11_a_record_behind_the_counted_ones_is_invalid(codec):
+def test_bf_11_a_record_after_the_counted_ones_is_invalid(codec):
     with pytest.raises(InvalidRecordError, match="still remaining"):
         batch_of(payload_of([Record(0, 0, b"a", b"1"), Record(1, 0, b"b", b"2")]), 1, codec).records()
 
@@ -552,7 +552,7 @@ def test_ix_02_offsets_must_increase():
             builder.append(single(following))
 
 
-def test_ix_03_the_upper_bound_is_the_first_entry_at_or_behind_a_position():
+def test_ix_03_the_upper_bound_is_the_first_entry_at_or_after_a_position():
     entries = [OffsetEntry(45, 0), OffsetEntry(46, 10), OffsetEntry(47, 23), OffsetEntry(48, 37)]
     asked = [(0, 5), (0, 10), (0, 22), (0, 23), (10, 24), (37, 1), (0, 200)]
     assert [lookup_upper_bound(entries, position, size) for position, size in asked] == [46, 46, 47, 47, 48, None, None]

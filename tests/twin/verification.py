@@ -104,7 +104,7 @@ def _gone(entry: Entry, entries: Sequence[Entry], rules: Rules) -> Iterator[Foun
     if entry.record.key is None:
         if offset < rules.limit:
             return
-        what = "the record without a key is gone, but lies above the cleaned offsets"
+        what = "the record without a key is gone, but its offset is above the cleaned range"
     else:
         if _later(entry, entries, rules, 0) is not None:
             return
@@ -126,7 +126,7 @@ def _kept(before: Entry, after: Entry, entries: Sequence[Entry], rules: Rules) -
     if not rules.is_claimed or before.batch.is_control or before.is_aborted or offset >= rules.limit:
         return
     if before.record.key is None:
-        yield "superseded", offset, "a record without a key lies below the cleaner checkpoint"
+        yield "superseded", offset, "a record without a key remains below the cleaner checkpoint"
         return
     later = _later(before, entries, rules, rules.first_dirty)
     if later is not None:

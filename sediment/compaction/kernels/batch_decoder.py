@@ -1,4 +1,4 @@
-"""The batches of one chunk as kernels read them: header fields, addresses of the records, and hashes of their keys.
+"""The batches of one chunk as kernels read them: header fields, addresses of records, and hashes of keys.
 
 `fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls its two steps separately.
 
@@ -64,7 +64,7 @@ class Batches(NamedTuple):
 
 
 class KeyMap(NamedTuple):
-    """The tables of an OffsetMap, and the seed and secrets with which its keys are hashed."""
+    """The tables of an OffsetMap, and the seed and secrets for hashing its keys."""
 
     tables: npt.NDArray[np.int64]
     seed: np.uint64
@@ -72,7 +72,7 @@ class KeyMap(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Working memory for the records of one batch: decoded rows, hashes of their keys, and 1 for each record kept.
+    """Working memory for the records of one batch: decoded rows, hashes of their keys, and 1 for each kept record.
 
     int64[n, RECORD_FIELDS], uint64[n, 2] and uint8[n].
     """
@@ -127,7 +127,7 @@ def flags_of(batches: Batches, ordinal: int) -> int:
 def locate_records(header: Header, payloads: npt.NDArray[np.int64], ordinal: int) -> tuple[int, int, int]:
     """Return (status, address of the batch's records, their bytes).
 
-    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Reserve room for the header's count only if the status is OK.
+    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Reserve room for the header's record count only if it is OK.
     """
     if header.codec == 0:
         address, payload_bytes = header.address + BATCH_HEADER_BYTES, header.size_bytes - BATCH_HEADER_BYTES
@@ -155,8 +155,8 @@ def decode_and_hash(
 ) -> int:
     """Decode the records at `records_base`, hash the keys of the first `hashed` of them, and prefetch their slots.
 
-    The payload was checked.  The buffers must have room for a row of each record, and the map for `mapped` keys.
-    Return OK, a status that asks for room, or a decoder's status.
+    The payload must have been checked.  The buffers must have room for a row of each record, and the map for `mapped`
+    keys.  Return OK, a status that requests room, or a decoder's status.
     """
     if count > records.shape[0]:
         state[NEEDED] = count
@@ -190,9 +190,9 @@ def decode_keys(
     rows: Rows,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Decode the records of a batch and hash their keys, once the map has room for all of them.
+    """Decode the records of a batch and hash their keys, if the map has room for all of them.
 
-    Return OK, a status that asks for room or the payload, or a decoder's status.
+    Return OK, a status that requests room or the payload, or a decoder's status.
     """
     status, records_base, payload_bytes = locate_records(header, batches.payloads, ordinal)
     if status != OK:
@@ -216,7 +216,7 @@ def decode_keys(
 
 @kernel
 def offsets_increase(records: npt.NDArray[np.int64], count: int, last_delta: int) -> bool:
-    """Return True if the offsets of a batch increase and end at or below its last one."""
+    """Return True if the offsets of a batch increase and do not exceed its last offset."""
     previous = -1
     for index in range(count):
         delta = records[index, OFFSET_DELTA]
@@ -240,7 +240,7 @@ def _prefetch_first_key(
 ) -> None:
     """Prefetch the slot of the first record's key of the batch at `header`, if it is uncompressed and has a key.
 
-    `decode_and_hash` prefetches the keys of one batch, which is too late for small batches.
+    `decode_and_hash` prefetches only within one batch, which is too late for small batches.
     """
     if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
         return

@@ -1,10 +1,10 @@
 """The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2).
 
-1. A batch of aborted data is dropped, and so is a marker whose delete horizon has passed (`is_discarded`).
-2. The header of a batch without records stays if the log's last offset or a producer's sequence numbers depend on it
-   (`keeps_header`).
+1. A batch of aborted data is dropped, and so is a marker after its delete horizon (`is_discarded`).
+2. The header of a batch that loses its records stays if the log's last offset or a producer's sequence numbers depend
+   on it (`keeps_header`).
 
-Invariant: a rule sees only header fields, batch flags and the last batches of active producers.
+Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sediment.segment_io.format.layout import PRODUCER_EPOCH, PRODUCER_ID
 
 @kernel
 def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
-    """Return True if a batch is dropped as a whole: aborted data, or a marker whose horizon has passed."""
+    """Return True if a whole batch is dropped: aborted data, or a marker after its horizon."""
     return (flags & DISCARD) != 0 and (not is_control or horizon_passed)
 
 
 class ActiveProducers(NamedTuple):
     """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
 
-    `last_offsets` holds the offset of each producer's last data batch, or -1 if only a marker of the producer is known.
+    `last_offsets` has the offset of each producer's last data batch, or -1 if only a marker of the producer is known.
     """
 
     producer_ids: npt.NDArray[np.int64]
@@ -40,10 +40,10 @@ class ActiveProducers(NamedTuple):
 
 @inlined_kernel
 def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
-    """Return True if the header of a batch stays even if none of its records does (kafka-log 02 §6.2).
+    """Return True if the header of a batch stays even without any of its records (kafka-log 02 §6.2).
 
-    The header of the last batch before the bound preserves the log's last offset.  The header of an active producer's
-    last batch preserves its sequence numbers.
+    The header of the last batch before the bound preserves the last offset of the log.  The header of the last batch of
+    an active producer preserves its sequence numbers.
     """
     if header.last_offset + 1 == first_uncleanable_offset or (flags & LEAVES_HEADER) != 0:
         return True

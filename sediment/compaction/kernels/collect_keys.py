@@ -1,6 +1,6 @@
-"""The first sweep of a split: the latest occurrence of each of its keys, in runs that the tasks of all splits exchange.
+"""The first sweep of a split: the latest occurrence of each key, in runs that the tasks of all splits exchange.
 
-With `digest_of` the caller checks that both sweeps of a split read the same batches.
+With `digest_of`, the caller checks that both sweeps of a split read the same batches.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def collect_keys(
     run: RunKeys,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Collect the latest occurrence of every key below CURSOR, last batch first: records that can survive BY_BITMAP.
+    """Collect the latest occurrence of every key below CURSOR, last batch first; only these can survive BY_BITMAP.
 
-    `run` receives the keys from RUN_KEYS on; a record's number is RECORDS at that record.
+    `run` receives the keys from index RUN_KEYS on.  RECORDS counts the records read so far; it is the number of the
+    next one.
     """
     base = np.int64(batches.buffer.ctypes.data)
     while state[CURSOR] > 0:
@@ -127,11 +128,11 @@ def _collect_latest(
     run_mapped: npt.NDArray[np.uint8],
     run_numbers: npt.NDArray[np.int64],
 ) -> int:
-    """Collect the records that `keep_latest` would find to be the latest of their keys, in its order.
+    """Collect the records that `keep_latest` would keep, in the same order.
 
-    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], hold `keys` keys already.  They
-    receive the hash, 1 if the key enters the map, and the record's number; the last record's number is `first`.
-    Return the new number of keys.
+    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already hold `keys` keys.  They
+    receive the hash, 1 if the key enters the map, and the record's number; the last record has number `first`.  Return
+    the new number of keys.
     """
     for index in range(count - 1, -1, -1):
         if records[index, KEY_BYTES] < 0:
@@ -151,7 +152,7 @@ def _collect_latest(
 
 @kernel
 def digest_of(source: npt.NDArray[np.uint8], origins: npt.NDArray[np.int64], digest: np.uint64) -> np.uint64:
-    """Return `digest` extended by the batches or messages at `origins`, last first: their offsets, lengths and CRCs."""
+    """Return `digest` updated with the offsets, lengths and CRCs of the batches at `origins`, last first."""
     base = source.ctypes.data
     for ordinal in range(origins.size - 1, -1, -1):
         address = base + origins[ordinal]

@@ -1,4 +1,4 @@
-"""The delete horizon of a batch: the time from which its tombstones, or a marker without a batch left, are dropped.
+"""The delete horizon of a batch: the time after which its tombstones, or a marker without batches, are dropped.
 
 A cleaning writes a horizon into a batch that needs one and has none (kafka-log 02 §6.4).  If bit 6 of the attributes is
 set, the batch's base timestamp is its horizon.
@@ -12,13 +12,13 @@ from sediment.segment_io.compiled.jit import kernel
 
 @kernel
 def horizon_has_passed(has_horizon: bool, base_timestamp: int, now_ms: int) -> bool:
-    """Return True if a batch has a delete horizon (bit 6), and the clock has reached it."""
+    """Return True if a batch has a delete horizon (bit 6) that has been reached."""
     return has_horizon and base_timestamp <= now_ms
 
 
 @kernel
 def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
-    """Return True if the tombstones of a batch are dropped: by its horizon, or by the age of its segment."""
+    """Return True if the tombstones of a batch are dropped, because of its horizon or the age of its segment."""
     return (horizon_passed or (flags & TOMBSTONES_GO) != 0) and (flags & TOMBSTONES_STAY) == 0
 
 
@@ -26,6 +26,6 @@ def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
 def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: int) -> bool:
     """Return True if a batch that keeps `tombstones` tombstones needs a new delete horizon.
 
-    A marker gets a horizon if its transaction has no batch left, any other batch if it keeps a tombstone.
+    A marker gets a horizon if no batch of its transaction is left; any other batch gets one if it keeps a tombstone.
     """
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)

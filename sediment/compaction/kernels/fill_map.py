@@ -1,7 +1,7 @@
-"""The filling of a map with offsets, before a sweep that filters by offset: Kafka's buildOffsetMap as a kernel.
+"""The kernel that fills a map with offsets before a sweep filters by offset: Kafka's buildOffsetMap.
 
-It goes forward through the dirty range, because the last put of a key wins.  A bounded map may be full before the range
-ends; the round then ends there (kafka-log 02 §4.2).
+It reads the dirty range forward, because the last put of a key wins.  A bounded map may be full before the end of the
+range; then the round ends there (kafka-log 02 §4.2).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def fill_map(
     rows: Rows,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Put the keys of a chunk's batches into a map with offsets, first batch first; CURSOR counts upwards here.
+    """Put the keys of a chunk's batches into a map with offsets, first batch first; CURSOR counts up.
 
-    LATEST_OFFSET is the map's latest offset.  Return DONE, a request, a decoder's status, or MAP_FULL at the record at
-    which Kafka's buildOffsetMapForSegment stops.
+    LATEST_OFFSET is the latest offset of the map.  Return DONE, a request, a decoder's status, or MAP_FULL at the
+    record where Kafka's buildOffsetMapForSegment stops.
     """
     base = np.int64(batches.buffer.ctypes.data)
     first_mapped = rules[FIRST_MAPPED_OFFSET]

@@ -1,15 +1,15 @@
-"""The offset map: 128-bit hashes of keys in open addressing, with or without an offset each.
+"""The offset map: an open-addressing table of 128-bit key hashes, with or without offsets.
 
     slot      | low | high |              16 bytes, a set of keys
               | low | high | offset |     24 bytes, a map with offsets
 
-A map is 64 tables, chosen by the top bits of the hash.  Each table grows on its own, so growth holds at most one 64th
-of the map twice.  Tables smaller than a large page share one, which is freed when the last of them has grown.
-low = high = 0 is an empty slot; a key that hashes to zero is stored as low = 1.  Probing is linear, and the load stays
-at or below 3/4.
+A map is 64 tables, selected by the top bits of the hash.  Each table grows separately, so while one grows, at most one
+64th of the map exists twice.  Small tables share a large page, which is freed when all of them have grown.
+low = high = 0 marks an empty slot; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is
+at most 3/4.
 
 A map has one of two uses:
-* A set of keys: a backward sweep only needs to know whether a key occurred nearer to the log's end.
+* A set of keys: a backward sweep only needs to know if a key occurred nearer to the log's end.
 * A map with offsets: offsets are put in log order and the last put wins; then the log is filtered against them.  Kafka
   bounds such a map by its keys; `put_bounded` is Kafka's rule for a full map.
 
@@ -40,7 +40,7 @@ LIMIT = 3
 NOT_FOUND = -1
 FULL = -1
 
-TABLE_PAGES = PageReserve(in_large_pages=True)  # of all maps of this process
+TABLE_PAGES = PageReserve(in_large_pages=True)  # for all maps of this process
 
 
 @kernel
@@ -52,7 +52,7 @@ def home_of(tables: npt.NDArray[np.int64], slot_bytes: int, low: np.uint64) -> i
 
 @kernel
 def prefetch_slot(tables: npt.NDArray[np.int64], slot_bytes: int, low: np.uint64) -> None:
-    """Prefetch the cache line that a look-up of `low` touches first."""
+    """Prefetch the first cache line that a look-up of `low` reads."""
     prefetch(home_of(tables, slot_bytes, low))
 
 
@@ -76,7 +76,7 @@ def find_slot(tables: npt.NDArray[np.int64], slot_bytes: int, low: np.uint64, hi
 
 @kernel
 def normal(low: np.uint64, high: np.uint64) -> np.uint64:
-    """Return `low`, changed to 1 if the pair would mark an empty slot."""
+    """Return `low`, or 1 if the pair would otherwise mark an empty slot."""
     return np.uint64(1) if low == np.uint64(0) and high == np.uint64(0) else low
 
 
@@ -119,8 +119,8 @@ def put_bounded(
 ) -> int:
     """Put a key like `put_offset`, or return FULL if the map already holds `limit` keys.
 
-    `keys` is the number of keys put so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the
-    look-up, so a full map also refuses a key that it holds (kafka-log 02 §4.2).
+    `keys` is the number of keys so far.  As in Kafka's buildOffsetMapForSegment, the limit is tested before the
+    look-up, so a full map also rejects a key that it already holds (kafka-log 02 §4.2).
     """
     if keys >= limit:
         return FULL
@@ -136,7 +136,7 @@ def get_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64) -
 
 @kernel
 def headroom(tables: npt.NDArray[np.int64]) -> int:
-    """Return the number of keys that fit, whatever their hashes are."""
+    """Return the number of keys that fit, regardless of their hashes."""
     least = tables[0, LIMIT] - tables[0, USED]
     for table in range(1, TABLES):
         least = min(least, tables[table, LIMIT] - tables[table, USED])
@@ -166,7 +166,7 @@ class OffsetMap:
     def __init__(self, *, with_offsets: bool) -> None:
         self.slot_bytes = OFFSET_SLOT_BYTES if with_offsets else SET_SLOT_BYTES
         self.tables = np.zeros((TABLES, 4), dtype=np.int64)
-        # One allocation for all first tables, because 64 allocations would slow down a small partition.
+        # One allocation for the first tables: 64 allocations would slow down small partitions.
         block = np.zeros(TABLES * _FIRST_SLOTS * self.slot_bytes, dtype=np.uint8)
         self._memories = list(block.reshape(TABLES, -1))
         self._blocks = [block] * TABLES
@@ -185,21 +185,21 @@ class OffsetMap:
         return int(self.tables[:, USED].sum())
 
     def size_bytes(self) -> int:
-        """Return the bytes of the tables and of the pages that they share."""
+        """Return the size of the tables and of the pages that they share."""
         return sum({id(block): block.size for block in self._blocks}.values())
 
     def size_bytes_with(self, keys: int) -> int:
-        """Return the bytes of the tables after `reserve(keys)`."""
+        """Return the size that `size_bytes` will have after `reserve(keys)`."""
         return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:
-        """Grow each table that cannot take `keys` more."""
+        """Grow each table that has no room for `keys` more."""
         sizes = self._sizes_with(keys)
         for table in map(int, np.flatnonzero(sizes > self._sizes_with(0))):
             self._grow(table, int(sizes[table]))
 
     def _sizes_with(self, keys: int) -> npt.NDArray[np.int64]:
-        """Return int64[TABLES]: the size in bytes that each table needs to take `keys` more."""
+        """Return int64[TABLES]: the size in bytes at which each table has room for `keys` more."""
         sizes = (self.tables[:, MASK] + 1) * self.slot_bytes
         limits, wanted = self.tables[:, LIMIT].copy(), self.tables[:, USED] + keys
         while (short := limits < wanted).any():

@@ -3,11 +3,11 @@
 In order (kafka-log 02 §6.3):
 1. A record above the map's latest offset survives.
 2. A record without a key is dropped.
-3. A record superseded by a later record with its key is dropped.
-4. A tombstone is dropped once it has expired (`delete_horizon`).
+3. A record is dropped if a later record with the same key supersedes it.
+4. A tombstone is dropped after it has expired (`delete_horizon`).
 5. Every other record survives.
 
-Invariant: a rule sees only header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
+Invariant: a rule depends only on header fields, batch flags, decoded rows, key hashes, and the map or the bitmap of
 survivors.
 """
 
@@ -47,7 +47,7 @@ def filter_records(
     survivors: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Mark in `kept` the records that survive; return their number.  `expired` applies to tombstones."""
+    """Mark the surviving records in `kept`; return their number.  `expired` applies to tombstones."""
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
         return keep_all(header.record_count, kept)
@@ -126,9 +126,9 @@ def find_survivors(
     first: int,
     surviving: npt.NDArray[np.bool_],
 ) -> int:
-    """Set `surviving`, bool[batches], for each batch of which `sweep_chunk` reads records BY_BITMAP.
+    """Set `surviving`, bool[batches], for each batch with records that `sweep_chunk` reads BY_BITMAP.
 
-    `first` is the value of RECORDS before the chunk; return its value after the chunk.
+    `first` is the value of RECORDS before the chunk; return the value after it.
     """
     number = first
     for ordinal in range(positions.size - 1, -1, -1):
@@ -147,7 +147,7 @@ def find_survivors(
 def decode_survivors(
     base: int, size_bytes: int, count: int, survivors: npt.NDArray[np.uint8], first: int, records: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Decode the survivors among `count` records and skip the others; return (status, rows)."""
+    """Decode only the survivors among `count` records; return (status, rows)."""
     address = base
     limit = base + size_bytes
     rows = 0
@@ -178,9 +178,9 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark those of a batch's `count` records that are set in the bitmap `survivors`; bit `first` is the last record's.
+    """Mark the records of a batch that are set in the bitmap `survivors`; bit `first` belongs to the last of `count`.
 
-    `rows` records are decoded: all of them, or only the survivors.  Return the number of records kept.
+    `rows` records are decoded: either all, or only the survivors.  Return the number of records kept.
     """
     total = 0
     for index in range(rows):
@@ -201,7 +201,7 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records that a filled map with offsets does not supersede.  Return the number of records kept."""
+    """Mark the records that no later offset in a filled map supersedes; return the number of records kept."""
     total = 0
     for index in range(count):
         kept[index] = 0
@@ -220,7 +220,7 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record, because the records of a control batch are not filtered one by one.  Return `count`."""
+    """Mark every record; those of a control batch are not filtered one by one.  Return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

@@ -39,14 +39,14 @@ def scan_chunk(
     with_flags: bool,
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Check the lengths and checksums of the batches in [start, end); `positions`, int64[n], receives their starts.
+    """Check the lengths and checksums of the batches in [start, end); write their starts to `positions`, int64[n].
 
-    The batches must fill the range exactly.  No checksum covers their offsets, so these must lie in [first_offset,
+    The batches must fill the range exactly.  No checksum covers their offsets, so the offsets must be in [first_offset,
     end_offset), the range of their segment.
 
     Returns:
-        (status, batches, position of the batch that the status is about).  DONE and LEGACY_MET mean that every batch
-        is sound; NEEDS_RECORD_ROOM means that `positions` is too short.
+        (status, batches, position of the batch to which the status refers).  DONE and LEGACY_MET mean that every batch
+        is good; NEEDS_RECORD_ROOM means that `positions` is too short.
     """
     position = start
     count = 0

@@ -8,22 +8,23 @@
 `sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
 
 1. Read the header, and check that offsets descend during the sweep.  `batch_decoder.read_header`
-2. Decide on the whole batch: is it discarded, and does its header stay if no record does?  `batch_retention`
+2. Decide on the whole batch: drop it?  If not, keep its header even without records?  `batch_retention`
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing.  `_settle_whole`
-4. Decode its records and hash their keys, once the buffers and the map have room for all of them.  `batch_decoder`
+4. Decode its records and hash their keys, if the buffers and the map have room for all of them.  `batch_decoder`
 5. Filter the records.  `record_retention.filter_records`
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
 
 The sweep is resumable.  If it needs something that it cannot do itself (decompress, compress, enlarge the map or a
-buffer), it returns a status that requests it, with nothing half done, and continues at the next call.
+buffer), it returns a status that requests this, with no batch half done, and continues at the next call.
 
 Invariants
-* The CRC of a batch is checked before any of its records is dropped: `scan_chunk` precedes `sweep_chunk` on every
+* The CRC of a batch is checked before any of its records is dropped: `scan_chunk` runs before `sweep_chunk` on every
   chunk.
-* A batch is filtered exactly once: none of its keys enters the map before steps 1 to 4 have everything they need.
-* Batches converted from messages of magic 0 and 1 have no checksum; each of them is rebuilt.
-* A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every fault in it.
-  `sweep_chunk` then decodes only survivors; with `digest_of` the caller checks that both sweeps read the same batches.
+* A batch is filtered exactly once: its keys enter the map only when steps 1 to 4 have everything they need.
+* Batches converted from messages of magic 0 and 1 have no checksum, so each of them is rebuilt.
+* A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
+  split.  `sweep_chunk` then decodes only survivors; with `digest_of`, the caller checks that both read the same
+  batches.
 * Offsets descend strictly.  If they do not, the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map
   with offsets, for which the order of records does not matter.
 """
@@ -108,7 +109,7 @@ from sediment.segment_io.format.record_decoder import VALUE_BYTES
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
-_SPARSE_FACTOR = 4  # if a batch has at least this many records for each survivor, it is faster to skip the others
+_SPARSE_FACTOR = 4  # with at least this many records for each survivor, skipping the others is faster than decoding
 
 
 @kernel
@@ -127,8 +128,8 @@ def sweep_chunk(
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
-    `survivors` is read BY_BITMAP only: a bit for each record of the split, numbered as RECORDS counts them, 1 if no
-    later record of any split supersedes it.
+    `survivors` is read BY_BITMAP only: one bit for each record of the split, numbered like RECORDS, which is 1 if no
+    later record of any split supersedes the record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)
@@ -220,8 +221,8 @@ def sweep_chunk(
             if status != OK:
                 return status
         elif keeps_it and flags & LEGACY:
-            # A message of magic 0 or 1 cannot become an empty batch; if it were dropped, the log would end at a lower
-            # offset.
+            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the offset at which
+            # the log ends.
             state[MESSAGES_WRITTEN] += header.record_count
             return NEEDS_ORIGINAL
         else:
@@ -249,7 +250,7 @@ def _settle_whole(header: Header, discarded: bool, keeps_it: bool, out: int, sta
 
 @inlined_kernel
 def _emit_header(header: Header, out: int, state: npt.NDArray[np.int64]) -> None:
-    """Emit the header of a batch as a batch without records; the output has room for it."""
+    """Write the header of a batch as a batch without records; the output has room for it."""
     state[OUT_START] -= BATCH_HEADER_BYTES
     write_empty_batch(out + state[OUT_START], header.address)
 
@@ -268,7 +269,7 @@ def _emit_survivors(
     compressors: Tools,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Step 6 for a batch that keeps `retained` records: copy it, or rebuild it; return OK or NEEDS_COMPRESSION."""
+    """Step 6 for a batch that keeps `retained` records: copy or rebuild it; return OK or NEEDS_COMPRESSION."""
     records = rows.records
     if retained < decoded:
         pack_kept(records, decoded, rows.kept)
@@ -343,7 +344,7 @@ def emit_compressed(
     output: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Emit the batch of the last NEEDS_COMPRESSION with `compressed` as its payload, and continue after it."""
+    """Write the batch of the last NEEDS_COMPRESSION with `compressed` as its payload, and continue after it."""
     if state[OUT_START] < BATCH_HEADER_BYTES + compressed.size:
         state[NEEDED] = BATCH_HEADER_BYTES + compressed.size
         return NEEDS_OUTPUT_ROOM

@@ -1,17 +1,16 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A sweep that reads backwards finds a marker before its data.  So it cannot know whether a batch of the transaction is
-left, and whether the marker may be dropped.  Therefore, in a partition with control or transactional batches, a forward
-scan first reads the headers and control keys.  It gives each batch a few flags; the sweep needs no other data on
-transactions.
+A backward sweep finds a marker before its data.  So it cannot know if a batch of the transaction is left, and if the
+marker may be dropped.  In a partition with control or transactional batches, a forward scan therefore first reads
+headers and control keys.  The scan gives each batch a few flags; the sweep needs no other information on transactions.
 
 State (kafka-log 02 §7):
-* the aborted transactions that have not begun yet, ascending by first offset;
-* for each producer, the aborted transaction that it is in, and whether a batch of that transaction was read;
+* the aborted transactions that have not begun yet, ascending by first offset
+* for each producer, its present aborted transaction, and if a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-Kafka fills its offset map in a pass over the dirty range, with a second state of the same kind.  That state begins at
-the first dirty segment.  A batch that it finds aborted puts no key into the map.
+Kafka fills its offset map in a separate pass over the dirty range, with a second state of the same kind, which starts
+at the first dirty segment.  The keys of a batch that is aborted in this state do not enter the map.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 
 # Flags of a batch
-DISCARD = 1  # data of an aborted transaction; or a marker whose transaction has no batch left
-MARKS_NOTHING = 2  # a marker whose transaction has no batch left; it is dropped once its delete horizon has passed
+DISCARD = 1  # data of an aborted transaction, or a marker of a transaction without batches
+MARKS_NOTHING = 2  # a marker of a transaction without batches; it is dropped after its delete horizon
 UNMAPPED = 4  # its keys do not enter the offset map
 # Flags that do not come from transactions
-LEGACY = 8  # a message of magic 0 or 1; its survivors are rebuilt as a batch that begins at the first survivor
-TOMBSTONES_GO = 16  # its tombstones have expired by the modification time of their segment
+LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begins at the first survivor
+TOMBSTONES_GO = 16  # its tombstones have expired because of the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
-LEAVES_HEADER = 128  # its header stays even if none of its records does
+LEAVES_HEADER = 128  # its header stays even without any of its records
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
-_ABORTED = 1  # index of the aborted transaction it is in, -1: none
+_ABORTED = 1  # index of the producer's present aborted transaction; -1: none
 _SEEN = 2  # 1: a batch of that aborted transaction was read
-_COMMITTED = 3  # 1: transactional batches of a transaction that is not aborted were read
-_UNMARKED = 4  # 1: and no marker of the producer followed them
+_COMMITTED = 3  # 1: batches of a transaction that is not aborted were read
+_UNMARKED = 4  # 1: such batches were read after the producer's last marker
 _COLUMNS = 5
 _NONE = -1
 _EMPTY = -(2**62)  # no producer id
@@ -56,7 +55,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer, or the empty row where it belongs; an empty row always exists."""
+    """Return the row of a producer, or the empty row where it belongs; there is always an empty row."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -88,14 +87,14 @@ def classify_batches(
 ) -> tuple[int, int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
-    `aborted` is int64[n, 2] of (producer id, first offset), ascending by first offset; `cursor` is the first of them
-    that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a marker takes
-    effect only once its delete horizon has passed.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
+    `aborted` is int64[n, 2] of (producer id, first offset), ascending by first offset; `cursor` is the index of the
+    first transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a
+    marker takes effect only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
     `aborted`) of each ABORT whose transaction index entry survives.
 
     Returns:
-        (cursor, number of kept aborts, row of the last marker that `aborted` contradicts, or -1).  A contradiction is
-        an ABORT of batches without an entry, or a COMMIT of batches that an entry lists as aborted.
+        (cursor, number of kept aborts, row of the last marker that contradicts `aborted`, or -1).  A contradiction is
+        an ABORT after batches without an entry, or a COMMIT after batches that an entry lists as aborted.
     """
     kept = 0
     contradicted = -1
@@ -154,7 +153,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 class TransactionScan:
     """The state machine over one pass; call `classify` with header rows in log order.
 
-    `aborted` are the aborted transactions that the pass knows, in any order; duplicates are allowed.
+    `aborted` are the aborted transactions known to the pass, in any order; duplicates are allowed.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -166,9 +165,9 @@ class TransactionScan:
         self._states = _empty_states(64)
 
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
-        """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row.
+        """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row number.
 
-        The row is the row of the last marker that the transaction index contradicts, or -1.
+        The row number is that of the last marker that contradicts the transaction index, or -1.
         """
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)

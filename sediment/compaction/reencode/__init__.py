@@ -1,10 +1,10 @@
-"""Re-encoding a partition: the same records in another codec, or in larger batches.
+"""Re-encoding a partition: it keeps all records, but in another codec or in larger batches.
 
-    plan              what is asked for, one task a segment, and the result
-    merging           which neighbours may become one batch, by their headers
+    plan              the requested encoding, one task for each segment, and the results
+    merging           the rule that decides, from their headers, which neighbours may become one batch
     reencode_kernels  the loop over the batches of a chunk
     batch_reencode    its driver
-    segment_reencode  one task: two forward scans, one new segment under `.part` names
+    segment_reencode  one task: two forward scans, and one new segment under `.part` names
 
 `plan` and `merging` open no file.  Nothing here renames a file; the result is a prepared swap.
 """

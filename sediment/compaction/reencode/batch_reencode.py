@@ -1,10 +1,10 @@
-"""The driver of the re-encoding loop: it calls the kernel until a chunk is done, and gives it what it asks for.
+"""The driver of the re-encoding loop: it calls the kernel until a chunk is done, and meets its requests.
 
-kernel returns          driver then
+kernel returns          driver
 NEEDS_PAYLOAD           decompresses the batch, and some of the next ones
 NEEDS_COMPRESSION       compresses the records of the group and writes it
 NEEDS_..._ROOM          enlarges an array
-any other status        raises what a decoder says about the batch
+any other status        raises the decoder's error for the batch
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _FIRST_BYTES = 256 << 10
 
 
 class BatchEncoder:
-    """The encoder of the chunks of one segment.
+    """The encoder for the chunks of one segment.
 
-    Compressed records of a batch may expand to `limit_bytes`; a batch that is larger than its originals has at most
-    `max_message_bytes`, and so has a merged batch before compression.
+    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits a batch that is larger than
+    its originals, and a merged batch before compression.
     """
 
     def __init__(self, source: SourceSegment, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:
@@ -69,14 +69,14 @@ class BatchEncoder:
 
     @property
     def batches_encoded(self) -> int:
-        """The batches written so far that are not copies."""
+        """The batches written so far, except copies."""
         return int(self._state[kernels.BATCHES_ENCODED])
 
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
-        """Return the batches of a checked chunk, and of the group before it, valid until the next call.
+        """Return the batches of a checked chunk, preceded by the open group; valid until the next call.
 
-        `wanted` and `joins` are bool[batches]: the batches that may change, and those that may join the one before.
-        The last group is missing; the next chunk or `finish` returns it.
+        `wanted` and `joins` are bool[batches]: the batches that may change, and those that may join the previous batch.
+        The last group is left out; the next chunk or `finish` returns it.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -103,7 +103,7 @@ class BatchEncoder:
                 raise self._source.error(status, span, ordinal)
 
     def finish(self) -> ByteArray:
-        """Return the last group, valid until the next call."""
+        """Return the last group; valid until the next call."""
         self._state[kernels.OUT_END] = 0
         while True:
             status = kernels.end_group(self._rules, self._memory, self._output, self._compressors, self._state)
@@ -112,7 +112,7 @@ class BatchEncoder:
             assert self._provides(status)
 
     def _provides(self, status: int) -> bool:
-        """Give the kernel what its status asks for; return False if it asks for nothing."""
+        """Give the kernel what its status requests; return False if it requests nothing."""
         needed = int(self._state[kernels.NEEDED])
         if status == NEEDS_COMPRESSION:
             self._compress()
@@ -132,7 +132,7 @@ class BatchEncoder:
     def _compress(self) -> None:
         """Compress and write the group."""
         if not self._compressors.any():
-            # Loaded at the first need; the kernel itself then compresses the next groups if it can.
+            # Loaded at the first request; after that, the kernel itself compresses groups if it can.
             self._compressors = find_compressors(self._encoding.codec, self._encoding.level)
         codec = self._encoding.codec
         if codec is None:
@@ -143,12 +143,12 @@ class BatchEncoder:
             self._reserve_output(int(self._state[kernels.NEEDED]))
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for `size_bytes` and as many again; the output so far stays."""
+        """Make room for twice `size_bytes`; the output so far stays."""
         self._output = _enlarged(self._output, size_bytes)
 
 
 def _enlarged(memory: ByteArray, size_bytes: int) -> ByteArray:
-    """Return a copy of `memory` with room for twice `size_bytes`, at least its size."""
+    """Return a copy of `memory` that is not smaller and has room for twice `size_bytes`."""
     larger = np.empty(max(2 * size_bytes, memory.size), dtype=np.uint8)
     larger[: memory.size] = memory
     return larger

@@ -1,18 +1,20 @@
-"""The batches that may be encoded anew, and the neighbours that may become one batch, by their headers alone.
+"""The rule, based on headers alone, for batches that may be re-encoded and for neighbours that may become one batch.
 
 A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
-batch before it if both may change, neither is among the last five data batches of its producer in the segment, and
+previous batch if both may change, neither is among the last five data batches of its producer in the segment, and these
+are equal:
 
-    equal                                         because
-    codec, unless all batches get another one     each batch keeps its codec
+    field                                         reason
+    codec, unless all batches get a new one       each batch keeps its codec
     producer, epoch, transaction flag             a header has one of each
     leader epoch                                  a truncation to the end of an epoch ends between two batches
-    timestamp type; LogAppendTime                 the header's time is that of all records
+    timestamp type; the time, if LogAppendTime    the header's time applies to all records
     delete horizon                                a header has one
-    and offsets and sequence numbers go on without a gap: a header has the first of each
 
-A broker that loads the log remembers the last five batches of each producer, and recognises them if a client sends
-them again.  So these stay as they are in every segment, and the state at its end is the one before.
+Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
+
+A broker that loads the log remembers the last five batches of each producer, to recognise them if a client sends them
+again.  So these batches stay unchanged in every segment, and the producer state at its end stays the same.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class MergeRule:
     """The rule for one segment.
 
     `last_of_producers`, int64[n], are the positions of the last five data batches of each producer, ascending.
-    `merges` is False if no batches are merged; `keeps_codec` is True if each batch keeps its codec.
+    `merges` is False if batches are not merged; `keeps_codec` is True if each batch keeps its codec.
     """
 
     bound: int
@@ -53,15 +55,15 @@ class MergeRule:
     keeps_codec: bool
 
     def may_change(self, rows: Rows) -> Flags:
-        """Return bool[rows]: True for batches that may be encoded anew."""
+        """Return bool[rows]: True for batches that may be re-encoded."""
         is_data = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT == 0) & (rows["record_count"] > 0)
         changes: Flags = is_data & (rows["last_offset"] < self.bound) & (rows["attributes"] & CODEC_MASK <= CODEC_ZSTD)
         return changes
 
     def may_join(self, rows: Rows, before: Rows) -> Flags:
-        """Return bool[rows]: True for batches that may become one batch with the batch before them.
+        """Return bool[rows]: True for batches that may be merged with the previous batch.
 
-        `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
+        `before`, BATCH_ROW[0 or 1], is the batch before `rows`.
         """
         joins = np.zeros(rows.size, dtype=np.bool_)
         both = np.concatenate([before, rows])
@@ -74,7 +76,7 @@ class MergeRule:
 
 
 def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
-    """Return bool[rows]: True where the headers of two neighbours allow one batch."""
+    """Return bool[rows]: True where the headers of two neighbours permit a merge."""
     same_flags = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT | (CODEC_MASK if keeps_codec else 0)
     has_append_time = second["attributes"] & TIMESTAMP_TYPE_BIT != 0
     has_horizon = second["attributes"] & DELETE_HORIZON_BIT != 0
@@ -92,7 +94,7 @@ def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
 
 
 def _sequences_go_on(first: Rows, second: Rows) -> Flags:
-    """Return bool[rows]: True where the sequence numbers of `second` follow those of `first`; after 2^31 - 1 comes 0.
+    """Return bool[rows]: True where the sequence numbers of `second` continue those of `first`; 0 follows 2^31 - 1.
 
     Source: Kafka's DefaultRecordBatch.incrementSequence.
     """

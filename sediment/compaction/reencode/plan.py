@@ -1,9 +1,9 @@
-"""The encoding that is asked for, the tasks of a partition, and their results.
+"""The requested encoding, the tasks of a partition, and their results.
 
-Every segment gets a task, because only its headers show if a batch changes.  The bound is the last stable offset, as in
-a rewrite by verdicts: batches that reach it are not changed.
+Every segment gets a task, because only its headers show if a batch will change.  The bound is the last stable offset,
+as in a rewrite by verdicts: batches that reach the bound are not changed.
 
-Invariant: a task needs its segment and nothing else, so tasks may run anywhere and in any order.
+Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _LEVELS = {CODEC_GZIP: GZIP_LEVELS, CODEC_LZ4: LZ4_LEVELS, CODEC_ZSTD: ZSTD_LEVE
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoding that batches get.
+    """The requested encoding.
 
     Raises:
-        UsageError: nothing is asked for, or the values do not fit together.
+        UsageError: no change is requested, or the values contradict each other.
     """
 
     codec: int | None = None
-    """The codec; None: each batch keeps its own, and only batches of one codec are merged."""
+    """The codec; None: each batch keeps its own, and only batches with the same codec are merged."""
 
     level: int | None = None
     """The codec's level, as in Kafka's `compression.<codec>.level`; None: Kafka's default."""
 
     batch_bytes: int | None = None
-    """Neighbours are merged up to this size of a batch before compression; None: batches are not merged."""
+    """Neighbours are merged up to this batch size before compression; None: batches are not merged."""
 
     def __post_init__(self) -> None:
         if self.codec is None and self.batch_bytes is None:
@@ -71,8 +71,8 @@ class Encoding:
 class ReencodeTask:
     """The re-encoding of one segment.
 
-    `end_offset` is the base offset of the next segment, INT64_MAX for the active one.  No batch that reaches `bound` is
-    changed.
+    `end_offset` is the base offset of the next segment, INT64_MAX for the active one.  Batches that reach `bound` are
+    not changed.
     """
 
     partition: TopicPartition
@@ -86,7 +86,7 @@ class ReencodeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReencodeStats:
-    """Counts of one segment: batches before and after, and among those after the ones that were written anew."""
+    """Counts of one segment: batches before and after, and how many of those after were written anew."""
 
     batches_before: int = 0
     batches_after: int = 0
@@ -121,7 +121,7 @@ def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -
 
 
 def collect_reencode(view: LogView, segments: Iterable[ReencodedSegment]) -> Reencode:
-    """Join the results of all tasks of a partition, in any order; the cleaner checkpoint stays."""
+    """Join the results of all tasks of a partition, in any order; the cleaner checkpoint does not change."""
     ordered = tuple(sorted(segments, key=lambda done: done.group.sources[0].base_offset))
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     groups = tuple(done.group for done in ordered)

@@ -1,36 +1,36 @@
-"""Compiled loop that encodes the batches of one chunk anew, first batch first, and copies the others.
+"""Compiled loop that re-encodes the batches of one chunk, first batch first, and copies the others.
 
-    chunk      | batch | batch | batch | batch |        `wanted`: the batches to open; `joins`: may join the one before
+    chunk      | batch | batch | batch | batch |        `wanted`: batches to open; `joins`: may join the previous one
                                        ^ CURSOR
     originals  | header records… | header records… |    the batches of the group as they are on disk
-    raw        | records of the group, uncompressed |   offsets and timestamps are relative to its first batch
+    raw        | records of the group, uncompressed |   with offsets and timestamps relative to its first batch
     output     | copied or encoded… |      free    |
                                     ^ OUT_END
 
-Batches that become one batch are a group.  It may reach from one chunk into the next.
-
+A group consists of batches that become one batch.  It may extend from one chunk into the next.
 1. Let the batch join the group if it may, and if the result stays within the limit.
-2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if nothing would be gained.
+2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if compression gains nothing.
+3. Encode the batch alone if no other may join it, start the next group with it, or copy it if it is not wanted.
 3. Encode the batch alone if no other may join it, begin the next group with it, or copy it if it is not wanted.
 
-    field                                     of a batch written anew
-    base offset, base timestamp, sequence     those of the first batch
-    last offset                               that of the last batch
+    field                                     in a new batch
+    base offset, base timestamp, sequence     from the first batch
+    last offset                               from the last batch
     max timestamp                             the largest of the batches
-    leader epoch, producer, flags             as in all of them
+    leader epoch, producer, flags             equal in all batches
     codec                                     the new one
     record count, length, CRC                 recomputed
 
-The records of the first batch are not touched.  Those of the others get other offset and timestamp deltas; all bytes
-from their key on are copied.
+The records of the first batch do not change.  The records of the others get new offset and timestamp deltas; all bytes
+from the key on are copied.
 
-The loop is resumable: if it cannot go on by itself, it returns the status that asks for it, and continues at the next
-call.
+The loop is resumable: if it needs something that it cannot do itself, it returns a status that requests this, and
+continues at the next call.
 
 Invariants
 * Records are decoded before a second batch joins them.
-* Compressed or merged batches take fewer bytes than the originals.  Only uncompressed ones that were asked for may
-  take more, up to the limit of a batch.
+* Compressed or merged batches take fewer bytes than the originals.  Only uncompressed batches may take more, if they
+  were requested, and only up to the size limit of a batch.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from sediment.segment_io.format.record_decoder import decode_records
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
 CURSOR = 0  # batches of the chunk that are done
 OUT_END = 1  # used bytes of the output
-NEEDED = 2  # the amount that a status asks for
+NEEDED = 2  # the amount that a status requests
 GROUP_BATCHES = 3  # 0: no group is open
 GROUP_RECORDS = 4
 GROUP_LAST_OFFSET = 5
@@ -92,15 +92,15 @@ REGISTERS = 11
 
 # -------------------------------------------------------------------------------------- settings, int64[RULE_REGISTERS]
 CODEC = 0  # the new codec, or KEEP_CODEC
-ENCODES_SAME_CODEC = 1  # 1: batches that have the codec already are encoded as well, because of the level
-JOINED_BYTES = 2  # the largest batch of several, before compression
+ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because of its level
+JOINED_BYTES = 2  # the largest merged batch, before compression
 BATCH_BYTES = 3  # the largest batch that may take more bytes than the originals
 RULE_REGISTERS = 4
 KEEP_CODEC = -1
 
 
 class GroupMemory(NamedTuple):
-    """Memory of the group: its records and its batches, uint8[n]; and rows, int64[n, RECORD_FIELDS], of one batch."""
+    """Memory for a group: records and batches, uint8[n]; and rows of one batch, int64[n, RECORD_FIELDS]."""
 
     raw: ByteArray
     originals: ByteArray
@@ -108,9 +108,9 @@ class GroupMemory(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Batches that become one: addresses and sizes of their uncompressed records, and of the batches on disk.
+    """Batches that become one: addresses and sizes of their uncompressed records, and of the original batches.
 
-    The other fields are those of the batches together.
+    The other fields describe the batches together.
     """
 
     records: int
@@ -133,9 +133,9 @@ def reencode_batches(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Write the batches from CURSOR on to the output, except for those of the last group.
+    """Write the batches from CURSOR on to the output, except those of the last group.
 
-    Return DONE, a status that asks, or one of a bad batch.  `joins` is bool[batches].
+    Return DONE, a request, or the status of a bad batch.  `joins` is bool[batches].
     """
     raw = np.int64(memory.raw.ctypes.data)
     originals = np.int64(memory.originals.ctypes.data)
@@ -268,7 +268,7 @@ def end_group(rules: Int64s, memory: GroupMemory, output: ByteArray, compressors
 def place_compressed(
     rules: Int64s, compressed: ByteArray, memory: GroupMemory, output: ByteArray, state: Int64s
 ) -> int:
-    """Write the group that NEEDS_COMPRESSION was about, with `compressed` as its records.
+    """Write the group of the last NEEDS_COMPRESSION, with `compressed` as its records.
 
     Return OK or NEEDS_OUTPUT_ROOM.
     """
@@ -285,13 +285,13 @@ def place_compressed(
 
 @kernel
 def _codec_of(group: Group, rules: Int64s) -> int:
-    """Return the codec that the group gets."""
+    """Return the new codec of the group."""
     return rules[CODEC] if rules[CODEC] != KEEP_CODEC else load_i16(group.originals + ATTRIBUTES) & CODEC_MASK
 
 
 @kernel
 def _write_group(group: Group, rules: Int64s, output: ByteArray, compressors: Tools, state: Int64s) -> int:
-    """Write a group; return OK, NEEDS_OUTPUT_ROOM, or NEEDS_COMPRESSION if that cannot be done here."""
+    """Write a group; return OK, NEEDS_OUTPUT_ROOM, or NEEDS_COMPRESSION if the kernel cannot compress."""
     bound = compressed_bound(group.records_bytes)
     state[NEEDED] = state[OUT_END] + BATCH_HEADER_BYTES + max(bound, group.originals_bytes)
     if output.size < state[NEEDED]:
@@ -315,7 +315,7 @@ def _write_group(group: Group, rules: Int64s, output: ByteArray, compressors: To
 
 @kernel
 def _finish_group(group: Group, codec: int, packed_bytes: int, rules: Int64s, output: ByteArray, state: Int64s) -> None:
-    """Write the header before the encoded records, or the originals over them if they do not take more bytes."""
+    """Write the header before the encoded records; overwrite both with the originals if these are not larger."""
     size_bytes = BATCH_HEADER_BYTES + packed_bytes
     may_grow = rules[CODEC] == CODEC_NONE and size_bytes <= rules[BATCH_BYTES]
     if size_bytes >= group.originals_bytes and not may_grow:

@@ -1,14 +1,14 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
-1. Scan the headers.  Find the last five batches of each producer, and if any batch may change.
-2. Scan again.  Check every checksum, encode and merge batches, and copy the others.
+1. Scan the headers: find the last five batches of each producer, and if any batch may change.
+2. Scan again: check every checksum, encode and merge batches, and copy the others.
 
-Messages of magic 0 and 1, transaction markers and other control batches, batches without records and batches that
-reach the bound are copied.  So an aborted transaction keeps its entry in the transaction index.
+Messages of magic 0 and 1, control batches such as transaction markers, batches without records, and batches that reach
+the bound are copied.  So an aborted transaction keeps its entry in the transaction index.
 
-Memory is one chunk, one decompressed batch, and the batches that become one.
+Memory: one chunk, one decompressed batch, and the batches of a group.
 
-Invariant: the checksum of every byte copied was checked; a segment without a change gets no parts.
+Invariant: the checksum of every copied byte was checked; a segment without a change gets no parts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def reencode_log(
     attempt: str,
     progress: Progress | None = None,
 ) -> Reencode:
-    """Carry out the tasks of a partition one after another; if one fails, no part of it is left.
+    """Carry out the tasks of a partition one after another; after a failure, no part is left.
 
     Arguments and errors are those of `plan_reencode` and `reencode_segment`.
     """
@@ -72,14 +72,14 @@ def reencode_log(
 def reencode_segment(
     task: ReencodeTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
 ) -> ReencodedSegment:
-    """Write the new segment of `task` to synced `.part` files beside its source; if that fails, leave none.
+    """Write the new segment of `task` to synced `.part` files beside its source; after a failure, leave none.
 
     `progress` is called with the bytes of each chunk of either scan; its exceptions end the re-encoding.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
         CorruptIndexError: the transaction index cannot be read.
-        SourceChangedError: the segment is not the one that was planned.
+        SourceChangedError: the segment differs from the planned one.
         OwnerNotKeptError, OSError: a part could not be written.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
@@ -89,7 +89,7 @@ def reencode_segment(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Headers:
-    """Findings of the first scan: the batches, positions of the last of each producer, and if any batch may change."""
+    """Result of the first scan: batch count, last batches of each producer, and True if any batch may change."""
 
     batches: int
     last_of_producers: Int64s
@@ -136,7 +136,7 @@ class _SegmentReencode:
         last = np.zeros((0, 2), dtype=np.int64)
         batches, may_change = 0, False
         before = np.zeros(0, dtype=BATCH_ROW)
-        # Without the last batches of producers: a batch may change at most if it may under this rule.
+        # Without the last batches of producers, the rule permits at least every batch that may change.
         rule = self._rule(np.zeros(0, dtype=np.int64))
         for span in self._source.spans():
             rows = span.rows
@@ -153,7 +153,7 @@ class _SegmentReencode:
         for span in self._source.checked_spans():
             rows = span.rows
             joins = rule.may_join(rows, before)
-            # The last batch is opened, because the first of the next chunk may join it.
+            # The last batch is opened, because the first batch of the next chunk may join it.
             is_joined = np.append(joins[1:], rule.merges)
             piece = encoder.encode(span, rule.may_change(rows) & (self._encodes(rule, rows) | joins | is_joined), joins)
             before = rows[-1:].copy()
@@ -163,7 +163,7 @@ class _SegmentReencode:
             yield piece
 
     def _encodes(self, rule: MergeRule, rows: Rows) -> Flags:
-        """Return bool[rows]: True for batches that are encoded anew even if they are not merged."""
+        """Return bool[rows]: True for batches that are re-encoded even if they are not merged."""
         encoding = self._task.encoding
         if encoding.codec is None:
             return np.zeros(rows.size, dtype=np.bool_)

@@ -1,9 +1,9 @@
-"""Rewriting a partition by a table of verdicts: records are dropped, become tombstones, or get another key or value.
+"""Rewriting a partition by a table of verdicts: records are dropped, become tombstones, or get a new key or value.
 
     verdicts         offset -> DROP, TOMBSTONE, REPLACE_VALUE or REPLACE_KEY
-    plan             which segments have verdicts, and which offsets must not be touched
-    segment_rewrite  one task for each segment: two forward scans, one new segment under `.part` names
-    batch_rewrite    one batch, of which some records are dropped or replaced
+    plan             the segments with verdicts, and the offsets that must not change
+    segment_rewrite  one task for each segment: two forward scans, and one new segment under `.part` names
+    batch_rewrite    one batch in which records are dropped or replaced
 
 `plan` and `verdicts` open no file.  Nothing here renames a file; the result is a prepared swap.
 """

@@ -1,11 +1,11 @@
-"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and gives it what it asks for.
+"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and meets its requests.
 
-kernel returns          driver then
+kernel returns          driver
 NEEDS_PAYLOAD           opens the batch: decompresses it, or converts a message of magic 0 or 1
 NEEDS_COMPRESSION       compresses the records and emits the batch
 NEEDS_..._ROOM          enlarges an array
 BATCH_TOO_LARGE         raises UsageError
-any other status        raises what a decoder says about the batch
+any other status        raises the decoder's error for the batch
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _FIRST_RECORDS = 4096
 
 
 class BatchRewriter:
-    """The rewriter of the chunks of one segment; compressed records of a batch may expand to `limit_bytes`.
+    """The rewriter for the chunks of one segment; compressed records of a batch may expand to `limit_bytes`.
 
-    `seen` and `without_key`, bool[verdicts], mark the verdicts that met a record, and those of them that would make a
-    record without a key a tombstone.
+    `seen` and `without_key`, bool[verdicts], mark the verdicts for which a record was found, and those that would turn
+    a record without a key into a tombstone.
     """
 
     def __init__(self, source: SourceSegment, verdicts: Verdicts, limit_bytes: int) -> None:
@@ -51,7 +51,7 @@ class BatchRewriter:
         self.seen = np.zeros(len(verdicts), dtype=np.bool_)
         self.without_key = np.zeros(len(verdicts), dtype=np.bool_)
         self._replacements = verdicts.replacements
-        # Copies: for columns that are read only, the kernel would be compiled once more.
+        # Copied, because the kernel would be compiled a second time for read-only columns.
         self._verdicts = VerdictColumns(
             verdicts.offsets.copy(),
             verdicts.actions.copy(),
@@ -73,24 +73,24 @@ class BatchRewriter:
 
     @property
     def tombstoned(self) -> int:
-        """The records that became tombstones so far."""
+        """The records turned into tombstones so far."""
         return int(self._state[kernels.TOMBSTONED])
 
     @property
     def replaced(self) -> int:
-        """The records that got another key or value so far."""
+        """The records with a new key or value so far."""
         return int(self._state[kernels.REPLACED])
 
     def rewrite(self, span: BatchSpan, wanted: npt.NDArray[np.bool_], keeps_header: npt.NDArray[np.bool_]) -> ByteArray:
-        """Return the batches of a checked chunk with the verdicts carried out, valid until the next call.
+        """Return the batches of a checked chunk after applying the verdicts; valid until the next call.
 
-        `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and those that leave their header if
+        `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and those that keep their header if
         they lose all records.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
             UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-            UsageError: with its replacements, a batch is larger than a segment can be.
+            UsageError: a batch with its replacements would be larger than a segment can be.
         """
         state = self._state
         batches = self._opener.begin(span, wanted)
@@ -113,7 +113,7 @@ class BatchRewriter:
             self._provide(status, span, batches)
 
     def _provide(self, status: int, span: BatchSpan, batches: ChunkBatches) -> None:
-        """Give the kernel what its status asks for."""
+        """Give the kernel what its status requests."""
         ordinal, needed = int(self._state[kernels.CURSOR]), int(self._state[kernels.NEEDED])
         if status == NEEDS_PAYLOAD:
             try:
@@ -141,7 +141,7 @@ class BatchRewriter:
 
     def _compress(self, batches: ChunkBatches, codec: int) -> None:
         if not self._compressors.any():
-            # Loaded at the first need; the kernel itself then compresses the next batches if it can.
+            # Loaded at the first request; after that, the kernel itself compresses batches if it can.
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
@@ -155,7 +155,7 @@ class BatchRewriter:
         )
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for `size_bytes` and as many again; the output so far stays."""
+        """Make room for twice `size_bytes`; the output so far stays."""
         larger = np.empty(2 * size_bytes, dtype=np.uint8)
         used = int(self._state[kernels.OUT_END])
         larger[:used] = self._output[:used]

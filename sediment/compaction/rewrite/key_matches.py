@@ -1,14 +1,14 @@
 """Search for the records of a segment whose keys are in a set.
 
     keys      sorted bytes, one after another                     KeySet
-    table     | hash of a key | its number in the set |           24 bytes a slot, in the cleaner's offset map
-    records   --decode--> hash --look up--> compare the bytes --> offset, number of the key
+    table     | hash of a key | its index in the set  |           24 bytes a slot, in the cleaner's offset map
+    records   --decode--> hash --look up--> compare the bytes --> offset, index of the key
 
-The search reads the segment once, checks every checksum, and decodes and hashes keys with the cleaner's kernels.
-Control batches have no data, and are left out.  Data of aborted transactions is included.  Zeros after the last batch
-are those of a preallocated file, and end the search.
+The search reads the segment once, checks every checksum, and uses the cleaner's kernels to decode and hash keys.
+Control batches contain no data and are skipped.  Data of aborted transactions is included.  Zeros after the last batch,
+as in a preallocated file, end the search.
 
-Invariant: a record is found only if all bytes of its key are those of a key of the set; a hash alone never decides.
+Invariant: a record is found only if its key is equal, byte for byte, to a key in the set; a hash never decides alone.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _ALL_ENTERED = -1
 class KeyMatches:
     """The records found in one segment, in log order.
 
-    `offsets` is int64[n].  `keys`, int64[n], are the numbers of their keys in the set.  `tombstones`, bool[n], is True
-    for records without a value.  `scanned` are the data records of the segment.
+    `offsets` is int64[n].  `keys`, int64[n], are the indexes of their keys in the set.  `tombstones`, bool[n], is True
+    for records without a value.  `scanned` is the number of data records in the segment.
     """
 
     offsets: Int64s
@@ -74,7 +74,7 @@ class KeyMatches:
 
 
 # -------------------------------------------------------------------------------------------------------------- kernels
-# Registers besides NEEDED, which `decode_and_hash` sets
+# Registers in addition to NEEDED, which `decode_and_hash` sets
 CURSOR = 0  # batches of the chunk that are done
 MATCHES = STATE_REGISTERS
 SCANNED = STATE_REGISTERS + 1
@@ -82,7 +82,7 @@ _REGISTERS = STATE_REGISTERS + 2
 
 
 class KeyTable(NamedTuple):
-    """The keys of a set in a map from hashes to their numbers; `contents` is the address of their bytes."""
+    """A map from the hashes of a set's keys to their indexes; `contents` is the address of the key bytes."""
 
     tables: Int64s
     contents: int
@@ -101,7 +101,7 @@ class MatchColumns(NamedTuple):
 
 @kernel
 def enter_keys(table: KeyTable) -> int:
-    """Enter the keys into the table, which has room; return the first one whose hash another key has, or -1."""
+    """Add the keys to the table, which has room; return the first key with the same hash as another key, or -1."""
     for number in range(table.edges.size - 1):
         start = table.edges[number]
         low, high = hash_key(
@@ -125,10 +125,10 @@ def match_keys(
     matches: MatchColumns,
     state: Int64s,
 ) -> int:
-    """Append the records of the wanted batches from CURSOR on whose keys are in the table to `matches`.
+    """Search the wanted batches from CURSOR on, and append the records with keys in the table to `matches`.
 
-    `records`, int64[n, RECORD_FIELDS], and `hashes`, uint64[n, 2], are working memory.  Return DONE, a status that asks
-    for a payload or for room, or a decoder's status; nothing of the batch at CURSOR is done then.
+    `records`, int64[n, RECORD_FIELDS], and `hashes`, uint64[n, 2], are working memory.  Return DONE, or for the batch
+    at CURSOR, of which nothing is done then, a request for a payload or room, or a decoder's status.
     """
     while state[CURSOR] < batches.headers.size:
         ordinal = state[CURSOR]
@@ -196,19 +196,19 @@ def find_key_matches(
     """Return the data records of `segment` whose keys are in `keys`.
 
     Args:
-        partition: named in errors.
-        directory: holds the segment.
-        segment: as it was listed.
+        partition: its name appears in errors.
+        directory: contains the segment.
+        segment: the segment as listed.
         end_offset: the base offset of the next segment, INT64_MAX for the active one.
         keys: the keys to search for.
         fs: opens the segment.
-        limit_bytes: compressed records of one batch may expand to these.
+        limit_bytes: limit for the decompressed records of one batch.
         progress: called with the bytes of each chunk; its exceptions end the search.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
         UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-        SourceChangedError: the segment is not the listed one.
+        SourceChangedError: the segment differs from the listed one.
     """
     with ExitStack() as stack, errors_of_partition(partition):
         source = SourceSegment(directory, segment, end_offset, fs, stack, progress)
@@ -255,7 +255,7 @@ class _KeySearch:
                 raise self._source.error(status, span, ordinal)
 
     def _requests(self, batches: ChunkBatches) -> Iterator[tuple[int, int]]:
-        """Call the kernel until the chunk is done; yield each status on the way and the batch that it is about."""
+        """Call the kernel until the chunk is done; yield each request with the batch that it is about."""
         while True:
             status = match_keys(batches, self._table, self._records, self._hashes, self._matches, self._state)
             if status == DONE:
@@ -279,7 +279,7 @@ def _columns_of(rows: int) -> MatchColumns:
 
 
 def _table_of(keys: KeySet) -> tuple[OffsetMap, KeyTable]:
-    """Return the table of a set; a new seed is drawn until no two keys have one hash."""
+    """Return the table of a set; draw new seeds until all keys have different hashes."""
     while True:
         seed = draw_seed()
         slots = OffsetMap(with_offsets=True)

@@ -3,7 +3,7 @@
     contents  | key 0 | key 1 | key 2 | padding |      sorted bytes, one after another
     edges     0       ^       ^       ^
 
-Invariant: no representation shows a key.
+Invariant: `repr` never shows a key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sediment.segment_io.format.padding import padded_copy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeySet:
-    """Different keys, ascending; tasks receive it, and no representation shows a key.
+    """Different keys, ascending; `repr` does not show them.
 
     Key n is `contents`[edges[n] : edges[n + 1]]; `contents` is uint8[bytes] with padding, `edges` int64[keys + 1].
     """
@@ -30,7 +30,7 @@ class KeySet:
 
     @classmethod
     def of(cls, keys: Iterable[bytes]) -> KeySet:
-        """Return the set of `keys`, which may repeat.
+        """Return the set of `keys`; duplicates are allowed.
 
         Raises:
             UsageError: a key is not bytes.

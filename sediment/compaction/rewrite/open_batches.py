@@ -1,13 +1,14 @@
-"""The records of some batches of a chunk, decompressed and in magic 2, for kernels that take the batches in order.
+"""Batches of a chunk whose records are decompressed and in magic 2, for kernels that read batches in order.
 
-    edges      int64[batches + 1]  addresses in the chunk at which the batches begin, and the last one ends
+    edges      int64[batches + 1]  addresses in the chunk where the batches begin, and where the last one ends
     headers    int64[batches]      address of each batch's header, in magic 2
     payloads   int64[batches, 2]   (address, bytes) of its uncompressed records, or NOT_DECOMPRESSED
     wanted     bool[batches]       the batches that the kernel opens
 
-Uncompressed batches are open from the start.  A kernel that meets a wanted batch without a payload returns
-NEEDS_PAYLOAD, and the caller opens it.  Kernels decompress as many of the next batches as fit an area of the size of a
-CPU's cache; the batches that they leave are decompressed one at a time, as are messages of magic 0 and 1 converted.
+Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, it returns
+NEEDS_PAYLOAD, and the caller opens the batch.  Kernels then decompress as many of the next batches as fit into an area
+of the size of a CPU's cache.  Batches that kernels cannot decompress are decompressed one at a time; messages of magic
+0 and 1 are converted one at a time.
 
 Invariant: the payload of a batch is valid until a later batch is opened.
 """
@@ -34,7 +35,7 @@ _AREA_BYTES = 1 << 20
 
 
 class ChunkBatches(NamedTuple):
-    """The batches of one chunk as kernels read them; see the module."""
+    """The batches of one chunk as kernels read them (see the table of this module)."""
 
     edges: Int64s
     headers: Int64s
@@ -43,7 +44,7 @@ class ChunkBatches(NamedTuple):
 
 
 class BatchOpener:
-    """The opener of the batches of one chunk after another; compressed records may expand to `limit_bytes`."""
+    """Opens batches, one chunk after another; compressed records may expand to `limit_bytes`."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -52,7 +53,7 @@ class BatchOpener:
         self._held: list[ByteArray] = []
 
     def begin(self, span: BatchSpan, wanted: npt.NDArray[np.bool_]) -> ChunkBatches:
-        """Return the batches of a checked chunk; its buffer is valid until the next one is requested."""
+        """Return the batches of a checked chunk; the chunk's buffer is valid until the next chunk is requested."""
         rows = span.rows
         self._span = span
         self._positions = rows["position"] + (span.start - span.position)
@@ -68,7 +69,7 @@ class BatchOpener:
         return self.batches
 
     def open_batch(self, ordinal: int) -> None:
-        """Set the payload of batch `ordinal`, which has none, and of some of the next batches.
+        """Set the payload of batch `ordinal`, which has none yet, and those of some of the next batches.
 
         Raises:
             CorruptBatchError: the records cannot be decompressed or decoded.
@@ -111,7 +112,7 @@ class BatchOpener:
         self._kernels_reached = max(ordinal, int(opened[-1]) if opened.size else -1)
 
     def _convert(self, ordinal: int) -> None:
-        """Set header and payload of a message of magic 0 or 1, converted to a batch of magic 2."""
+        """Convert a message of magic 0 or 1 to a batch of magic 2, and set its header and payload."""
         start, size_bytes = int(self._positions[ordinal]), int(self._span.rows["size_bytes"][ordinal])
         message = padded_copy(self._span.buffer[start : start + size_bytes].data)
         wrappers, payload = no_wrappers(1), None

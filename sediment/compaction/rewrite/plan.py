@@ -1,12 +1,12 @@
-"""The plan of a rewrite: one task for each segment with verdicts, and the verdicts that no task may carry out.
+"""The plan of a rewrite: one task for each segment with verdicts, and the verdicts that cannot be applied.
 
     verdicts   | ......... | ........ | .. | ....... | .........
     segments   |     0     |    12    | 20   active            |
                                          ^ bound              ^ log end
-                 rewritten, each alone        not reached
+                 rewritten, each separately      not reached
 
-The bound is the last stable offset of the view: records below it are replicated, decided and verified.  Records below
-the log start offset may still be on disk; they are rewritten too.
+The bound is the last stable offset of the view: records below it are replicated, verified, and not in an open
+transaction.  Records below the log start offset may still be on disk; they are rewritten too.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
@@ -30,10 +30,10 @@ from sediment.segment_io.partition.log_view import LogView
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """The rewriting of one segment.
+    """The rewrite of one segment.
 
-    `end_offset` is the base offset of the next segment, INT64_MAX for the active segment.  No batch whose last offset
-    reaches `bound` is changed; `bound_reason` says why.
+    `end_offset` is the base offset of the next segment, INT64_MAX for the active segment.  Batches whose last offset
+    reaches `bound` are not changed, for the reason `bound_reason`.
     """
 
     partition: TopicPartition
@@ -48,9 +48,9 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class RewritePlan:
-    """The tasks of one partition, ascending, and the verdicts that are in no task.
+    """The tasks of one partition, ascending, and the verdicts that belong to no task.
 
-    `next_dirty_offset` is the cleaner checkpoint that holds after the rewrite.
+    `next_dirty_offset` is the cleaner checkpoint after the rewrite.
     """
 
     partition: TopicPartition
@@ -64,7 +64,7 @@ class RewritePlan:
 class RewriteStats:
     """Counts of records in one segment; a compressed message of magic 0 or 1 without a verdict counts as one record.
 
-    `matched` are the records changed: `dropped`, `tombstoned` and `replaced`.
+    `matched` are all changed records: `dropped`, `tombstoned` and `replaced`.
     """
 
     scanned: int = 0
@@ -74,7 +74,7 @@ class RewriteStats:
 
     @property
     def matched(self) -> int:
-        """The records changed."""
+        """All changed records."""
         return self.dropped + self.tombstoned + self.replaced
 
 
@@ -132,7 +132,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 
 
 def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
-    """Return the reasons for which `offsets` at or above the bound are not reached."""
+    """Return the reason for each of `offsets`, at or above the bound, why it is not reached."""
     replicated_end = view.log_start_offset if view.high_watermark is None else view.high_watermark
     verified_end = view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset
     reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
@@ -143,7 +143,7 @@ def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
 
 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
-    """Return the cleaner checkpoint, lowered to the first new key, because an older record may have that key."""
+    """Return the cleaner checkpoint, lowered to the first record with a new key: an older record may have that key."""
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]
     return min([checkpoint, *(int(offset) for offset in new_keys[:1])])

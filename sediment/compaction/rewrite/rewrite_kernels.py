@@ -1,4 +1,4 @@
-"""Compiled loop that carries out verdicts on the batches of one chunk, first batch first, and copies the others.
+"""Compiled loop that applies verdicts to the batches of one chunk, first batch first, and copies the others.
 
     chunk     | batch | batch | batch | batch | batch |       `wanted`: the batches with verdicts
                       ^ COPIED          ^ CURSOR
@@ -7,24 +7,24 @@
 
 `rewrite_batches` takes each batch with verdicts through four steps:
 
-1. Decode its records, once the rows have room for all of them.
-2. Find their verdicts, move the records that stay together, and note the edits.
-3. Copy the batches before it, if it changes at all.
-4. Write the records that stay and compress them with the batch's own codec; or leave its header, or nothing.
+1. Decode its records, if there is room for all their rows.
+2. Find their verdicts, move the surviving records together, and note the edits.
+3. If the batch changes, copy the batches before it.
+4. Write the surviving records and compress them with the batch's own codec; without any, write its header or nothing.
 
     field                                               after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
-    base timestamp, max timestamp                       as the cleaner's: from the records that stay
+    base timestamp, max timestamp                       as after a cleaning: from the surviving records
     delete horizon                                      unchanged; none if the batch got a new tombstone
     record count, length, CRC                           recomputed
 
-A batch with a new tombstone loses its delete horizon, so that the next cleaning gives it one for the new tombstone.
-With its old horizon, a tombstone could be dropped before any consumer had the time to read it.
+A batch with a new tombstone loses its delete horizon, so that the next cleaning writes a new horizon.  With the old
+one, the tombstone could be dropped before consumers have had time to read it.
 
-The loop is resumable: if it cannot go on by itself, it returns the status that asks for it, and continues at the next
-call.  Only marks of verdicts may be set twice.
+The loop is resumable: if it needs something that it cannot do itself, it returns a status that requests this, and
+continues at the next call.  Only marks of verdicts may be set twice.
 
-Invariant: a batch of which no record changes is copied byte for byte.
+Invariant: a batch without changed records is copied byte for byte.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ from sediment.segment_io.format.record_decoder import (
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
 CURSOR = 0  # batches of the chunk that are done
-COPIED = 1  # address in the chunk up to which everything is in the output
+COPIED = 1  # address in the chunk; everything before it is in the output
 OUT_END = 2  # used bytes of the output
-NEEDED = 3  # the amount that a status asks for
-RAW_BYTES = 4  # bytes of `raw` that are to be compressed
+NEEDED = 3  # the amount that a status requests
+RAW_BYTES = 4  # bytes of `raw` to be compressed
 PENDING_KEPT = 5  # of the batch to be compressed: records, timestamps, horizon
 PENDING_BASE_TIMESTAMP = 6
 PENDING_MAX_TIMESTAMP = 7
@@ -105,16 +105,16 @@ REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-# The cache of compiled code depends on this file, and not on that of `Action`.
+# Copied from `Action`, because the cache of compiled code depends on this file and not on that of `Action`.
 _DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
 assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS
 
 
 class VerdictColumns(NamedTuple):
-    """The columns of `Verdicts`, and marks of those that met a record, and of tombstones for records without a key.
+    """The columns of `Verdicts`; marks of those with a record, and of tombstones for records without a key.
 
-    `replacements` is the address of their bytes.
+    `replacements` is the address of the replacement bytes.
     """
 
     offsets: Int64s
@@ -133,7 +133,7 @@ class Rows(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The changes of one batch: counts of records, and the bytes of their replacements."""
+    """The changes to one batch: numbers of records, and the size of their replacements."""
 
     kept: int
     dropped: int
@@ -153,10 +153,10 @@ def rewrite_batches(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Write the batches from CURSOR on to the output; return DONE, a status that asks, or one of a bad batch.
+    """Write the batches from CURSOR on to the output; return DONE, a request, or the status of a bad batch.
 
-    A batch that loses all records leaves a batch without records if `keeps_header`, bool[batches], else nothing.  `raw`
-    is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
+    A batch that loses all records keeps its header if `keeps_header`, bool[batches]; otherwise it is dropped.  `raw` is
+    working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:
@@ -205,7 +205,7 @@ def rewrite_batches(
         state[TOMBSTONED] += changes.tombstoned
         state[REPLACED] += changes.replaced
 
-        # 4. Write what stays.
+        # 4. Write the surviving records.
         if changes.kept > 0:
             if _write_changed(header, payload, changes, verdicts, rows, raw, out, compressors, state) != OK:
                 return NEEDS_COMPRESSION
@@ -227,7 +227,7 @@ def rewrite_batches(
 def _apply_verdicts(
     payload: int, count: int, base_offset: int, verdicts: VerdictColumns, records: Int64s, edits: Int64s
 ) -> Changes:
-    """Move the records that stay to the front, and note their edits."""
+    """Move the surviving records to the front, and note their edits."""
     kept, dropped, tombstoned, replaced, replacement_bytes = 0, 0, 0, 0, 0
     at, previous = 0, INT64_MIN
     for index in range(count):
@@ -274,7 +274,7 @@ def _apply_verdicts(
 
 @kernel
 def _first_from(offsets: Int64s, offset: int) -> int:
-    """Return the index of the first of ascending `offsets`, int64[n], that is at or above `offset`, n for none."""
+    """Return the index of the first of ascending `offsets`, int64[n], at or above `offset`; n if there is none."""
     low, high = 0, offsets.size
     while low < high:
         middle = (low + high) // 2
@@ -302,7 +302,7 @@ def _write_changed(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Step 4 for a batch that keeps records; return OK or NEEDS_COMPRESSION.  There is room for all of it."""
+    """Step 4 for a batch with surviving records; return OK or NEEDS_COMPRESSION.  The output has room for it."""
     count = changes.kept
     has_horizon = header.has_horizon and changes.tombstoned == 0
     base_timestamp, max_timestamp = kept_timestamps(header.address, rows.records, count)
@@ -338,7 +338,7 @@ def _write_changed(
 
 @kernel
 def emit_compressed(batches: ChunkBatches, compressed: ByteArray, output: ByteArray, state: Int64s) -> int:
-    """Write the batch that NEEDS_COMPRESSION was about, with `compressed` as its payload, and step past it."""
+    """Write the batch of the last NEEDS_COMPRESSION with `compressed` as its payload, and move past it."""
     size_bytes = BATCH_HEADER_BYTES + compressed.size
     state[NEEDED] = state[OUT_END] + size_bytes
     if output.size < state[NEEDED]:

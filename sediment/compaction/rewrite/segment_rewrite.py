@@ -1,18 +1,17 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
-1. Scan the headers.  Find the batches with verdicts, and among them those whose header has to stay.
-2. Scan again.  Check every checksum, copy the bytes between those batches, and rewrite them.
+1. Scan the headers: find the batches with verdicts, and those of them whose header must stay.
+2. Scan again: check every checksum, rewrite these batches, and copy the bytes between them.
 
-A batch that loses all records leaves its header as a batch without records if it is
-* the last batch of the segment, so the log end stays even if later segments are deleted;
-* among the last five data batches of a producer in the segment: a broker that loads the log remembers these, and
-  recognises the last five batches when a client sends them again.  So the producer state at the end of every segment
-  stays.
+A batch that loses all records stays as a header without records if it is one of these:
+* the last batch of the segment, so that the log end stays the same even if later segments are deleted
+* one of the last five data batches of a producer in the segment: a broker that loads the log remembers these batches,
+  to recognise them if a client sends them again; so the producer state at the end of every segment stays the same
 
 All other such batches are dropped.  Markers always stay, so an aborted transaction keeps its entry in the transaction
 index.
 
-Memory is one chunk, the largest decompressed batch, and columns for the batches with verdicts.
+Memory: one chunk, the largest decompressed batch, and columns for the batches with verdicts.
 
 Invariant: the checksums of all copied bytes were checked; a segment without a change gets no parts.
 """
@@ -47,7 +46,7 @@ from sediment.segment_io.segment.reader import Rows
 
 
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
-    """Carry out the tasks of `plan` one after another; if one fails, no part of the partition is left.
+    """Carry out the tasks of `plan` one after another; after a failure, no part of the partition is left.
 
     Arguments and errors are those of `rewrite_segment`.
     """
@@ -65,15 +64,15 @@ def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progres
 def rewrite_segment(
     task: SegmentTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
 ) -> RewrittenSegment:
-    """Write the new segment of `task` to synced `.part` files beside its source; if that fails, leave none.
+    """Write the new segment of `task` to synced `.part` files beside its source; after a failure, leave none.
 
     `progress` is called with the bytes of each chunk of either scan; its exceptions end the rewrite.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
-        CorruptIndexError, UnsupportedDataError: the transaction index, or a legacy codec, cannot be read.
-        SourceChangedError: the segment is not the one that was planned.
-        UsageError: with its replacements, a batch is larger than a segment can be.
+        CorruptIndexError: the transaction index cannot be read.
+        SourceChangedError: the segment differs from the planned one.
+        UsageError: a batch with its replacements would be larger than a segment can be.
         OwnerNotKeptError, OSError: a part could not be written.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
@@ -83,9 +82,9 @@ def rewrite_segment(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Targets:
-    """The batches with verdicts: their positions in the file, int64[n], and whether their headers stay, bool[n].
+    """The batches with verdicts: their positions in the file, int64[n], and True if their header stays, bool[n].
 
-    `scanned` are the records of the segment.  `not_reached` are the verdicts that hit a batch which stays as it is;
+    `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
     `excluded`, bool[verdicts], marks them.
     """
 
@@ -180,10 +179,10 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the range [low, high) of the verdicts that may be on each batch; `last_offset` precedes the batches.
+    """Return, for each batch, the range [low, high) of verdicts that may apply; `last_offset` precedes the batches.
 
-    The first offset of a compressed message of magic 0 or 1 is unknown, but it is after the last offset of the batch
-    before.
+    The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the last offset of the previous
+    batch.
     """
     first = rows["base_offset"].copy()
     is_wrapper = (rows["magic"] < MAGIC_V2) & (rows["attributes"] & CODEC_MASK != 0)

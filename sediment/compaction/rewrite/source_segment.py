@@ -1,7 +1,8 @@
 """One segment as a rewrite reads and replaces it: chunks of headers, chunks of checked batches, and new parts.
 
-Invariants: the file that is read is the listed one; it consists of whole batches, and of zeros after them if the caller
-accepts these; the lengths, checksums and offsets of the batches of a checked chunk were verified.
+Invariants: the file is the listed one.  It consists of whole batches, followed by zeros only if the caller accepts
+    them.
+In a checked chunk, the lengths, checksums and offsets of all batches were verified.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ Progress = Callable[[int], None]
 
 
 class SourceSegment:
-    """A segment of `directory` whose offsets end at `end_offset`; it is open until `stack` closes it.
+    """A segment of `directory` with offsets below `end_offset`; it is open until `stack` closes it.
 
-    `progress` is called with the bytes of each chunk, checked or not, before it is yielded.
+    `progress` is called with the bytes of each chunk, checked or not, before the chunk is yielded.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class SourceSegment:
 
         Raises:
             CorruptBatchError: a header is malformed, or the segment ends inside a batch.
-            SourceChangedError: the segment is not the listed one.
+            SourceChangedError: the segment differs from the listed one.
         """
         scan = HeaderScan(self.path, size_bytes=self._segment.log_bytes)
         file = self._files.file(self._segment)
@@ -87,7 +88,7 @@ class SourceSegment:
 
         Raises:
             CorruptBatchError: a batch is malformed or fails its CRC, or the segment ends inside a batch.
-            SourceChangedError: the segment is not the listed one.
+            SourceChangedError: the segment differs from the listed one.
         """
         for span in self.spans(zeros_may_follow=zeros_may_follow):
             self._check(span)
@@ -124,7 +125,7 @@ class SourceSegment:
     ) -> tuple[PartSegment, ...]:
         """Write and sync the segments that replace this one; see `write_segments`.
 
-        All entries of the transaction index stay, so `pieces` must contain every transaction marker of the source.
+        The new segments keep all entries of the transaction index, so `pieces` must contain every transaction marker.
 
         Raises:
             CorruptIndexError: the transaction index cannot be read.
@@ -151,7 +152,7 @@ class SourceSegment:
         return parse_transaction_index(self._fs.read_bytes(path), path=str(path)).transactions()
 
     def remove(self, parts: Iterable[PartSegment]) -> None:
-        """Remove parts that replace nothing."""
+        """Remove unused parts."""
         for part in parts:
             for file in part.files:
                 self._fs.unlink(self._directory / file.part_name)

@@ -1,13 +1,13 @@
-"""Suppression lists: keys that were erased from topics, as HMACs, and the search for them in other copies of a log.
+"""Suppression lists: HMACs of keys that were erased from topics, and the search for these keys in other copies.
 
     {"kind": "suppression-list", "schema": 1, "algorithm": "HMAC-SHA256",
      "secret_check": HMAC of _SECRET_CHECK,
      "topics": {topic: [HMAC of a key, …], …}}                          topics and HMACs ascend; HMACs are hex
 
-The list says: in this topic, no record with this key has a value.  A tombstone of the key is not in its way.
+The list states: no record of this topic with this key has a value.  A tombstone of the key is permitted.
 
-Invariants: a list holds no key and no secret.  It is only used with the secret of its HMACs: with another one it would
-suppress nothing without a sign of it.
+Invariants: a list contains neither keys nor the secret.  It is used only with the secret of its HMACs: with another one
+it would silently suppress nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REQUEST = TableRequest(columns=("offset", "control", "key", "value"))
 
 
 def subject_hmac(secret: bytes, subject: bytes) -> str:
-    """Return the HMAC-SHA256 of a subject, in hex."""
+    """Return the HMAC-SHA256 of a data subject's key, in hex."""
     return hmac.digest(secret, subject, "sha256").hex()
 
 
@@ -58,13 +58,13 @@ class SuppressedKeys:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SuppressionList:
-    """The suppressed keys of all topics: HMACs in hex under `secret`."""
+    """The suppressed keys of all topics, as HMACs in hex made with `secret`."""
 
     secret: bytes
     topics: Mapping[str, frozenset[str]]
 
     def of_topic(self, topic: str) -> SuppressedKeys | None:
-        """Return the suppressed keys of a topic; None if it has none."""
+        """Return the suppressed keys of a topic, or None if there are none."""
         hmacs = self.topics.get(topic)
         return SuppressedKeys(self.secret, hmacs) if hmacs else None
 
@@ -89,10 +89,10 @@ def format_suppression_list(suppressed: SuppressionList) -> bytes:
 
 
 def parse_suppression_list(content: bytes, secret: bytes, *, path: str) -> SuppressionList:
-    """Return the list in the bytes of a file; `path` is named in errors.
+    """Parse the content of a file; `path` appears in errors.
 
     Raises:
-        UsageError: the content is not a suppression list, or its HMACs are under another secret.
+        UsageError: the content is not a suppression list, or its HMACs were made with another secret.
     """
     try:
         document = json.loads(content)
@@ -122,15 +122,15 @@ def _checked_hmac(value: Any) -> str:
 
 # ----------------------------------------------------------------------------------------------------------- the search
 def find_suppressed(source: Source, keys: SuppressedKeys, fs: Fs) -> Int64s:
-    """Return the offsets, int64[n] and ascending, of the data records of `source` with a value and a suppressed key.
+    """Return the ascending offsets, int64[n], of the data records of `source` with a value and a suppressed key.
 
     Data of aborted and of open transactions is included.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: a batch cannot be read.
-        SourceChangedError: a segment changed meanwhile.
+        SourceChangedError: a segment changed during the search.
     """
-    # Imported late: it compiles kernels, which a driver that finds nothing to search never needs.
+    # Imported here: it compiles kernels that a driver without anything to search never needs.
     from sediment.segment_io.tables.readers import read_table
 
     offsets = [np.zeros(0, dtype=np.int64)]

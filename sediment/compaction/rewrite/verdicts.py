@@ -1,4 +1,4 @@
-"""Verdicts on the records of one partition, by offset, and the reasons for which a verdict is not carried out."""
+"""Verdicts on the records of one partition, by offset, and the reasons why a verdict is not applied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Action(IntEnum):
 
 
 class Reason(IntEnum):
-    """The reason for which a record stays unchanged in spite of a verdict."""
+    """The reason why a record with a verdict stays unchanged."""
 
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data
@@ -36,7 +36,7 @@ class Reason(IntEnum):
 
     @property
     def code(self) -> str:
-        """Reason for programs: `no-key` for `NO_KEY`."""
+        """The reason in reports: `no-key` for `NO_KEY`."""
         return self.name.lower().replace("_", "-")
 
 
@@ -54,10 +54,10 @@ class Verdicts:
     """Verdicts as columns, ascending by offset, at most one for each offset.
 
     `offsets` is int64[n], `actions` uint8[n] of `Action`.  Replacement n is `replacements`[edges[n] : edges[n + 1]];
-    `edges` is int64[n + 1], `replacements` uint8[m].  An action that replaces nothing has no replacement bytes.
+    `edges` is int64[n + 1], `replacements` uint8[m].  The replacement is empty for actions that replace nothing.
 
     Raises:
-        UsageError: the columns do not fit together, or the offsets are negative or do not increase.
+        UsageError: the columns do not match each other, or the offsets are negative or do not increase.
     """
 
     offsets: Int64s
@@ -90,7 +90,7 @@ class Verdicts:
         """Return the columns of `verdicts`, in any order.
 
         Raises:
-            UsageError: two verdicts have one offset.
+            UsageError: two verdicts have the same offset.
         """
         rows = sorted(verdicts, key=lambda verdict: verdict.offset)
         edges = np.zeros(len(rows) + 1, dtype=np.int64)
@@ -121,7 +121,7 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NotReached:
-    """Verdicts that were not carried out: `offsets` is int64[n], ascending, `reasons` uint8[n] of `Reason`."""
+    """Verdicts that were not applied: `offsets` is int64[n], ascending; `reasons` is uint8[n] of `Reason`."""
 
     offsets: Int64s
     reasons: ByteArray
@@ -131,7 +131,7 @@ class NotReached:
 
     @classmethod
     def of(cls, offsets: Int64s, reason: Reason) -> NotReached:
-        """Return `offsets`, all with one reason."""
+        """Return `offsets` with a common reason."""
         return cls(offsets, np.full(offsets.size, reason, dtype=np.uint8))
 
     @classmethod
@@ -144,6 +144,6 @@ class NotReached:
         return cls(offsets[order], reasons[order])
 
     def by_reason(self) -> dict[Reason, int]:
-        """Return the number of offsets for each reason that occurs."""
+        """Return the number of offsets for each reason."""
         reasons, counts = np.unique(self.reasons, return_counts=True)
         return {Reason(reason): int(count) for reason, count in zip(reasons, counts, strict=True)}

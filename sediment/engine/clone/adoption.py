@@ -1,14 +1,14 @@
-"""Adopting a log directory in place: folders that lost their cluster become topics of a node.
+"""Adoption of a log directory in place: partition folders without a cluster become topics of a node.
 
     1. load       every partition, as a broker's start does, and repair it
     2. settle     producer snapshot at the log end, partition.metadata
-    3. keep       a copy of each file beside the partitions that is replaced, as <name>.<run>.kept
+    3. keep       copy each file beside the partitions that will be replaced, as <name>.<run>.kept
     4. write      without a metadata log: checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
                   with one: entries in the checkpoints, then records in the metadata log (`metadata_append`)
 
-A start between two steps finds the folders as they are known to its node: before the last write of step 4, a broker
-sets them aside as `-stray`, without changing a record, as it would have before the adoption.  partition.metadata comes
-before the records of a topic: a broker that knows a topic sets its folder aside if that file is missing.
+A broker that starts before the last write of step 4 does not know the folders.  It renames them to `-stray`, as it
+would have before the adoption, and changes no record.  partition.metadata is written before the records of its topic,
+because a broker that knows a topic also renames the topic's folder to `-stray` if that file is missing.
 
 Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
 of a clean stop.  Brokers ignore the kept copies.
@@ -55,7 +55,7 @@ KEPT_SUFFIX = ".kept"
 
 
 def has_metadata_log(log_dir: Path, fs: Fs) -> bool:
-    """Return True if the directory holds a metadata log, so that a node would not read `bootstrap.checkpoint`."""
+    """Return True if the directory holds a metadata log; a broker then does not read `bootstrap.checkpoint`."""
     return fs.exists(log_dir / str(METADATA_PARTITION))
 
 
@@ -87,7 +87,7 @@ def adopt_partition(
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
-        UsageError: a transaction is open, it has no coordinator, and `ends_transactions` is False.
+        UsageError: `ends_transactions` is False, and a transaction without a coordinator is open.
         OSError: the disk failed.
     """
     (replica,) = partition.replicas
@@ -107,23 +107,23 @@ def adopt_partition(
 
 
 def check_no_open_transaction(clone: PartitionClone) -> None:
-    """Check that no transaction is open: its coordinator is in another cluster, so it would never end.
+    """Check that no transaction is open: its coordinator would be in another cluster, so it would never end.
 
     Raises:
-        UsageError: one is open.
+        UsageError: a transaction is open.
     """
     if clone.open_transactions:
         first = min(each.first_offset for each in clone.open_transactions)
         raise UsageError(
             f"a transaction is open from offset {first} on, and its coordinator is not in this cluster",
-            advice="give --abort-open-transactions; otherwise readers of committed records would stop there",
+            advice="give --abort-open-transactions; without it, read_committed consumers stop at that offset",
         )
 
 
 def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
-    """Load and repair a log, and note its producers; return it as after a clean stop, and as it was loaded first."""
+    """Load and repair a log, and write its producer snapshot; return the log as repaired, and as first loaded."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)
@@ -134,8 +134,8 @@ def _load(
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
     """Return the checkpoints with which a log is loaded.
 
-    A log that the recovery points do not list is a bare copy.  Without a clean stop of this directory's own broker, a
-    start would verify such a copy from its first batch, and cut good batches after a corrupt one.
+    A log without an entry in the recovery points is a bare copy.  Without the marker of a clean stop, a load would
+    verify such a copy from its first batch, and cut all batches after a corrupt one, good ones included.
     """
     found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
     return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
@@ -155,10 +155,10 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """Write the files of the whole directory; return the names of the copies kept of those replaced.
+    """Write the files of the whole directory; return the names of the kept copies of replaced files.
 
-    meta.properties changes last, so that a run that broke off leaves the directory to the node that it belonged to, or
-    to none.  The properties file is written only if there is none.
+    meta.properties is replaced last: if the run is interrupted, the directory still belongs to its former node, or to
+    none.  The properties file is written only if there is none.
     """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):
@@ -173,7 +173,7 @@ def write_start_files(
 def add_to_checkpoints(
     log_dir: Path, clones: Mapping[TopicPartition, PartitionClone], fs: Fs, *, run_id: str
 ) -> tuple[str, ...]:
-    """Give the partitions entries in the checkpoint files that exist; return the names of the copies kept.
+    """Write entries for the partitions to the checkpoint files that exist; return the names of the kept copies.
 
     Old entries of these partitions are replaced or removed.  The log start checkpoint is made if one is needed.
 

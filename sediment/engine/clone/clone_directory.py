@@ -7,7 +7,7 @@
     5. owner         meta.properties: without it no broker starts on the directory
     6. manifest      the clone is complete
 
-Invariant: whenever this ends, the directory is complete, or the next run starts over and a broker does not start on it.
+Invariant: at every moment the directory is complete, or no broker starts on it and the next run begins again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CloneDirectory:
         """Check that the directory is absent, empty or an unfinished output, and apart from the sources.
 
         Raises:
-            UsageError: it is not; nothing changed.
+            UsageError: it is not; nothing was changed.
         """
         if "," in str(self.path) or "\\" in str(self.path):
             raise UsageError(
@@ -100,14 +100,14 @@ class CloneDirectory:
         """Write the files of the whole directory, then the manifest; return the number of files.
 
         Raises:
-            OwnershipError: the directory is not ours any more, or a file of it is missing.
+            OwnershipError: another run owns the directory, or one of its files is missing.
         """
         for name, content in (*checkpoint_files(self._partitions), *start_files(start, now_ms)):
             self._files.append(self._publisher.publish(name, [content], attempt=_DRIVER))
         wanted = {str(partition) for partition in self._partitions}
         for folder in self._publisher.store.folders():
             if folder not in wanted:
-                shutil.rmtree(self.path / folder)  # of an abandoned attempt
+                shutil.rmtree(self.path / folder)  # left by an abandoned attempt
         self._fs.sync_directory(self.path)
         partitions = [
             ManifestPartition(
@@ -140,10 +140,10 @@ def checkpoint_files(clones: Mapping[TopicPartition, PartitionClone]) -> Iterato
 
 
 def start_files(start: StartFiles, now_ms: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that make a log directory that of a node, as (name, content); its owner comes last."""
+    """Yield the files that assign a log directory to a node, as (name, content); meta.properties comes last."""
     meta = MetaProperties(_KRAFT_VERSION, start.node.cluster_id, start.node.node_id, start.node.directory_id)
     yield SERVER_PROPERTIES_FILE, start.properties.encode()
     yield BOOTSTRAP_FILE, format_bootstrap_checkpoint(start.records, now_ms=now_ms)
-    # No broker epoch: this is not the broker that wrote the logs.
+    # No broker epoch: another broker wrote the logs.
     yield CLEAN_SHUTDOWN_FILE, b""
     yield META_PROPERTIES_FILE, format_meta_properties(meta)

@@ -36,7 +36,7 @@ _NO_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The node of a clone; `directory_id` is that of its log directory, 22 characters as the cluster's id."""
+    """The node of a clone; `directory_id` identifies its log directory, with 22 characters like a cluster id."""
 
     node_id: int
     cluster_id: str
@@ -70,7 +70,7 @@ def added_topic_records(
 ) -> Iterator[bytes]:
     """Yield the records that add topics to a cluster with `metadata`.
 
-    A ProducerIdsRecord is among them only if it raises the next id: a controller fails on one that does not.
+    A ProducerIdsRecord is among them only if it raises the next id: a controller fails on any other one.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
@@ -104,14 +104,14 @@ def topic_records(
 
 
 def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
-    """Return the record after which producer ids begin at `next_producer_id`."""
+    """Return the record that makes a controller give out producer ids from `next_producer_id` on."""
     return _encoded(
         m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)
     )
 
 
 def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -> Iterator[bytes]:
-    """Yield the records of ACLs, quotas and SCRAM users, those that `parts` names."""
+    """Yield the records of the chosen parts: ACLs, quotas and SCRAM users."""
     if metadata is None:
         return
     found: list[Message] = []
@@ -125,7 +125,7 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first producer id of a block that is above all `known` ids and not yet given out."""
+    """Return the first id of a block of producer ids that lies above all `known` ids and is not given out yet."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

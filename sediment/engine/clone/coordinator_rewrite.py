@@ -2,16 +2,16 @@
 
     record of __consumer_offsets            in the clone
     offset commit                           kept if its partition is cloned, with the topic's new name and id
-    classic group                           kept without members, if the group has such a commit
-    epochs of consumer and streams groups   kept, if the group has such a commit
-    members, assignments, share groups      dropped: they name topics that are not there
+    classic group                           kept without members, if one of its offset commits is kept
+    epochs of consumer and streams groups   kept, if one of the group's offset commits is kept
+    members, assignments, share groups      dropped: they name topics that the clone lacks
     record of __transaction_state           in the clone
-    transactional id                        kept if its producer wrote to a cloned partition, without other partitions
+    transactional id                        kept, with its cloned partitions only, if its producer wrote to one of them
 
 A record that cannot be decoded is kept.  Kafka's coordinators skip records of unknown types.
 
-Invariants: offsets stay; a dropped record leaves a gap, as after a compaction.  A group or transactional id is either
-dropped with all its records or keeps its last state.
+Invariants: offsets do not change; a dropped record leaves a gap, as after a compaction.  The records of a group or
+transactional id are either all dropped, or its last state is kept.
 
 Source: Kafka's GroupMetadataManager.replay and TransactionStateManager.loadTransactionMetadata.
 """
@@ -63,10 +63,10 @@ _PREPARE_COMMIT = 2  # Kafka's TransactionState
 
 @dataclass(frozen=True, slots=True)
 class ClonedNames:
-    """Partitions of the source that are cloned: the only ones that records of the coordinators may name.
+    """Partitions of the source that are cloned; records of the coordinators may name no others.
 
-    `names` and `ids` are those of the clone, by the topic's name in the source.  `producer_ids` wrote to one of the
-    partitions.
+    `names` and `ids` are the new names and topic ids, by the topic's name in the source.  `producer_ids` are the
+    producers that wrote to one of the partitions.
     """
 
     partitions: frozenset[TopicPartition]
@@ -94,7 +94,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Changes:
-    """Verdicts of two rewrites, because one changes either the key or the value of a record."""
+    """Verdicts for two passes over the log, because one pass changes either the key or the value of a record."""
 
     first: list[Verdict] = field(default_factory=list)
     second: list[Verdict] = field(default_factory=list)
@@ -103,7 +103,7 @@ class _Changes:
         self.first.append(Verdict(record.offset, Action.DROP))
 
     def replace(self, record: _Record, key: Any, value: Any | None) -> None:
-        """Replace the parts of the record that differ."""
+        """Replace the key, the value or both, if they differ."""
         encoded = encode_coordinator_key(key)
         if encoded != record.key:
             self.first.append(Verdict(record.offset, Action.REPLACE_KEY, encoded))
@@ -124,10 +124,10 @@ def rewrite_coordinator_log(
     *,
     run_id: str,
 ) -> tuple[RewriteCounts, int | None]:
-    """Rewrite the log of a coordinator in `directory`, which no other process uses.
+    """Rewrite a coordinator's log in `directory`, which no other process uses.
 
     Returns:
-        The counts, and the cleaner checkpoint that holds now.
+        The counts, and the new cleaner checkpoint.
 
     Raises:
         CorruptDataError: a batch cannot be read or rewritten.
@@ -156,7 +156,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose transactions were being committed, up to a time or at the end of the source.
+    """Return the producers whose coordinator was committing their transactions at a time, or at the end of the source.
 
     Raises:
         CorruptDataError: a batch cannot be read.
@@ -234,7 +234,7 @@ def _change_commit(record: _Record, names: ClonedNames, changes: _Changes) -> No
 
 
 def _empty_classic_group(record: _Record, changes: _Changes) -> None:
-    """Make the group one that all members have left.  Source: Kafka's ClassicGroup, state EMPTY."""
+    """Write the group as if all members had left.  Source: Kafka's ClassicGroup, state EMPTY."""
     value = record.decoded.value
     if value is not None and value.members:
         value.members, value.protocol, value.leader = [], None, None
@@ -257,7 +257,7 @@ def _transaction_changes(read: Any, names: ClonedNames) -> tuple[_Changes, Rewri
 
 
 def _transactional_ids_of(records: Iterable[_Record], names: ClonedNames) -> frozenset[str]:
-    """Return the ids whose last state has a producer or a partition of the clone."""
+    """Return the ids whose last state names a producer or a partition of the clone."""
     kept: dict[str, bool] = {}
     for record in records:
         key, value = record.decoded.key, record.decoded.value

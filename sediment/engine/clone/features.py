@@ -1,6 +1,6 @@
 """Feature levels of Kafka's releases, and those of a clone.
 
-A clone has the levels of its source, but none above those of the release that will start it.
+A clone has the feature levels of its source, limited to those of the release that will start it.
 
 Source: Kafka's `kafka-storage.sh version-mapping --release-version`.
 """
@@ -34,10 +34,10 @@ RELEASES = tuple(_LEVELS)
 
 
 def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, int]:
-    """Return the levels of a clone for `release`, one of RELEASES; None: the source states none.
+    """Return the levels of a clone for `release`, one of RELEASES; pass None if the source states no levels.
 
     Raises:
-        UsageError: the source is of a cluster that a broker of that release does not start on.
+        UsageError: a broker of that release does not start on the source's metadata.version.
     """
     target = _LEVELS[release]
     if not source or METADATA_VERSION not in source:
@@ -52,7 +52,7 @@ def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, 
 
 
 def partition_record_version(metadata_version: int) -> int:
-    """Return the version of partition records that a controller of that metadata.version writes.
+    """Return the version in which a controller with that metadata.version writes partition records.
 
     Source: Kafka's MetadataVersion.partitionRecordVersion.
     """

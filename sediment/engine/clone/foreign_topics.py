@@ -1,9 +1,9 @@
-"""Folders in the log directory of a stopped node that its cluster does not know; a broker would rename them `-stray`.
+"""Folders of a stopped node that its cluster does not know; its broker would rename them to `-stray` at the next start.
 
     folder                                                        is
-    the metadata has its topic id and partition on this node      known: it stays as it is
-    the metadata has neither the name nor the id of its topic     foreign: it can become a topic of the cluster
-    anything else                                                 a clash
+    the metadata has its topic id and its partition on this node  known: left unchanged
+    the metadata has neither its topic's name nor its topic's id  foreign: can become a topic of the cluster
+    anything else                                                 clash: adoption stops
 
 Source: Kafka 4.2.0, LogManager.isStrayReplica.
 """
@@ -26,14 +26,14 @@ _MOVE = "move the folder out of the log directory; to use its records, clone it 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Partitions that the cluster knows, and the topics of the others by name."""
+    """The partitions that the cluster knows, and the foreign topics by name."""
 
     known: tuple[TopicPartition, ...]
     foreign: Mapping[str, SourceTopic]
 
 
 def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) -> Folders:
-    """Return the folders of the source, which is one directory of `node`.
+    """Classify the folders of the source, which is one log directory of `node`.
 
     Raises:
         UsageError: a folder clashes with a topic of the cluster.
@@ -55,7 +55,7 @@ def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) ->
     internal = sorted(foreign & INTERNAL_TOPICS)
     if internal:
         raise UsageError(
-            f"the folders of {internal[0]} are of another cluster's coordinators, and this cluster has no such topic",
+            f"the folders of {internal[0]} are from another cluster's coordinators, and this cluster has no such topic",
             path=str(directory.path),
             advice="move them out of the log directory; to keep groups and transactions, clone all the folders",
         )
@@ -69,7 +69,7 @@ def _clash(
     names: Mapping[str, str],
     node: Node,
 ) -> str | None:
-    """Return why a folder with the name or the topic id of a known topic is not a partition of that topic here."""
+    """Return why this folder is not a replica of the known topic with the same name or topic id."""
     wanted = metadata.topic_ids.get(partition.topic)
     if wanted is None:
         return f"the cluster knows topic id {topic_id} as {names[topic_id or '']}, not as {partition.topic}"

@@ -1,8 +1,8 @@
-"""Compaction of a cloned log before it becomes part of the clone, as `compact` would do it in place afterwards.
+"""Compaction of a cloned log before it joins the clone; the result is what a later `compact` in place would write.
 
-    1. select    the cleanable range, from the cleaner checkpoint of the source on
+    1. select    the cleanable range, from the source's cleaner checkpoint on
     2. clean     one sweep of the log into `.part` files
-    3. commit    the cleaned segments replace those of the copy
+    3. commit    the cleaned segments replace the copied ones
 
 Invariant: a log with a corrupt batch stays as it was copied.
 """
@@ -28,10 +28,11 @@ CORRUPT_BATCH = "corrupt-batch"
 
 @dataclass(frozen=True, slots=True)
 class LogCompaction:
-    """Outcome of the compaction of a log of `bytes_before`; the reason is None if it was compacted.
+    """Outcome of compacting a log of `bytes_before`; `reason` is None if the log was compacted.
 
-    `first_dirty` is the cleaner checkpoint afterwards, None for none.  `batches_without_horizon` keep their tombstones
-    because no source states delete.retention.ms.  `damage` describes the batch for which the log stays as it was.
+    `first_dirty` is the new cleaner checkpoint, or None without one.  `batches_without_horizon` are batches that keep
+    their tombstones because no source states delete.retention.ms.  `damage` describes the batch that prevented the
+    compaction.
     """
 
     bytes_before: int
@@ -58,8 +59,8 @@ def compact_log(
     """Compact the log in `directory`, which no other process uses.
 
     Raises:
-        SourceChangedError: a segment was replaced meanwhile.
-        MemoryBudgetError: the keys do not fit into the memory of a task.
+        SourceChangedError: a segment was replaced during the run.
+        MemoryBudgetError: the keys do not fit into a task's memory.
         OSError: the disk failed.
     """
     listing = list_log(partition, directory, fs)
@@ -75,7 +76,7 @@ def compact_log(
 def not_compacted(
     listing: LogListing, checkpoints: PartitionCheckpoints, code: str, reason: str, *, damage: str | None = None
 ) -> LogCompaction:
-    """Return the outcome for a log that stays as it is."""
+    """Return the outcome for a log that was left as it is."""
     return LogCompaction(listing.log_bytes(), checkpoints.first_dirty, code, reason, damage=damage)
 
 
@@ -89,7 +90,7 @@ def _compacted(
     run_id: str,
     attempt: str,
 ) -> LogCompaction:
-    # Imported late, because these modules compile kernels that the driver never needs.
+    # Imported here, because these modules compile kernels that the driver never needs.
     from sediment.compaction.clean_log import clean_log
     from sediment.compaction.cleanable_range import cleanable_range
     from sediment.compaction.grouping import plan_cleaning

@@ -1,11 +1,11 @@
-"""The end of a cloned log: a cut at an offset or a time, and markers for transactions that have no coordinator.
+"""The end of a cloned log: cut at an offset or a time, and complete open transactions that lost their coordinator.
 
-    1. cut       the log ends at the offset; of a batch that spans it, the records below stay (messages of magic 0 and
-                 1: the whole message goes)
-    2. markers   each open transaction gets ABORT, or COMMIT if its coordinator had decided so
+    1. cut       the log ends at the offset; a batch that spans the offset keeps the records below it, but a message of
+                 magic 0 or 1 is dropped whole
+    2. markers   each open transaction gets a COMMIT marker if its coordinator had decided to commit, otherwise ABORT
 
-A cut at a time ends the log before its first record with a later timestamp, control records included, as
-`kafka-consumer-groups --to-datetime` finds it.
+A cut at a time ends the log before its first record with a later timestamp, as `kafka-consumer-groups --to-datetime`
+finds it.  Control records count too.
 
 Both go through the live log, so that segments, indexes, leader epochs and producers stay consistent.
 """
@@ -50,11 +50,11 @@ from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.segment.reader import HeaderScan
 
 _MARKER_VERSION = 0
-_TRANSACTION_VERSION = 0  # of a marker with the producer's own epoch
+_TRANSACTION_VERSION = 0  # a marker with the producer's own epoch
 
 
 class AtOnce:
-    """A scheduler that performs every task at once: no reader needs the files that a log removes."""
+    """A scheduler that runs every task at once; removed files can go immediately, because no reader uses them."""
 
     def schedule_once(self, _name: str, task: Callable[[], None], *, delay_ms: int = 0) -> None:
         """Run `task` now."""
@@ -76,7 +76,7 @@ def change_end(
 ) -> int:
     """Cut the log in `directory` and end its open transactions; return the number of transactions ended.
 
-    `committing` are the producers whose coordinator has decided to commit.
+    `committing` are the producers whose coordinator had decided to commit.
 
     Raises:
         UsageError: the offset is below the log start offset.
@@ -128,7 +128,7 @@ def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
 
 
 def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes] | None:
-    """Return base offset and bytes of the batch that begins below `offset` and ends at or above it."""
+    """Return the base offset and the bytes of the batch that begins below `offset` and ends at or above it."""
     base = max((each for each in log.base_offsets if each <= offset), default=log.first_base_offset)
     path = log.directory / segment_file_name(base, SegmentFileKind.LOG)
     for rows in HeaderScan(path):
@@ -144,7 +144,7 @@ def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes]
 
 
 def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
-    """Return a batch of magic 2 without its records at or above `end_offset`, which its header does not span any more.
+    """Cut the records at or above `end_offset` from a batch of magic 2, and correct its header.
 
     Raises:
         CorruptBatchError: the records cannot be decompressed or decoded.
@@ -170,7 +170,7 @@ def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
 
 
 def _position_after(payload: bytes, count: int) -> int:
-    """Return the position after the first `count` records: each begins with its length as a zigzag varint."""
+    """Return the position after the first `count` records; each record begins with its length as a zigzag varint."""
     position = 0
     for _ in range(count):
         length = shift = 0

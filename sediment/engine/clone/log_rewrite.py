@@ -1,4 +1,4 @@
-"""Verdicts carried out on a log of the clone, which no other process has."""
+"""Verdicts applied to a log of the clone, which no other process uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def change_records(
     run_id: str,
     attempt: str,
 ) -> int | None:
-    """Change the records of the log in `directory`; return the cleaner checkpoint that holds now, None without one.
+    """Change records of the log in `directory`; return the new cleaner checkpoint, or None without one.
 
     Records of open transactions change too.
 

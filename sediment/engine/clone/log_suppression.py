@@ -1,10 +1,10 @@
 """Suppression of erased records in a cloned log: a restored backup does not bring them back.
 
     1. find      records with a value and a key of the list
-    2. rewrite   in a compacted topic they become tombstones, in any other they are dropped
-    3. find      again: none may be left
+    2. rewrite   in a compacted topic they become tombstones; in other topics they are dropped
+    3. verify    find again: no such record may be left
 
-Invariant: a log that cannot be searched to its end is an error, because it may hold such a record.
+Invariant: a log that cannot be searched to its end is an error, because the rest may hold such a record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class LogSuppression:
-    """Outcome of a suppression: the number of records, and the cleaner checkpoint that holds now, None without one."""
+    """Outcome of a suppression: the number of records, and the new cleaner checkpoint, or None without one."""
 
     records: int
     first_dirty: int | None
@@ -42,7 +42,7 @@ def suppress_records(
     run_id: str,
     attempt: str,
 ) -> LogSuppression:
-    """Suppress the records with `keys` in the log in `directory`, which no other process uses.
+    """Suppress the records that have one of `keys` in the log in `directory`, which no other process uses.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a batch cannot be read or rewritten.

@@ -1,19 +1,19 @@
 """Appending to the metadata log of a stopped node that is the sole voter of its quorum.
 
     1. keep     every file of __cluster_metadata-0 -> __cluster_metadata-0.<run>.kept.tar in the log directory
-                Start: as before; a broker ignores the file.
-    2. load     the log as each start of the node does: a torn batch at its end is cut, and indexes are rebuilt
-                Start: as before.
+                After a crash, the node starts as before: a broker ignores the archive.
+    2. load     the log as every start of the node does: cut a torn batch at the end, rebuild indexes
+                After a crash, the node starts as before.
     3. append   all batches in one write, in the last leader epoch of the log
-                Start: a torn batch is cut.  A metadata transaction without its end is aborted by the controller.
-                So as before, or as adopted if the write is complete.
-    4. sync     log and indexes, then a producer snapshot at the log end
-                Start: as adopted.
+                After a crash, the next start cuts a torn batch, and the controller aborts an unfinished metadata
+                transaction.  So the node starts as adopted if the write is complete, otherwise as before.
+    4. sync     the log and its indexes, then write a producer snapshot at the log end
+                After a crash, the node starts as adopted.
 
-The records count from the next election on: a sole voter wins it at once, and then every record of its log is
-committed.  Snapshots of the log stay as they are, because the append begins after all of them.
+The records take effect at the next election: a sole voter wins it at once, and then every record of its log is
+committed.  The log's snapshots remain valid, because they all end below the appended records.
 
-Invariant: records that do not fit into one batch are a metadata transaction.
+Invariant: records that need more than one batch are appended as one metadata transaction.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -54,7 +54,7 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 _TRANSACTION = "sediment adopt"
 _TRANSACTIONS_SINCE = 13  # metadata.version: 3.6-IV1
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
-# As a node opens it: every batch is verified at each start.
+# As a node opens it: every start verifies every batch.
 _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
 _CHUNK_BYTES = 1 << 20
 
@@ -62,7 +62,7 @@ _CHUNK_BYTES = 1 << 20
 def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> ClusterMetadata:
     """Return the metadata of a node that has been the active controller at least once.
 
-    Before that, its log lacks the feature levels, and the controller would not write them after other records.
+    A node that never was has no feature levels in its log, and its controller would not write them after other records.
 
     Raises:
         UsageError: the node has never started.
@@ -79,10 +79,10 @@ def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> Cl
 
 
 def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
-    """Check that the records can become one change of the cluster.
+    """Check that the records can be appended as one change of the cluster.
 
     Raises:
-        UsageError: they need several batches, and the cluster has no metadata transactions.
+        UsageError: they need several batches, and the cluster does not support metadata transactions.
     """
     version = metadata.features[METADATA_VERSION]
     if needs_transaction(values) and version < _TRANSACTIONS_SINCE:
@@ -93,9 +93,9 @@ def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
 
 
 def keep_metadata_log(log_dir: Path, kept_name: str, fs: Fs) -> None:
-    """Write an archive with every file of the metadata log; durable when it returns.
+    """Write a durable archive of every file of the metadata log.
 
-    It has owner and mode of the log, because the log may hold password hashes.
+    The archive gets the log's owner and mode, because the log may hold password hashes.
     """
     directory = log_dir / str(METADATA_PARTITION)
     logs = [
@@ -136,11 +136,11 @@ def _header(path: Path, name: str, kind: bytes, size_bytes: int) -> bytes:
 def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMetadata, fs: Fs, *, now_ms: int) -> None:
     """Append records to the metadata log, as one change; the directory's lock must be held.
 
-    `metadata` is the state that the log gives.
+    `metadata` is the cluster state after replaying the log.
 
     Raises:
-        CommitStateUnknownError: the append broke off; the log is as before, or has the records.
-        CorruptDataError, OSError: the log cannot be loaded; it is as before.
+        CommitStateUnknownError: the append broke off; the log may or may not have the records.
+        CorruptDataError, OSError: the log cannot be loaded; it was not changed.
     """
     with PartitionLog.open(
         METADATA_PARTITION,
@@ -161,7 +161,7 @@ def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMeta
                 f"the append to the metadata log broke off: {error}",
                 partition=str(METADATA_PARTITION),
                 path=str(log.directory),
-                advice="run again: the log is as before, or has the records",
+                advice="run again: it finds out if the log has the records",
             ) from error
 
 
@@ -169,7 +169,7 @@ def _batches(
     values: Sequence[bytes], metadata: ClusterMetadata, base_offset: int, leader_epoch: int, now_ms: int
 ) -> Iterator[bytes]:
     if metadata.has_open_transaction:
-        # As the controller would at its next start; otherwise the records would become part of that transaction.
+        # A controller does the same at its start; without it, the records would become part of the open transaction.
         yield abort_batch(base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, reason=_TRANSACTION)
         base_offset += 1
     if needs_transaction(values):
@@ -181,16 +181,16 @@ def _batches(
 
 
 def check_appended(log_dir: Path, topic_ids: set[str], fs: Fs) -> None:
-    """Check that the metadata log has the topics.
+    """Check that the metadata log has the topics after the append.
 
     Raises:
-        CommitStateUnknownError: it does not.
+        CommitStateUnknownError: a topic is missing.
     """
     found = read_cluster_metadata(log_dir, fs)
     missing = topic_ids - set(() if found is None else found.topic_ids.values())
     if missing:
         raise CommitStateUnknownError(
-            f"the metadata log lacks topic id {min(missing)} after it was appended",
+            f"the metadata log lacks topic id {min(missing)} after the append",
             path=str(log_dir / str(METADATA_PARTITION)),
-            advice="put the kept copy of the log back",
+            advice="restore the log from its kept copy",
         )

@@ -1,11 +1,11 @@
-"""Topic configs of a clone: those of the source, without what a single node cannot have, and held.
+"""Topic configs of a clone: the source's, adapted to a single node, without tiering, and held if the clone is.
 
     change      keys                                    reason
-    single      min.insync.replicas above 1 becomes 1   a single node would refuse producers with acks=all
+    single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all
     local       remote.*, local.retention.*             left out: the clone has no tiered storage
     hold        retention.ms, retention.bytes           -1, so that a broker started on old records deletes none
 
-A topic whose configs no metadata log states is held in any case: a default would delete its records.
+A topic without configs from a metadata log is always held: the default retention would delete its records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNLIMITED = "-1"
 _HELD_KEYS = ("retention.ms", "retention.bytes")
 _MIN_ISR = "min.insync.replicas"
 _TIERED_PREFIXES = ("remote.", "local.retention.")
-# As a broker creates them (GroupCoordinatorService, TransactionStateManager).
+# The configs with which a broker creates them (GroupCoordinatorService, TransactionStateManager).
 _INTERNAL = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 _TRANSACTION_STATE = {
     "cleanup.policy": "compact",
@@ -33,7 +33,7 @@ _TRANSACTION_STATE = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A config of a topic that differs from the source; a value of None means that the topic has no such config."""
+    """A topic config that differs from the source; a value of None means that the clone's topic does not set it."""
 
     key: str
     original: str | None
@@ -44,9 +44,9 @@ class ConfigChange:
 def cloned_configs(
     topic: str, configs: Mapping[str, str] | None, *, keep: bool, hold: bool, local_only: bool
 ) -> tuple[dict[str, str], tuple[ConfigChange, ...]]:
-    """Return the configs of a topic of the clone, and their differences from `configs`, which are None if unknown.
+    """Return the configs of a cloned topic, and how they differ from `configs`; None if the source states no configs.
 
-    Without `keep`, only topics of the broker keep their configs.
+    Without `keep`, only Kafka's internal topics keep their configs.
     """
     is_internal = topic in INTERNAL_TOPICS
     original = dict(configs or {}) if keep or is_internal else {}
@@ -69,7 +69,7 @@ def cloned_configs(
 
 
 def restore_commands(topic: str, changes: Iterable[ConfigChange], bootstrap: str) -> tuple[str, ...]:
-    """Return the command lines of Kafka that end the hold of a topic."""
+    """Return the Kafka commands that restore the configs of a held topic."""
     held = [change for change in changes if change.is_held]
     deleted = [change.key for change in held if change.original is None]
     added = [f"{change.key}={change.original}" for change in held if change.original is not None]

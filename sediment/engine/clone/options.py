@@ -13,7 +13,7 @@ DEFAULT_NODE_ID = 1
 
 
 class Part(StrEnum):
-    """Parts of a cluster that may come along with its records."""
+    """Parts of a cluster that a clone may take in addition to the records."""
 
     GROUPS = "groups"
     TRANSACTIONS = "transactions"
@@ -27,25 +27,25 @@ DEFAULT_PARTS = frozenset({Part.GROUPS, Part.TRANSACTIONS, Part.CONFIGS})
 
 
 class LinkMode(StrEnum):
-    """Ways in which unchanged files come into a clone."""
+    """Ways in which a clone takes over unchanged files."""
 
     COPY = "copy"
     REFLINK = "reflink"
-    """Files of their own that share blocks, if the filesystem can do that; else copies."""
+    """Separate files that share disk blocks if the filesystem supports it; otherwise copies."""
 
     HARD = "hard"
-    """Second names of the closed segments; copies of all other files."""
+    """Hard links to closed segments; copies of all other files."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloneOptions:
     """Options of a clone.
 
-    `topics` and `partitions` are globs, empty for all; `renames` are new names by old ones.  `cluster_id` is None for
-    a random one.  A held clone neither expires nor cleans anything.  `until_offsets` and `until_ms` cut logs; a
-    partition with its own offset is cut there.  `since` is the manifest of an earlier clone, or its directory;
-    unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics on the way.
-    Records of `suppressed` keys do not come along.
+    `topics` and `partitions` are globs; empty means all.  `renames` maps old topic names to new ones.  Without a
+    `cluster_id`, a random one is made.  A held clone neither expires nor cleans anything.  `until_ms` cuts every log,
+    except partitions with an offset of their own in `until_offsets`.  `since` is the directory or the manifest of an
+    earlier clone; unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics.
+    Records with `suppressed` keys are left out.
     """
 
     topics: tuple[str, ...] = ()

@@ -2,16 +2,17 @@
 
     1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
-    3. rewrite   the names in records of the coordinators, if they changed
-    4. end       cut the log, and end its open transactions, if that was asked for
-    5. suppress  records that were erased, if a list of their keys is given
-    6. settle    producer snapshot at the log end (also before 3 and 4), partition.metadata
-    7. compact   the log, if that was asked for
+    3. rewrite   names in records of the coordinators, if they changed
+    4. end       cut the log and end its open transactions, if requested
+    5. suppress  records with keys on the list of erased keys, if there is one
+    6. settle    write partition.metadata and the producer snapshot at the log end (the snapshot also before 3 and 4)
+    7. compact   the log, if requested
     8. digest    SHA-256 of every file; all files are durable
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
-Invariant: a log that a broker would open without noticing damage is cloned byte for byte, and its damage is reported.
+Invariant: a log with damage that a broker would not notice at its start is cloned byte for byte, and the damage is
+reported.
 """
 
 from __future__ import annotations
@@ -87,41 +88,41 @@ class CloneTask:
     link: LinkMode = LinkMode.COPY
     log_bytes: int = 0
     names: ClonedNames | None = None
-    """For a log of a coordinator: what its records may name; None if they stay as they are."""
+    """Names that the records of a coordinator's log may have; None if the records are not changed."""
 
     ends_transactions: bool = False
     committing: frozenset[int] = frozenset()
     """Producers whose open transactions are to be committed."""
 
     suppressed: SuppressedKeys | None = None
-    """Keys whose records must not come along; None for none."""
+    """Keys whose records are left out; None for no such list."""
 
     compacts: bool = False
     earlier: EarlierFiles | None = None
-    """Files of the partition in the clone that this one continues."""
+    """Files of the partition in the earlier clone that this one continues."""
 
     @property
     def changes_end(self) -> bool:
-        """True if the log is cut or gets markers."""
+        """True if the log is cut or gets transaction markers."""
         cut = (self.partition.until_offset, self.partition.until_ms)
         return self.ends_transactions or any(each is not None for each in cut)
 
     @property
     def rules(self) -> CopyRules:
-        """Ways that files may come into the clone; a log that changes here shares no file with another directory."""
+        """Allowed ways to bring in files; a log that this task changes shares no file with another directory."""
         if self.changes_end or self.names is not None:
             return CopyRules()
         links = () if self.earlier is None else (LinkKind.REFLINK, LinkKind.HARD)
         return replace(_RULES[self.link], earlier_links=links)
 
     def weight(self) -> int:
-        """Return the bytes of the log; tasks are packed by this number."""
+        """Return the size of the log in bytes, by which tasks are packed."""
         return self.log_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction without a marker in a log."""
+    """A transaction without an end marker in a log."""
 
     producer_id: int
     producer_epoch: int
@@ -131,11 +132,11 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class PartitionClone:
-    """A finished partition in `folder`, a directory of the clone; names of `files` are relative to that.
+    """A finished partition in `folder`, a directory of the clone; `files` are named relative to it.
 
-    `log_dir` is the source that was copied.  `first_dirty` is its cleaner checkpoint, None without one.  `producer_ids`
-    are all that the log knows.  `linked_bytes` were not copied.  `damage` describes corruption that a broker would not
-    notice.  `is_unchanged`: the clone that this one continues has the same files.
+    `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None without one.
+    `producer_ids` are all ids that occur in the log.  `linked_bytes` were linked, not copied.  `damage` describes
+    corruption that a broker would not notice.  `is_unchanged` is True if the earlier clone has the same files.
     """
 
     folder: str
@@ -252,7 +253,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
-    """Return True if the earlier clone has all copied files, so that it has verified the log too."""
+    """Return True if the earlier clone has all copied files, and so has verified the log already."""
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
@@ -291,7 +292,7 @@ def _checkpoints(loaded: LoadedLog, first_dirty: int | None) -> PartitionCheckpo
 
 
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
-    """Return the log after a change of its files."""
+    """Load the log again after its files changed, and keep the repairs and damage reported so far."""
     checkpoints = PartitionCheckpoints(log_start=before.log_start_offset, clean_shutdown=True)
     config = keeping_producers(task.config)
     again = load_log(task.partition.target, directory, config, checkpoints, fs, now_ms=task.now_ms)
@@ -312,7 +313,7 @@ def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) 
     copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
     if _files_of(replica.listed_again(), fs).keys() != files.keys():
         raise SourceChangedError(
-            "files appeared or vanished while the partition was cloned",
+            "files were added or removed while the partition was cloned",
             partition=str(replica.partition),
             path=replica.shown,
             advice="stop the broker, or clone a snapshot or a copy; a clone takes no lock on its source",
@@ -323,8 +324,9 @@ def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) 
 def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     """Return the files to copy.
 
-    Files of an interrupted replacement come along, so that loading the copy finishes or undoes it.  After an unclean
-    stop, the indexes of the active segment may be preallocated; loading rebuilds them.
+    Files of an interrupted replacement are copied too, so that loading the copy finishes or undoes the replacement.
+    After an unclean stop, the active segment's indexes may still be preallocated; they are left out, and loading
+    rebuilds them.
     """
     entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
@@ -349,8 +351,8 @@ def note_producers(
 ) -> bool:
     """Write the producer snapshot at the log end if there is none; return True if one was written.
 
-    Without it, a broker's start after a clean stop forgets every producer, and a transaction would stay open for ever.
-    The producers are those of the batches, also in a copy without any snapshot.
+    Without the snapshot, a broker that starts after a clean stop forgets every producer, and an open transaction would
+    never end.  The producers are rebuilt from the batches if the copy has no snapshot.
     """
     snapshot = directory / segment_file_name(log_end_offset, SegmentFileKind.SNAPSHOT)
     if fs.exists(snapshot):
@@ -372,9 +374,9 @@ def note_producers(
 def note_producers_of_bare_copy(
     partition: TopicPartition, directory: Path, checkpoints: PartitionCheckpoints, fs: Fs
 ) -> None:
-    """Write the producer snapshot at the log end, durably, before a log without any snapshot is loaded.
+    """Before a log without snapshots is loaded, write the producer snapshot at its end, durably.
 
-    After a clean stop, a load takes such a log for one without producers, and notes that for every later start.
+    After a clean stop, a load assumes that a log without snapshots has no producers, and records that for later starts.
 
     Source: kafka-log 05 §6.
     """
@@ -400,17 +402,17 @@ def note_producers_of_bare_copy(
 
 
 def _ignore_corruption(_error: SedimentError) -> None:
-    """Do nothing: loading the log has already reported it."""
+    """Ignore the error, because loading the log reports it."""
     return
 
 
 def keeping_producers(config: LogConfig) -> LogConfig:
-    """Return a config with which a load forgets no producer: the broker of the clone decides that."""
+    """Return a config that makes a load keep every producer; the clone's broker decides when producers expire."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
 
 def _is_trusted(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True after a clean stop, and for a bare copy, which no broker would cut either."""
+    """Return True after a clean stop, and for a bare copy, which a broker would not cut either."""
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 
@@ -419,13 +421,13 @@ def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
 
 
 def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
-    """Return the offset up to which no broker of the source truncates: fully replicated, and durable."""
+    """Return the offset below which no source broker truncates: records there are durable and fully replicated."""
     bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
     return min(bounds, default=0)
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
-    """Leave the files that a clean stop leaves: no snapshot past the log end, and one at it."""
+    """Leave the snapshots of a clean stop: one at the log end, and none past it; write partition.metadata."""
     for entry in fs.scan(directory):
         parsed = parse_segment_file(entry.name)
         if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:
@@ -437,7 +439,7 @@ def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None
 def describe_log(
     replica: Replica, loaded: LoadedLog, *, repairs: Iterable[Repair], damage: Iterable[LoadCorruption]
 ) -> PartitionClone:
-    """Return a log that stays in its place as `PartitionClone`: without files, and with its cleaner checkpoint."""
+    """Describe a log that is adopted in place: without files, and with its cleaner checkpoint."""
     found = _result(replica, loaded, "", (), 0, replica.checkpoints.first_dirty)
     return replace(
         found,
@@ -482,9 +484,9 @@ def _result(
 def _made_durable(
     directory: Path, copied: Mapping[str, ManifestFile], stamps: Mapping[str, FileStamp | None], fs: Fs
 ) -> tuple[ManifestFile, ...]:
-    """Make every file durable, and return them; those that changed since they were copied are read for their digests.
+    """Make every file durable and return the files; compute new digests for those that changed since they were copied.
 
-    `stamps` are the states of the files right after they were copied.
+    `stamps` are the stamps of the files right after the copy.
     """
     files = []
     for entry in fs.scan(directory):

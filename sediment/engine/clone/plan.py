@@ -1,13 +1,13 @@
-"""Plan of a clone: its topics, with their ids, configs and partitions, and the partitions that are left out.
+"""Plan of a clone: its topics with ids, configs and partitions, and the partitions that are left out.
 
     source topic  --selected, renamed-->  cloned topic  --each replicated partition-->  cloned partition
-
-    a topic of the coordinators     comes along if its part was chosen, whatever the globs say
-    a topic that metadata lacks     left out, unless its name is given: a broker would set it aside
-    a topic with tiered segments    left out, unless only its local segments are wanted
+a topic of the coordinators     cloned if its part was requested; the globs do not apply
+    a topic that metadata lacks     left out unless it is selected by name: a broker would rename it to `-stray`
+    a topic with tiered segments    left out unless only its local segments are wanted
+    a partition without replica     created empty, so that the topic keeps its number of partitions
     a partition without replica     begins empty, so that a topic keeps its number of partitions
 
-Everything here is pure.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PATTERN = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class ClonedPartition:
-    """A partition of the clone, and its replicas in the source, the best one first.
+    """A partition of the clone, with its replicas in the source, the best one first.
 
-    At `until_offset`, or before the first record after `until_ms`, the log is cut; None: it is not.
+    The log is cut at `until_offset`, or before the first record after `until_ms`; None means no cut.
     """
 
     source: TopicPartition
@@ -50,8 +50,8 @@ class ClonedPartition:
 class ClonedTopic:
     """A topic of the clone; `source_name` is its name in the source.
 
-    Its partitions are numbered from 0 to `partition_count`; those that are not in `partitions` begin empty.  `changes`
-    are the differences of `configs` from those in the source.
+    The topic has the partitions 0 to `partition_count` - 1; those missing from `partitions` start empty.  `changes`
+    lists how `configs` differ from the source.
     """
 
     source_name: str
@@ -65,14 +65,14 @@ class ClonedTopic:
 
     @property
     def empty_partitions(self) -> tuple[int, ...]:
-        """Numbers of the partitions that begin empty."""
+        """Numbers of the partitions that start empty."""
         present = {each.target.partition for each in self.partitions}
         return tuple(number for number in range(self.partition_count) if number not in present)
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A partition of the source that the clone does not have; `log_dir` is empty if no directory has it."""
+    """A partition of the source that is not cloned; `log_dir` is empty if no directory has it."""
 
     partition: TopicPartition
     log_dir: str
@@ -82,10 +82,10 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ClonePlan:
-    """Topics of a clone by their new names, and partitions that are left out though they were selected.
+    """The topics of a clone by their new names, and the selected partitions that are nevertheless left out.
 
-    `is_whole` is True if every record of the coordinators' topics stays valid: no partition of the source is missing,
-    and no topic has another name or id.
+    `is_whole` is True if the coordinators' records stay valid as they are: every partition is cloned, and every topic
+    keeps its name and id.
     """
 
     topics: Mapping[str, ClonedTopic]
@@ -98,11 +98,11 @@ class ClonePlan:
 
 
 def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[], str]) -> ClonePlan:
-    """Return the plan; `new_topic_id` makes an id for a topic of which none is known.
+    """Plan the clone; `new_topic_id` makes an id for a topic without a known one.
 
     Raises:
-        UsageError: a glob, a renaming or a cut names nothing that is cloned, or two topics would have one name, one id
-            or names that collide.
+        UsageError: a glob, a renaming or a cut matches nothing in the clone; or two topics have the same name, the same
+            id, or names that collide in Kafka's metrics.
     """
     _check_globs(source, options)
     topics: dict[str, ClonedTopic] = {}
@@ -129,7 +129,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
             is_whole = is_whole and unchanged
         left_out += _missing(topic, options)
     if not is_whole:
-        # Its records name topics by ids, and share groups do not come along.
+        # Its records name topics by id, and share groups are not cloned.
         topics.pop(SHARE_GROUP_STATE, None)
     _check_ids(topics)
     _check_used(options, topics)
@@ -150,7 +150,7 @@ def _check_globs(source: Source, options: CloneOptions) -> None:
         if not is_topic_name(new) or new == METADATA_TOPIC or {old, new} & INTERNAL_TOPICS:
             raise UsageError(
                 f"--rename {old}={new} is not possible",
-                advice="use 1 to 249 letters, digits, dots, underscores and hyphens; topics of the broker keep theirs",
+                advice="use 1 to 249 letters, digits, dots, underscores and hyphens; internal topics keep theirs",
             )
 
 
@@ -159,7 +159,7 @@ def _all_partitions(source: Source) -> Iterable[TopicPartition]:
 
 
 def _selected(topic: SourceTopic, options: CloneOptions) -> list[int]:
-    """Return the numbers of the partitions to clone, of those that have a replica."""
+    """Return the numbers of the selected partitions that have a replica."""
     if topic.name in INTERNAL_TOPICS:
         part = Part.TRANSACTIONS if topic.name == TRANSACTION_STATE else Part.GROUPS
         return list(topic.replicas) if part in options.parts else []
@@ -178,9 +178,9 @@ def _why_left_out(topic: SourceTopic, source: Source, options: CloneOptions) -> 
     if not source.knows(topic):
         if topic.name in options.topics:
             return None
-        return UNKNOWN_TOPIC, f"the cluster has no such topic; to clone it all the same, give --topic {topic.name}"
+        return UNKNOWN_TOPIC, f"the cluster has no such topic; to clone it anyway, give --topic {topic.name}"
     if _is_tiered(topic) and not options.local_only:
-        return TIERED, "older segments are in tiered storage; to clone the local ones alone, give --local-only"
+        return TIERED, "older segments are in tiered storage; to clone only the local ones, give --local-only"
     return None
 
 
@@ -196,11 +196,11 @@ def _left_out(topic: SourceTopic, numbers: Iterable[int], code: str, reason: str
 
 
 def _missing(topic: SourceTopic, options: CloneOptions) -> list[LeftOut]:
-    """Return the selected partitions of which the source has no replica."""
+    """Return the selected partitions without a replica in the source."""
     missing = (
         TopicPartition(topic.name, number) for number in range(topic.partition_count) if number not in topic.replicas
     )
-    reason = "no directory of the source has it; it begins empty in the clone"
+    reason = "no directory of the source has it; it is created empty in the clone"
     return [
         LeftOut(each, "", NO_REPLICA, reason)
         for each in missing
@@ -256,7 +256,7 @@ def _check_ids(topics: Mapping[str, ClonedTopic]) -> None:
 
 
 def _check_collisions(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:
-    """Check that no new name differs from another one only in dots and underscores.  Source: Topic.hasCollision."""
+    """Check that no new name equals another after dots become underscores.  Source: Topic.hasCollision."""
     for name in sorted(options.renames.values()):
         for other in sorted(topics.keys() - {name}):
             if name.replace(".", "_") == other.replace(".", "_"):

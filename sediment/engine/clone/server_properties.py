@@ -1,11 +1,11 @@
-"""`server.properties` with which a stock broker starts on a clone as a single node.
+"""`server.properties` for a stock broker that starts on a clone as a single node.
 
     static quorum of one       controller.quorum.voters
-    loopback listeners         the controller has the port after the broker's
+    loopback listeners         the controller's port is the broker's plus one
     internal topics            replication factor 1, the partition counts of the source
-    held                       cleaner off, the longest expirations of offsets, producers and transactional ids
+    held                       cleaner off; longest expiration of offsets, producers and transactional ids
 
-Invariant: no line names a secret, and none lets the broker delete a record of a held clone.
+Invariant: no line contains a secret, and no line of a held clone permits the broker to delete records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HELD = {
     "offsets.retention.minutes": str(INT32_MAX),
     "producer.id.expiration.ms": str(INT32_MAX),
     "transactional.id.expiration.ms": str(INT32_MAX),
-    # Open transactions stay open: their timeouts are over since long ago.
+    # Keeps open transactions open: their timeouts passed long ago.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(INT32_MAX),
 }
 
@@ -51,7 +51,7 @@ def server_properties(
 ) -> str:
     """Return the content of the file; `partition_counts` are those of the internal topics, by name.
 
-    `more` are further static settings, which these override.
+    `more` are further static settings; the file's own settings take precedence.
     """
     address = f"[{host}]" if ":" in host else host
     controller = f"{address}:{port + 1}"

@@ -1,4 +1,4 @@
-"""The rule that decides if records may be appended to the metadata log of a stopped node: it is the sole voter.
+"""The check that a stopped node is the sole voter of its quorum, so that its metadata log may be appended to.
 
     source                                     states
     meta.properties                            node, cluster and id of the directory
@@ -7,10 +7,10 @@
     quorum-state                               voters of a static quorum
     KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
 
-Every source that is there has to name this node and no other, and at least one has to name the voters.  With a second
-voter, the record could be lost: that voter does not have it, and may win the next election.
+Every source that exists must name this node and no other, and at least one must name the voters.  With a second voter
+the record could be lost: the other voter does not have it, and may win the next election.
 
-Everything here is pure.
+This module is pure.
 
 Source: Kafka 4.2.0, QuorumConfig, KRaftControlRecordStateMachine; KIP-853.
 """
@@ -38,9 +38,9 @@ _RECORD_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class QuorumSources:
-    """Sources about the quorum of a node; None for an absent file.
+    """Statements about the quorum of a node; None for an absent file.
 
-    `properties` are the `QUORUM_KEYS` in the broker's own file.  `has_broker_files` is True if a broker has used the
+    `properties` are the `QUORUM_KEYS` of the broker's own file.  `has_broker_files` is True if a broker has used the
     directory.
     """
 
@@ -52,11 +52,11 @@ class QuorumSources:
 
 
 def sole_voter(sources: QuorumSources) -> Node:
-    """Return the node that owns the directory, which is a broker and the sole voter of its quorum.
+    """Return the node that owns the directory, after checking that it is a broker and the sole voter of its quorum.
 
     Raises:
-        UsageError: it is not, or no source says so.
-        UnsupportedDataError: the records about the quorum are of a newer Kafka.
+        UsageError: a source contradicts that, or no source names the voters.
+        UnsupportedDataError: the quorum records were written by a newer Kafka.
     """
     node = _node(sources.meta)
     _check_roles(node, sources)
@@ -90,8 +90,8 @@ def _check_roles(node: Node, sources: QuorumSources) -> None:
     file_node = properties.get("node.id", "").strip()
     if file_node and file_node != str(node.node_id):
         raise UsageError(
-            f"the broker's file is of node {file_node}, and this is a directory of node {node.node_id}",
-            advice=f"give the file of node {node.node_id} with --config",
+            f"the broker's file belongs to node {file_node}, and the directory to node {node.node_id}",
+            advice=f"give the file that belongs to node {node.node_id} with --config",
         )
     roles = {role.strip() for role in properties.get("process.roles", "").split(",") if role.strip()}
     if not roles:
@@ -113,7 +113,7 @@ def _check_roles(node: Node, sources: QuorumSources) -> None:
 
 
 def _voters(node: Node, sources: QuorumSources) -> Iterator[tuple[str, frozenset[int]]]:
-    """Yield each source that names voters, and their node ids."""
+    """Yield each source that names voters, with their node ids."""
     if sources.state is not None and sources.state.voters is not None:
         yield "quorum-state", sources.state.voters
     stated = (sources.properties or {}).get("controller.quorum.voters", "").strip()
@@ -146,7 +146,7 @@ def _decoded(record: Any, value: bytes) -> Any:
         return record.decode(value, _RECORD_VERSION)
     except ProtocolError as error:
         raise UnsupportedDataError(
-            f"a {record.__name__} of the metadata log cannot be read: {error.what}", advice=_CLONE
+            f"a {record.__name__} in the metadata log cannot be read: {error.what}", advice=_CLONE
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""The source of a clone: the topics in log directories of one cluster, with the replicas of their partitions.
+"""The source of a clone: topics in log directories of one cluster, with the replicas of their partitions.
 
 A directory at a URI is listed once, and its small files are fetched into a stand-in.
 
-Invariants: nothing is written and no lock is taken.  Without a readable metadata log, topics have no known configs.
+Invariants: nothing is written, and no lock is taken.  Without a readable metadata log, topic configs are unknown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SEVERAL_TOPICS = "name the directories of one of them"
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A topic of the source: its id (22 characters) or None, its number of partitions, and replicas by partition.
+    """A topic of the source: its id (22 characters, or None), its partition count, and its replicas by partition.
 
     `configs` are None if no metadata log states them.
     """
@@ -65,16 +65,16 @@ class Source:
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
     def knows(self, topic: SourceTopic) -> bool:
-        """Return False if the metadata lacks the topic, so that a broker would set its partitions aside."""
+        """Return False if the metadata lacks the topic; a broker would rename its partitions to `-stray`."""
         return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
 
 
 def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> ClusterDirectory:
-    """Open a log directory of this machine; with `is_locked_here` the caller holds its lock.
+    """Open a local log directory; with `is_locked_here`, the caller holds its lock.
 
     Raises:
         DirectoryInUseError: another process holds its lock.
-        NotALogDirectoryError: the path does not exist, or holds nothing of a log.
+        NotALogDirectoryError: the path does not exist, or holds no files of a log directory.
         OwnershipError: the lock file cannot be read.
     """
     advice = None if is_locked_here else _IN_USE
@@ -82,7 +82,7 @@ def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> Cluster
 
 
 def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
-    """Open the log directory of a store; one at a URI gets the new directory `stand_in`, which has to stay.
+    """Open the log directory of a store; a store at a URI is opened in the new directory `stand_in`, which must stay.
 
     Raises:
         NotALogDirectoryError, DirectoryInUseError, OwnershipError: as `open_log_dir`.
@@ -98,7 +98,7 @@ def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
         raise NotALogDirectoryError(
             "this is the directory of one partition",
             path=str(store),
-            advice="name the log directory that it is in, and select it with --partition",
+            advice="name its parent, and select the partition with --partition",
         )
     stand_in.mkdir()
     make_stand_in(store, files, stand_in, topic_ids=True)
@@ -108,14 +108,14 @@ def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
 
 
 def open_source(directories: Sequence[ClusterDirectory], fs: Fs, *, metadata_dir: Path | None = None) -> Source:
-    """Return the topics in log directories, which may be those of several brokers of one cluster.
+    """Return the topics in log directories, which may belong to several brokers of one cluster.
 
-    `metadata_dir` is another log directory with the metadata log of the cluster.
+    `metadata_dir` is another log directory, which holds the metadata log of the cluster.
 
     Raises:
-        UsageError: the directories belong to several clusters, or hold different topics of one name.
-        CorruptDataError, UnsupportedDataError: no metadata log can be read, and one is corrupt.
-        SourceChangedError: the files of a metadata log are replaced faster than they can be read.
+        UsageError: the directories belong to several clusters, or hold different topics with the same name.
+        CorruptDataError, UnsupportedDataError: no metadata log can be read, and at least one is corrupt or unsupported.
+        SourceChangedError: the metadata log's files changed too often while they were read.
     """
     directories = tuple(directories)
     meta = cluster_of(directories, advice_if_several=_SEVERAL_CLUSTERS)
@@ -159,7 +159,7 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
 
 
 def fetch_partition(replica: Replica, fs: Fs) -> None:
-    """Fetch the files of a partition at a URI into its stand-in, so that it can be read like a local one.
+    """Fetch the files of a partition at a URI into its stand-in directory, to read it like a local one.
 
     Raises:
         OSError: a file cannot be fetched, or the disk failed.
@@ -173,7 +173,7 @@ def fetch_partition(replica: Replica, fs: Fs) -> None:
 
 
 def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
-    """Return the replicas of the greatest rank first, and after them only those that lack nothing of it."""
+    """Return the replicas with the best rank first, then those that have all their records."""
     if len(replicas) == 1:
         return tuple(replicas)
     ranks = [(rank_of(replica, fs), replica) for replica in replicas]
@@ -184,7 +184,7 @@ def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
 
 
 def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
-    """Return the state of a replica by which it is compared with others; one that cannot be read is the least."""
+    """Return the rank of a replica for comparison with others; one that cannot be read has the lowest."""
     fs = replica.fs(fs)
     is_undamaged = True
 

@@ -19,7 +19,7 @@ _OWN_FILES = frozenset({MANIFEST_FILE, LOCK_FILE, CLAIM_FILE})
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A file that differs from the manifest, and how, as a clause."""
+    """A file that differs from the manifest, with the difference as a clause."""
 
     name: str
     what: str
@@ -41,14 +41,14 @@ class CheckedCopy:
 
 
 def _ignore(count: int) -> None:
-    """Take a number of bytes for which the caller has no use."""
+    """Ignore the number of bytes."""
 
 
 def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
-    """Read one file of a copy, here or in the earlier copy that holds it; return how it differs, None if it does not.
+    """Read one file of a copy, or of the earlier copy that holds it; return how it differs, or None if it does not.
 
     Raises:
-        OSError: it exists and cannot be read.
+        OSError: the file exists and cannot be read.
     """
     holder = copy if file.held_in is None else copy.beside(file.held_in)
     stamp = holder.stamp(file.name)
@@ -62,11 +62,11 @@ def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] 
     for chunk in holder.chunks(file.name):
         found.update(chunk)
         on_bytes(len(chunk))
-    return None if found.hexdigest() == file.sha256 else "has another content"
+    return None if found.hexdigest() == file.sha256 else "has different content"
 
 
 def extra_files(copy: Store, manifest: Manifest) -> tuple[Difference, ...]:
-    """Return the files and the empty folders in the directory of a copy that its manifest does not name."""
+    """Return the files and empty folders in the directory of a copy that are not in its manifest."""
     known = {file.name for file in manifest.files if file.held_in is None} | _OWN_FILES
     found = copy.files()
     folders = {name.partition("/")[0] for name in (*found, *(file.name for file in manifest.files))}
@@ -83,7 +83,7 @@ def check_copy(
     on_bytes: Callable[[int], None] = _ignore,
     on_folder: Callable[[int], None] = _ignore,
 ) -> CheckedCopy:
-    """Read every file of a copy and compare it with the manifest, which is read if the caller has not done so.
+    """Read every file of a copy and compare it with the manifest; pass the manifest if it has already been read.
 
     A file that cannot be read is a difference.  `on_bytes` is called in several threads, with the size of each chunk
     that was read; an error that it raises ends the check.  `on_folder` gets the size of each folder that was checked.
@@ -119,7 +119,7 @@ def check_copy(
 def _check_folder(
     copy: Store, files: Sequence[ManifestFile], on_bytes: Callable[[int], None]
 ) -> tuple[list[Difference], int]:
-    """Return the differences of the files of one folder, and the bytes that were read."""
+    """Return how the files of one folder differ, and the number of bytes read."""
     found: list[Difference] = []
     read_bytes = 0
 

@@ -1,7 +1,7 @@
-"""The earlier copy that an incremental copy continues: its files, by partition, for the tasks that copy.
+"""The earlier copy that an incremental copy continues, with its files by partition.
 
-A chain of copies is flat: a file that three copies share is in one of them, and the manifests of the others name that
-one.  Copies of a chain are directories beside one another, so they can be moved together.
+A chain of copies is flat: a file shared by three copies exists in one of them, and the manifests of the other two name
+that copy.  All copies of a chain are in one parent directory, so they can be moved together.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sediment.segment_io.stores import Store
 class EarlierFiles:
     """The files of one partition in the earlier copy `store`, by their names in its folder.
 
-    `beside` is the name of that copy, as `../NAME`, if the new copy may leave files there, else None.  `damage` is what
-    the earlier copy found in the log.
+    `beside` is the name of the earlier copy as `../NAME` if the new copy may refer to files there, else None.  `damage`
+    is the corruption that the earlier copy found in the log.
     """
 
     store: Store
@@ -31,7 +31,7 @@ class EarlierFiles:
     damage: str | None = None
 
     def are(self, files: Iterable[ManifestFile]) -> bool:
-        """Return True if `files`, all of a partition, have the names and digests of these."""
+        """Return True if `files`, all files of a partition, have the same names and digests as these."""
         digests = {name: file.sha256 for name, file in self.files.items()}
         return None not in digests.values() and {name_in_folder(file): file.sha256 for file in files} == digests
 
@@ -40,7 +40,7 @@ class EarlierFiles:
         return None if self.beside is None else file.held_in or self.beside
 
     def path(self, file: ManifestFile) -> Path | None:
-        """Return the path of `file` if this machine has it, in this copy or in the one that holds it."""
+        """Return the local path of `file`, in this copy or in the copy that holds it; None if the copy is not local."""
         root = self.store.local_path
         if root is None:
             return None
@@ -73,11 +73,11 @@ def name_in_folder(file: ManifestFile) -> str:
 
 
 def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
-    """Open the copy at `where`, a directory or the manifest in it, that the copy to `target` continues.
+    """Open an earlier copy, so that the copy to `target` can continue it; `where` is its directory or its manifest.
 
     Raises:
-        UsageError: the directory lacks a manifest, so it is not a complete copy; or it is the target.
-        CorruptDataError: the manifest is not one.
+        UsageError: the directory has no manifest, so the copy is incomplete; or the directory is the target.
+        CorruptDataError: the manifest is malformed.
     """
     path, mark, query = where.partition("?")
     store = Store(path.removesuffix(f"/{MANIFEST_FILE}") + mark + query)
@@ -89,7 +89,7 @@ def open_earlier_copy(where: str, target: Store) -> EarlierCopy:
 
 
 def name_beside(store: Store, target: Store) -> str | None:
-    """Return `../NAME` of `store` as seen from `target`; None if they are not beside one another."""
+    """Return `../NAME` of `store` as seen from `target`; None if they have different parents."""
     kind, path = store.identity
     target_kind, target_path = target.identity
     folder, name = posixpath.split(path)

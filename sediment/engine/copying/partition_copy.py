@@ -1,22 +1,22 @@
 """Copies of a partition's files, each digested and noted for the manifest.
 
-A file gets into a copy in the first of these ways that its rules allow and that works:
+A file gets into a copy in the first of these ways that its rules allow and that succeeds:
 
     held      unchanged since the earlier copy: it stays there, and the manifest names that copy
-    linked    a reflink or a hard link to the source's file, or to the one in the earlier copy if it is unchanged
+    linked    a reflink or a hard link, to the source's file, or to the earlier copy's file if that is unchanged
     copied    read once, digested and written
 
-A file is unchanged if the earlier copy has one of its name, partition, topic id and size, and one of these holds:
+A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if it is one of
 
     trusted   size, modification time, inode and ctime are those of the copied file; the file is not read
     compared  its SHA-256 is the same; the file is read and not written
 
-Only files of closed segments are trusted or compared.  A broker writes to the others, and it maps their indexes into
-memory, so that their times may be late.  A stamp is kept only if the file was left alone for SETTLED_NS: a later change
-could otherwise fall into the same tick of the clock.  An object store has no inode and no ctime; there, size and
-modification time are trusted, which the server sets.
+Only files of closed segments are trusted or compared.  A broker still writes to the other files, and it maps their
+indexes into memory, so their modification times may be late.  A stamp is stored only if the file did not change for
+SETTLED_NS: a later change could otherwise fall into the same tick of the clock.  An object store has no inode and no
+ctime; there, the size and the modification time that the server sets are trusted.
 
-Invariant: a copied file that changed while it was read is an error, not a copy.
+Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OnBytes = Callable[[int], None]
 """Callback with the number of bytes just read; it may wait, and it may raise to end the copy."""
 
 SETTLED_NS = 2_000_000_000
-"""Age of a file's last change from which its stamp is kept; clocks of filesystems tick at least once a second."""
+"""Least age of a file's last change for which its stamp is stored; clocks of filesystems tick at least every second."""
 
 
 class CopyMethod(StrEnum):
@@ -58,11 +58,11 @@ _METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMe
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """The ways that files may get into a copy besides being copied.
+    """The ways that files may get into a copy other than by copying.
 
     `links` are tried for files of the source, `earlier_links` for unchanged files of the earlier copy; only closed
-    segments get hard links.  Without `digests_links`, a linked file is not read, and the manifest has its digest only
-    if the earlier copy knows it.  With `holds_unchanged`, unchanged files stay in the earlier copy.
+    segments get hard links.  Without `digests_links`, linked files are not read; the manifest has the digest of such a
+    file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy.
     """
 
     links: tuple[LinkKind, ...] = ()
@@ -73,9 +73,9 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """Files of one partition to copy: `files` of `folder` in `source`, as the driver listed them, to `target`.
+    """Files of one partition to copy: `files` of `folder` in `source`, as listed by the driver, to `target`.
 
-    `closed` are the names of files that no broker changes any more, see `closed_files`; `earlier` are the files of the
+    `closed` names the files that no broker changes any more (`closed_files`); `earlier` are the files of the
     partition in the earlier copy.
     """
 
@@ -103,10 +103,10 @@ class CopiedFile:
 
 
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
-    """Return the files of the segments before the active one that end at or below `below_offset`.
+    """Return the files of closed segments that end at or below `below_offset`.
 
-    For hard links, `below_offset` is the lower one of recovery point and high watermark: a broker may truncate segments
-    above it in place.
+    For hard links, `below_offset` is the recovery point or the high watermark, whichever is lower: a broker may
+    truncate segments above it in place.
     """
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
@@ -122,7 +122,7 @@ def copy_partition(
 
     Raises:
         SourceChangedError: a file is not the listed one, or changed while it was read.
-        OwnershipError: the output is not that of this run any more.
+        OwnershipError: the output no longer belongs to this run.
         OSError: a disk or a store failed.
     """
     publisher.store.make_folder(work.target)
@@ -191,7 +191,7 @@ class _FileCopy:
         return CopiedFile(file, CopyMethod.HELD, self.read_bytes, 0)
 
     def _linked(self, stamp: FileStamp, kept: FileStamp | None, digest: str | None) -> CopiedFile | None:
-        """Link the source's file; `digest` is that of its content if it is known."""
+        """Link the source's file; `digest` is the known digest of its content, or None."""
         work = self.work
         root = work.source.local_path if work.rules.links else None
         if root is None:
@@ -200,7 +200,7 @@ class _FileCopy:
             if self.publisher.link(self._target_name, root / self._source_name, kind, attempt=self.attempt):
                 if digest is None and work.rules.digests_links:
                     digest = self._digest()
-                # A hard link changes the ctime, and the next copy may make another one.
+                # A hard link changes the ctime, and the next copy may add another link.
                 stamped = kept if kind is LinkKind.REFLINK else None
                 file = ManifestFile(self._target_name, stamp.size_bytes, digest, source=stamped)
                 return CopiedFile(file, _METHOD_OF_LINK[kind], self.read_bytes, 0)

@@ -36,7 +36,7 @@ def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_id
 
 
 def make_stand_in(store: Store, files: Mapping[str, StoredFile], path: Path, *, topic_ids: bool = False) -> None:
-    """Write the stand-in of `store`, of which `files` are all files, to the existing directory `path`.
+    """Write a stand-in for `store` into the existing directory `path`; `files` lists every file of the store.
 
     Raises:
         OSError: a file cannot be fetched, or the disk failed.
@@ -52,7 +52,7 @@ def make_stand_in(store: Store, files: Mapping[str, StoredFile], path: Path, *, 
 
 @contextmanager
 def errors_naming(shown: str, work: Path) -> Iterator[None]:
-    """Replace the path `work` by the source, `shown`, in errors."""
+    """Replace the path `work` by the source's name, `shown`, in errors."""
     try:
         yield
     except SedimentError as error:

@@ -6,9 +6,9 @@
     4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
     5  unlinked           or left for the next start, which removes them
 
-Invariants: after a crash the log begins at the new log start, or still has deleted records below it, which the next run
-with the same rules removes.  A kept segment is not changed.  Producers outlive their segments, because the snapshots of
-kept segments stay.
+Invariants: after a crash the log begins at the new log start, or still has deleted records below it; the next run with
+the same rules removes these.  A kept segment is not changed.  Producer state survives, because the snapshots of kept
+segments stay.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -69,7 +69,7 @@ def expired_files(view: LogView, plan: RetentionPlan, fs: Fs) -> tuple[str, ...]
 def expire_log(
     view: LogView, plan: RetentionPlan, fs: Fs, *, keep_deleted: bool = False, log_start_is_durable: bool = True
 ) -> None:
-    """Delete the segments that `plan` deletes; if it rolls the active one, call `roll_empty` first.
+    """Delete the segments that `plan` expires; if the plan also deletes the active segment, call `roll_empty` first.
 
     The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted` the
     files stay under their `.deleted` names.  After a crash, a second call with a new plan ends in the same directory.
@@ -99,7 +99,7 @@ def expire_log(
 
 
 def settle_epochs(view: LogView, fs: Fs) -> None:
-    """Truncate the leader epochs to the log start after a run on a full disk, which deleted only segments.
+    """Truncate the leader epochs to the log start, after a run that deleted only segments because the disk was full.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed.

@@ -3,8 +3,8 @@
 Renaming, removing or replacing a link does not change its target.  So a dry run executes the same code as a real run,
 and needs no permission to write to the files.
 
-Invariant: nothing outside the overlay changes.  A truncation has no effect on the file: its caller knows the new size
-and reads no further.
+Invariant: nothing outside the overlay changes.  A truncation does not change the file: the caller knows the new size
+and reads only up to it.
 """
 
 from __future__ import annotations

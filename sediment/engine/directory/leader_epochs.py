@@ -8,14 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-import numpy as np
-
-from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import EpochEntry
-from sediment.segment_io.format.layout import (
-    MAGIC_V2,
-    NO_LEADER_EPOCH,
-)
+from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 
 Epochs = tuple[EpochEntry, ...]
 
@@ -45,7 +39,7 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries of a log that begins at `start_offset`; that offset's epoch then begins there.
+    """Return the entries of a log that begins at `start_offset`; the epoch of that offset is made to begin there.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """
@@ -55,7 +49,7 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (epoch, end offset) up to which a log of that epoch agrees with this one; (-1, -1) if none does.
+    """Return (epoch, end offset): the last point at which this log agrees with one that ends in `epoch`, else (-1, -1).
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """
@@ -76,25 +70,3 @@ def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int | None:
     Source: kafka-log 04 §4 (epochForOffset).
     """
     return max((entry.epoch for entry in entries if entry.start_offset <= offset), default=None)
-
-
-def with_batches(entries: Epochs, rows: np.ndarray) -> Epochs:
-    """Return the entries after an append of `rows` (`validation.Batches.rows`); the same object if nothing changes.
-
-    Raises:
-        UsageError: a batch of magic 2 has a negative leader epoch.
-    """
-    found = rows["leader_epoch"]
-    if len(rows) == 1:
-        starts: Sequence[int] = (0,)
-    else:
-        starts = [0, *(np.flatnonzero((found[1:] != found[:-1]) | (rows["magic"][1:] != rows["magic"][:-1])) + 1)]
-    for start in starts:
-        epoch, offset = int(found[start]), int(rows["base_offset"][start])
-        if rows["magic"][start] < MAGIC_V2:
-            entries = () if entries else entries
-        elif epoch < 0:
-            raise UsageError(f"a batch has leader epoch {epoch}", offset=offset)
-        elif not entries or entries[-1].epoch != epoch or entries[-1].start_offset > offset:
-            entries = assign(entries, epoch, offset)
-    return entries

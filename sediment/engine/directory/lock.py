@@ -1,8 +1,8 @@
 """Ownership of a log directory: Kafka's own `.lock`, and the token by which tasks recognise the directory.
 
 A JVM's FileChannel.tryLock is a POSIX record lock on the whole file.  This lock is of the same kind, so a broker and a
-run exclude each other.  POSIX locks belong to a process, not to a descriptor, and closing any descriptor of the file
-drops them.
+run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor of the file drops
+the locks of the process.
 
 Invariants: a lock has one descriptor from acquisition to release, and this process opens no second one.  `.lock` is
 never removed: a process with the removed file open could lock it while another process locks a new file.  When the lock
@@ -41,7 +41,7 @@ _LOCAL = Fs()
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}
-"""Device and inode of each log directory locked here -> the process that locked it, because a fork copies this."""
+"""Device and inode of each log directory locked here -> the process that locked it; a fork inherits this table."""
 
 
 # ------------------------------------------------------------------------------------------------------------- the lock
@@ -70,7 +70,7 @@ class DirectoryLock:
         Raises:
             DirectoryInUseError: a broker, another run or another lock of this process has it.
             NotALogDirectoryError: the directory does not exist.
-            OwnerNotKeptError: the broker could not open a `.lock` that this process makes.
+            OwnerNotKeptError: the broker could not open a `.lock` created by this process.
             OwnershipError: the file may not be opened, or its filesystem has no locks.
         """
         with _guard:
@@ -132,7 +132,7 @@ class DirectoryLock:
         raise self._in_use("the lock file of this log directory is replaced repeatedly")
 
     def _try_lock(self, descriptor: int) -> bool:
-        """Lock the file; return False if the path names another file by now, for example after a broker stopped."""
+        """Lock the file; return False if the path meanwhile names another file, for example after a broker stopped."""
         locked = False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -153,7 +153,7 @@ class DirectoryLock:
         return locked
 
     def _open(self) -> int:
-        """Return a descriptor of `.lock`; FileExistsError if another process created it meanwhile."""
+        """Return a descriptor of `.lock`; raise FileExistsError if another process has just created the file."""
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
             try:

@@ -1,4 +1,4 @@
-"""Publishing of the result as a new, complete log directory; the source stays unchanged.
+"""Publishing a result as a new, complete log directory; the source stays unchanged.
 
     file                     written                 content
     .sediment-output         first, removed last     the run that owns the output; checked before every file
@@ -7,9 +7,10 @@
     <checkpoints>            by the driver
     sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
 
-Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  A directory with
-neither manifest nor `.sediment-output` is written to only if it is empty, and is never removed.  Every file in the
-manifest was durable before the manifest appeared.  A broker ignores regular files with unknown names.
+Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  A directory
+    without
+a manifest and without `.sediment-output` is written to only if it is empty, and is never removed.  All files in the
+manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -52,10 +53,11 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 class LinkKind(StrEnum):
-    """Ways to give an output the content of a local file without a copy.
+    """Ways to give an output the content of a local file without copying it.
 
-    A reflink is a file of its own that shares blocks until one of the two changes.  A hard link is a second name: a
-    program that changes the file in place changes it under both names.
+    A reflink is a separate file that shares disk blocks until either file changes.  A hard link is a second name of the
+    same
+    file: a program that changes the file in place changes it under both names.
     """
 
     REFLINK = "reflink"
@@ -66,7 +68,7 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
     """Check that `output` is outside all sources and log directories, and is not already complete.
 
     Raises:
-        UsageError: one of these is false; nothing changed.
+        UsageError: a condition is not met; nothing was changed.
     """
     kind, path_name = output.identity
     for source in sources:
@@ -115,7 +117,7 @@ def _is_below(name: str, other: str) -> bool:
 
 
 def _is_claim_file(name: str) -> bool:
-    """Return True for the lock, and for a claim that a crash interrupted."""
+    """Return True for the lock file and for an unfinished claim file."""
     return name == LOCK_FILE or (name.startswith(f"{CLAIM_FILE}.") and name.endswith(PART_SUFFIX))
 
 
@@ -132,7 +134,7 @@ def _run_of(document: bytes) -> str | None:
 
 
 class Publisher:
-    """The writer of one run's output; tasks have copies of it."""
+    """The writer of one run's output; each task has a copy of it."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self.store = store
@@ -149,7 +151,7 @@ class Publisher:
         before = None
         if claim is not None:
             before = _run_of(claim) or "unknown"
-            # A claim file exists at every moment, so a later run can also start over if this run ends here.
+            # A claim file exists at every moment, so a later run can start over if this run is killed here.
             self._claim()
             for name in self.store.files():
                 if "/" not in name and name not in (CLAIM_FILE, LOCK_FILE):
@@ -171,8 +173,8 @@ class Publisher:
         """Check that the output still belongs to this run.
 
         Raises:
-            OwnershipError: another run took the output over, the output was removed, or this host has another disk at
-                its path.
+            OwnershipError: another run took over the output, the output was removed, or this host has a different disk
+                at its path.
         """
         claim = self.store.read(CLAIM_FILE)
         if claim is None or _run_of(claim) != self.run_id:
@@ -191,7 +193,7 @@ class Publisher:
         mtime_ns: int | None = None,
         source: FileStamp | None = None,
     ) -> ManifestFile:
-        """Write one file; its content is durable at once, its name only after its folder is synced.
+        """Write one file; its content is durable at once, but its name only after the folder is synced.
 
         `source` is noted in the manifest, for a later incremental copy.
         """
@@ -206,10 +208,10 @@ class Publisher:
     def link(self, name: str, source: Path, kind: LinkKind, *, attempt: str) -> bool:
         """Give the output the content of the local file `source` without a copy; return False if that is impossible.
 
-        The name is durable only after its folder is synced.  Links need a local output.
+        The name is durable only after the folder is synced.  Links need a local output.
 
         Raises:
-            OwnershipError: the output is not ours.
+            OwnershipError: the output belongs to another run.
             OSError: the disk failed.
         """
         root = self.store.local_path
@@ -243,9 +245,9 @@ class Publisher:
         now_ms: int,
         partitions: Iterable[ManifestPartition] = (),
     ) -> None:
-        """Write the manifest of `files`, after a check that all exist; other files are deleted.
+        """Check that all `files` exist, write their manifest, and delete other files.
 
-        Files that an earlier copy holds (`held_in`) are not looked for.
+        Files that an earlier copy holds (`held_in`) are not checked.
 
         Raises:
             OwnershipError: the output does not belong to this run, or a file is missing or has another size.
@@ -323,7 +325,7 @@ def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], object]) -> I
 # ---------------------------------------------------------------------------------------------------------- in a task
 @dataclass(slots=True)
 class _Part:
-    """A file that was written as a part; it gets `mtime_ns` together with its final name."""
+    """A file that was written as a part; `mtime_ns` is set together with its final name."""
 
     written: ManifestFile
     mtime_ns: int | None = None
@@ -357,7 +359,7 @@ class PublishingFs(Fs):
         return written
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """For a part, note the time, which is set together with the final name; for any other file, set it now."""
+        """For a part, remember the time until the part gets its final name; for any other file, set it now."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):
@@ -404,7 +406,7 @@ class PublishingFs(Fs):
 class SourcePublishingFs(PublishingFs, StoreFs):
     """The file operations of a task that reads its source in place: only parts are written, to the output.
 
-    `files` are those of `folder` in `source`, as they were listed.
+    `files` has the files of `folder` in `source`, as listed.
     """
 
     def __init__(

@@ -3,8 +3,8 @@
 The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and at the log end offset
 are a producer snapshot and an empty active segment.
 
-Invariants: files that are already correct stay, and no existing inode changes.  New files appear in this order;
-wherever it stops, the directory loads, here and in a broker:
+Invariants: files that are already correct stay, and no existing inode changes.  New files appear in this order; after a
+crash at any point, the directory loads, here and in a broker:
 
     indexes of the old active segment   each is replaced as a whole
     <log end>.snapshot                  any log may have one snapshot past the last segment's base
@@ -33,9 +33,9 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """A planned roll: first the `replaced`, then the `created` files by name, in order.
+    """A planned roll: it first replaces the files `replaced`, then creates the files `created`, in this order.
 
-    `listing` has the segments after the roll, but the snapshots before it.  So a view of this listing needs only files
+    `listing` has the segments after the roll, but the snapshots before it, so a view of this listing needs only files
     that already exist.
     """
 

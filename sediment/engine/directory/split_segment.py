@@ -1,7 +1,9 @@
 """Splitting a segment whose offsets span more than 2^31, as brokers before 2.1 could write (kafka-log 02 §8.2).
 
-Invariants: the bytes of the log stay the same, spread over more files.  Nothing changes unless the offsets ascend and
-end before the next segment: a flipped bit in an offset looks like an overflow too, and no checksum covers that field.
+Invariants: the bytes of the log do not change; they are distributed over more files.  Nothing changes unless the
+    offsets
+ascend and end before the next segment: a flipped bit in an offset, which no checksum covers, looks like an overflow
+too.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def split_segment(
 ) -> Repair:
     """Replace the segment at `base_offset` by as many segments as its offsets need; the directory's lock must be held.
 
-    `overflow` is the error that a scan raised.  The segment is read into memory, because such segments are rare.
+    `overflow` is the error raised by the scan.  The segment is read into memory, because such segments are rare.
 
     Raises:
         CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.
@@ -84,7 +86,7 @@ def _no_overflow(
 def _check_batches(
     partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
 ) -> int:
-    """Check that the complete batches have magic 2 and ascend; return the position after them."""
+    """Check that the complete batches have magic 2 and ascend; return the position after the last one."""
     scan = HeaderScan(path, size_bytes=source.log_bytes, fs=fs)
     last_offset = source.base_offset - 1
     for rows in _whole_batches(scan):

@@ -1,6 +1,6 @@
 """The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
 
-For operators it is the hand-off folder, given by the option `--hand-off`.
+Operators know it as the hand-off folder, which the option `--hand-off` names.
 
     file                         written by   content
     engine.json                  the engine   the log directories that it commits swaps for
@@ -9,8 +9,8 @@ For operators it is the hand-off folder, given by the option `--hand-off`.
     <topic-N>.<run>.committed    the engine   the reply to a committed swap
     <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
 
-Invariants: the folder is outside every log directory; a job renames nothing and commits nothing; each file is written
-completely or not at all, and a swap stays until its reply is written.
+Invariants: the folder is outside every log directory.  A job renames and commits nothing.  Each file is written
+completely or not at all.  A swap stays until its reply is written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CommitReply:
 
 
 def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
-    """Announce that an engine commits swaps for these log directories; create the folder if it is missing.
+    """Announce that this engine commits swaps for these log directories; create the folder if it is missing.
 
     Raises:
         UsageError: the folder is inside a log directory.
@@ -90,14 +90,14 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def spool_swap(swap: PreparedSwap, folder: Path, run_id: str, fs: Fs) -> Path:
-    """Leave a swap for the engine, durably; return its path."""
+    """Write a swap for the engine, durably; return its path."""
     path = folder / f"{swap.partition}.{run_id}{_PREPARED_SUFFIX}"
     fs.replace_file(path, to_json(swap).encode())
     return path
 
 
 def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
-    """Replace a swap with its reply; only the last reply for each partition stays."""
+    """Replace a swap by its reply; only the last reply for each partition is kept."""
     suffix = _COMMITTED_SUFFIX if answer.refusal is None else _REFUSED_SUFFIX
     target = prepared.with_name(prepared.name.removesuffix(_PREPARED_SUFFIX) + suffix)
     for entry in fs.scan(prepared.parent):

@@ -1,4 +1,4 @@
-"""Replacement of segments with cleaned ones; after a crash at any step, Sediment and a broker can load the log.
+"""Replacement of segments by cleaned ones; after a crash at any step, Sediment and a broker can load the log.
 
 Kafka's loader decides by names alone (kafka-log 05 §2):
 
@@ -6,12 +6,12 @@ Kafka's loader decides by names alone (kafka-log 05 §2):
 * If there is a `.cleaned`, every `.swap` at or above the lowest one is deleted too, which undoes the replacement.
 * Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
 
-So the names of one group decide about the whole group, and two groups must never have such names at once.
+So the names of one group decide about the whole group, and two groups must never have such names at the same time.
 
-Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all of its new files
-are durably `.swap`.  They are removed after the new files durably have their final names.  Only then does the next
-group's first `.cleaned` appear.  So after a crash and start-up, each group is either the old or the new version, and
-all new groups come first.
+Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all its new files
+are durably `.swap`.  The old files are removed after the new ones durably have their final names.  Only then does the
+next group's first `.cleaned` appear.  So after a crash and a start, each group is either old or new, and all new groups
+come first.
 
 The next start finishes or undoes an interrupted replacement: `interrupted_swaps`.
 """
@@ -57,43 +57,42 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    All parts are made durable first, unless `make_durable` has just done that.  Then `before_group` is called for each
-    group; it can raise an error to end the commit, like `DirectoryLock.check`.  The sources are compared with the
-    existing files.  Then:
+    All parts are made durable first, unless `make_durable` was called just before.  For each group, `before_group` is
+    called; it may raise an error to end the commit, as `DirectoryLock.check` does.  Then the sources are compared with
+    the existing files.  Then:
 
     1. `.part` -> `.cleaned`, ascending.
-       Start: `.cleaned` is deleted, the sources are untouched; Kafka ignores the remaining `.part`, and our start
-       deletes them.
-    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.  Start during it: no `.swap`
-       is below the remaining `.cleaned`, so all are deleted, the sources untouched.  Start after it: sources numbered
-       in the range of the new segments are deleted and `.swap` becomes final.  A source that begins at or after the
-       last new offset survives too, with records that the next cleaning drops again.
+       Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
+       Sediment deletes them.
+    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
+       Start during it: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
+       Start after it: sources within the offset range of the new segments are deleted, and `.swap` becomes final.  A
+       source that begins at or after the last new offset stays too; the next cleaning drops its records again.
     3. Sync the directory.
-       Start: as right after 2, now even if power was lost.
+       Start: as after step 2, even after a power loss.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
        Start: `.deleted` is removed, the remaining sources are deleted by their numbers or as indexes without a log, and
        `.swap` becomes final.
     5. Sync the directory.
-       Start: as right after 4; no old file has its own name any more.
+       Start: as after step 4; no old file has its original name any more.
     6. `.swap` -> final names, ascending, of each log, index, timeindex, txnindex.
-       Start: the remaining `.swap` becomes final; no `.log.swap` below a finished segment is left whose range could
-       cover that segment.
+       Start: the remaining `.swap` becomes final.  No `.log.swap` is left below a finished segment, so none covers it.
     7. Sync the directory.
        Start: `.deleted` is removed.
     8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
-       Start: as right after 7; the loader removes snapshots without a segment.
+       Start: as after step 7; the loader removes snapshots without a segment.
 
-    Nothing waits until step 8 is durable, because the next start removes the rest.  A group without parts stays
-    unchanged.  To keep the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint
-    after the last group.
+    Step 8 need not be durable, because the next start removes the rest.  A group without parts stays unchanged.  To
+    keep the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after the last
+    group.
 
     Returns:
         True if every group is done, False if `should_stop` returned True before one of them.
 
     Raises:
         UsageError: the swap is malformed; nothing changed.
-        SourceChangedError: sources or parts are not those of `swap`, or files of another replacement are present; the
-            groups before this one are done, and all others are unchanged.
+        SourceChangedError: sources or parts differ from `swap`, or files of another replacement are present; the groups
+            before this one are done, and all others are unchanged.
         CommitStateUnknownError: a group broke off after its first rename; the next start completes or undoes it.
         OSError: a group failed before its first rename; the groups before it are done, and all others are unchanged.
 
@@ -129,8 +128,8 @@ def make_durable(swap: PreparedSwap, fs: Fs) -> None:
     """Sync every part of a swap and their names, before the first rename; many swaps may be synced in parallel.
 
     Raises:
-        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second attempt succeeds,
-            because a failed sync may have dropped dirty pages.
+        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second sync succeeds: a
+            failed sync may have dropped dirty pages.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -182,7 +181,7 @@ def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> 
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
-    """Return True if the first rename of `group` has not happened; False if that is unknown."""
+    """Return True if no file of `group` has been renamed yet; False if that is unknown."""
     try:
         return fs.exists(directory / group.parts[0].files[0].part_name)
     except OSError:
@@ -225,7 +224,7 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
 
 
 def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
-    """Check that no other replacement left files, and that a group's sources are adjacent and unchanged.
+    """Check that no other replacement left files, and that the sources of each group are adjacent and unchanged.
 
     Leftover names of another replacement would change the outcome of this one.
     """
@@ -246,7 +245,7 @@ def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[
 
 
 def _check_files(partition: TopicPartition, directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Check again that the group's sources and parts are those of the swap: earlier groups took time to commit."""
+    """Check again that the sources and parts of a group match the swap, because earlier groups took time to commit."""
     for source in group.sources:
         if stat_segment(directory, source.base_offset, fs) != source:
             raise _source_changed(partition, directory, source)
@@ -301,20 +300,20 @@ def insert(
     """Give prepared segments their final names before the first segment of a log, or after its last one.
 
     Pass segments before the first one descending and those after the last one ascending, so that a crash leaves no gap.
-    The directory's lock must be held.  All parts are made durable first.  Then, for each segment, `before_segment` is
-    called, which can raise to end the insertion, and:
+    The directory's lock must be held.  All parts are made durable first.  For each segment, `before_segment` is called;
+    it may raise an error to end the insertion.  Then:
 
     1. The indexes get their final names.
-       Start: they are orphans without their log, which it removes.
+       Start: it removes the indexes, because they have no log.
     2. Sync the directory.
-       Start: as right after 1.
+       Start: as after step 1.
     3. The log gets its final name.
        Start: the segment is part of the log.
     4. Sync the directory.
 
     Raises:
-        SourceChangedError: a file of that name exists, or a part is missing or has another size; the segments before it
-            are inserted, this one and the rest are not.
+        SourceChangedError: a file of that name exists, or a part is missing or has another size; the earlier segments
+            are inserted, this one and later ones are not.
         OSError: an operation failed; the segments before this one are inserted.
 
     Source: kafka-log 05 §2 pass 4 (orphans).
@@ -348,8 +347,8 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
-    A segment's log is renamed before its indexes: the next start removes an index without a log, but it would rebuild a
-    missing index of a log.  The next start also removes every `.deleted` file.
+    The log of a segment is renamed before its indexes: the next start removes an index without a log, but it would
+    rebuild a missing index.  The next start also removes every `.deleted` file.
 
     Returns:
         The new names of the files that existed.
@@ -376,7 +375,7 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- parts
 def is_part_file(name: str) -> bool:
-    """Return True for a file that a task prepared and that was not committed."""
+    """Return True for the uncommitted `.part` file of a task."""
     parsed = parse_segment_file(name)
     return parsed is not None and parsed.state == PART_SUFFIX
 
@@ -386,9 +385,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` stay, so another process can commit them.  Parts of other runs stay too.  Only
-    `finish_interrupted`, which runs under the lock before any task of this run, knows that no other run will commit
-    them.
+    Files named in `keep` stay, so another process can commit them.  Parts of other runs stay too, because those runs
+    may still commit them.  Only `finish_interrupted`, called with the lock held before any task starts, can be sure
+    that none will.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

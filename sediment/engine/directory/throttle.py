@@ -4,8 +4,8 @@ Kafka's cleaner threads share one throttle, and sleep while they hold its lock, 
 Here the tasks are processes, so a small file holds the start of the window and the bytes counted in it.  Each process
 locks the file while it counts.
 
-Invariants: the rate may be exceeded within one window of the check interval, but not over several; a throttle never
-waits for bytes that were not read or written.
+Invariants: the rate may be exceeded within one check interval, but not over several; a throttle never waits for bytes
+that were not read or written.
 
 Source: kafka-log 02 §6.1 (throttle).
 """
@@ -32,7 +32,7 @@ _STATE = struct.Struct("=qq")  # start of the window in ns of the system's monot
 
 
 class Throttle:
-    """A limit of `bytes_per_second` for all throttles with the same `state` file together.
+    """A limit of `bytes_per_second`, shared by all throttles with the same `state` file.
 
     `clock_ns` must be the same for all processes on a host, like the monotonic clock; `sleep` takes seconds.
     """
@@ -79,7 +79,7 @@ class Throttle:
 
 
 class _Locked:
-    """A lock of an open file description, which excludes other processes and other throttles of this process."""
+    """A lock on an open file description, which excludes other processes and the other throttles of this process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

@@ -1,12 +1,12 @@
-"""Marks of uncleanable partitions: a reason, a time, and segments; when these segments change, the mark ends.
+"""Marks of uncleanable partitions: each has a reason, a time and segments, and is valid until these segments change.
 
-Kafka's cleaner marks such a partition uncleanable in memory, and forgets it when the broker restarts.  A run ends, so
-its marks are in a file of the log directory, next to the checkpoints.  A broker ignores it: its LogManager reads only
-sub-directories and files that it knows by name.
+Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run is short, so its
+marks are in a file of the log directory, next to the checkpoints.  A broker ignores this file: its LogManager reads
+only sub-directories and the files that it knows by name.
 
-Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention ends
+Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention removes
 it.  A copy or a hard-link backup of the log directory has other ctimes, which also ends the mark; the only cost is that
-the data is read again.  A file of marks that cannot be read counts as empty, with the same effect.
+the data is read again.  An unreadable file of marks counts as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -41,11 +41,11 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """One mark: `reason_code` and `reason` as in reports; `since_ms`, the time it was set, in ms since the epoch.
+    """One mark: `reason_code` and `reason` as in reports; `since_ms` is the time of marking, in ms since the epoch.
 
     The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
-    their files.  It is None in a file of an earlier version and in a copy; then the sizes and the mtimes of the logs
-    are compared.
+    their files.  It is None in a copy and in a file of an earlier version; then sizes and mtimes of the logs are
+    compared.
     """
 
     partition: TopicPartition
@@ -65,9 +65,9 @@ class Uncleanable:
 def uncleanable_after(
     error: SedimentError, listing: LogListing, *, reason_code: str, reason: str, since_ms: int
 ) -> Uncleanable:
-    """Return the mark for `error`: on the segment whose file the error names, else on all segments.
+    """Return the mark for `error`: it covers the segment whose file the error names, else all segments.
 
-    The active segment is left out unless the error names it, because a broker continues to append to it.
+    The active segment is left out unless the error names it, because a broker still appends to it.
     """
     named = parse_segment_file(Path(error.path).name) if error.path else None
     at_fault = tuple(s for s in listing.segments if named is not None and s.base_offset == named.base_offset)

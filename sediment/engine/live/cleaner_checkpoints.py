@@ -13,6 +13,7 @@ Source: kafka-log 02 §1 (uncleanable), §2.5 (LogCleanerManager).
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Protocol
 
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, uncleanable_after, update_uncleanable
@@ -49,7 +50,7 @@ class CleanerCheckpoints:
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def update(self, directory: LogDirectory, partition: TopicPartition, first_dirty_offset: int) -> None:
         """Set a partition's first dirty offset; entries of partitions that no longer exist are removed."""
-        directory.update_first_dirty(self._known(), add={partition: first_dirty_offset})
+        self._change(directory, add={partition: first_dirty_offset})
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """Lower the checkpoint of a log to `offset` after a truncation to that offset."""
@@ -59,11 +60,20 @@ class CleanerCheckpoints:
 
     def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
         """Remove the checkpoint entry and the mark of a log that left `directory`."""
-        directory.update_first_dirty(self._known(), remove=[partition])
+        self._change(directory, remove=partition)
         self._unmark(directory, partition)
 
-    def _known(self) -> list[TopicPartition]:
-        return [log.partition for log in self._owner.all_logs()]
+    def _change(
+        self,
+        directory: LogDirectory,
+        *,
+        add: Mapping[TopicPartition, int] | None = None,
+        remove: TopicPartition | None = None,
+    ) -> None:
+        kept = {log.partition for log in self._owner.all_logs()} - {remove}
+        directory.change_first_dirty(
+            lambda before: {partition: before[partition] for partition in before if partition in kept} | dict(add or {})
+        )
 
     # ------------------------------------------------------------------------------------------------------- quarantine
     def remember_uncleanable(self, directory: LogDirectory) -> None:

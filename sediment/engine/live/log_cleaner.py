@@ -128,8 +128,8 @@ class LogCleaner:
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
         """Limit the offset map to the size for one cleaner thread, unless the topic has its own limit.
 
-        A limited map needs a separate pass over the dirty range.  No limit is needed if the range has fewer offsets
-        than the map can hold keys.
+        A limited map needs a separate pass over the dirty range.  The limit is left out if the range has no more
+        offsets than the map may hold keys.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:

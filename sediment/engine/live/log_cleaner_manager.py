@@ -101,7 +101,7 @@ class LogCleanerManager:
         return LogToClean(log, directory, view, found)
 
     def start_deletion(self, log: PartitionLog) -> bool:
-        """Make a log InProgress whose old segments the cleaner may delete; return False for any other log.
+        """Make a log InProgress if the cleaner may delete its old segments; return False if it may not.
 
         Source: kafka-log 02 §9 (deletableLogs).
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,18 +153,13 @@ class LogDirectory:
         except CorruptCheckpointError:
             return {}
 
-    def update_first_dirty(
-        self,
-        known: Iterable[TopicPartition],
-        *,
-        add: Mapping[TopicPartition, int] | None = None,
-        remove: Sequence[TopicPartition] = (),
+    def change_first_dirty(
+        self, change: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
     ) -> None:
-        """Change the cleaner checkpoint, and remove entries of partitions that are not `known` (kafka-log 02 §2.5)."""
+        """Replace the cleaner checkpoint by the result of `change` for its present entries, unless they are equal."""
         with self._guard:
             before = self.first_dirty_offsets()
-            kept = set(known) - set(remove)
-            after = {partition: offset for partition, offset in before.items() if partition in kept} | dict(add or {})
+            after = change(before)
             if after != before and not self.is_offline:
                 self._replace(CLEANER_FILE, format_offset_checkpoint(after))
 

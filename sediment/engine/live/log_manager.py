@@ -437,7 +437,7 @@ class LogManager:
         self._checkpoint(LogDirectory.write_recovery_points, _recovery_points)
 
     def checkpoint_log_starts(self) -> None:
-        """Write the log start offsets of the logs whose start is not that of their first segment (LM-06)."""
+        """Write the log start offsets of the logs that do not start at the base of their first segment (LM-06)."""
         self._checkpoint(LogDirectory.write_log_starts, _log_starts)
 
     def checkpoint_high_watermarks(self) -> None:

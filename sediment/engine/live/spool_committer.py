@@ -119,11 +119,11 @@ class SpoolCommitter:
 
         Raises:
             CorruptDataError: the file does not contain a swap.
-            SourceChangedError: it is for another log, for other segments, or for segments that may not be cleaned.
+            SourceChangedError: the swap is for another log or other segments, or for segments that may not be cleaned.
         """
         swap = from_json(self._fs.read_bytes(path), path=str(path))
         if swap.partition != log.partition:
-            raise CorruptDataError("the swap belongs to another partition than its file name", path=str(path))
+            raise CorruptDataError("the partition in the swap differs from the one in its file name", path=str(path))
         mismatch = _mismatch(swap, log)
         if mismatch is not None:
             raise SourceChangedError(mismatch, partition=str(log.partition), path=str(path), advice="run the job again")

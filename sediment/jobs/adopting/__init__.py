@@ -1,1 +1,1 @@
-"""Adopting log directories: options, and the two kinds of nodes that can own one."""
+"""Adoption of log directories: its options, and the two kinds of nodes that can own a directory."""

@@ -1,9 +1,9 @@
-"""The node that is to own an adopted directory.
+"""The future node of an adopted directory.
 
-    NewNode       the directory has no metadata log: a node begins its log with bootstrap.checkpoint
-    StoppedNode   the directory has one: its node is stopped, and the sole voter of its quorum
+    NewNode       the directory has no metadata log: a new node starts its own from bootstrap.checkpoint
+    StoppedNode   the directory has a metadata log: its node is stopped and is the sole voter of its quorum
 
-Both plan before the first change, make the metadata records, and write the files beside the partitions.
+Both plan before the first change, build the metadata records, and write the files outside the partition folders.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Clones = Mapping[TopicPartition, PartitionClone]
 
 
 class OwningNode(Protocol):
-    """The node that is to own the directory, and the change of its metadata.
+    """The future node of the directory, and the change of its metadata.
 
-    `known` are the partitions that the node has already.  `has_coordinator` is False if open transactions of the
-    planned partitions cannot have their coordinator on the node.  `server_properties` is the file that starts it.
+    `known` are the partitions that the node already has.  `has_coordinator` is False if the node cannot have the
+    coordinator of open transactions in the planned partitions.  `server_properties` is the file to start the node with.
     """
 
     @property
@@ -74,12 +74,12 @@ class OwningNode(Protocol):
 
     @property
     def has_coordinator(self) -> bool:
-        """True if coordinators of the partitions' transactions can be among the planned topics."""
+        """True if the planned topics can include the coordinators of the partitions' transactions."""
         ...
 
     @property
     def server_properties(self) -> Path | None:
-        """The properties file that starts the node; None if it is not in the directory."""
+        """The properties file to start the node with; None if it is not in the directory."""
         ...
 
     def records(self, clones: Clones) -> list[bytes]:
@@ -87,7 +87,7 @@ class OwningNode(Protocol):
         ...
 
     def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
-        """Write the files beside the partitions; return the names of the copies kept."""
+        """Write the files outside the partition folders; return the names of the copies of replaced files."""
         ...
 
 
@@ -115,7 +115,7 @@ class NewNode:
         return list(cluster_records(topics, _leader_epochs(clones), self.node, features, {}, first_id))
 
     def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
-        """Write the files with which a broker starts on the directory."""
+        """Write the files that a broker needs to start on the directory."""
         topics = self.plan.topics.values()
         counts = {topic.name: topic.partition_count for topic in topics if topic.name in INTERNAL_TOPICS}
         listen = self._own.listen or DEFAULT_LISTEN
@@ -130,7 +130,7 @@ class NewNode:
 
 
 def _new_node(source: Source, own: AdoptOptions) -> Node:
-    """Return the node by the options, else the one that owns the directory already."""
+    """Return the node that the options name, or the node that already owns the directory."""
     meta = source.meta
     node_id = own.node_id
     if node_id is None:
@@ -183,7 +183,7 @@ class StoppedNode:
         return found
 
     def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
-        """Append the records to the metadata log, after a copy of it was kept."""
+        """Copy the metadata log, then append the records to it."""
         if not records:
             return ()
         kept_log = f"{METADATA_PARTITION}.{run_id}{KEPT_SUFFIX}.tar"
@@ -195,7 +195,7 @@ class StoppedNode:
 
 
 def _check_own(own: AdoptOptions, node: Node) -> None:
-    """Check that no option asks for another node or for files that the node has already."""
+    """Check that no option names another node or asks for files that the node already has."""
     for option, given, ours in (
         ("--node-id", own.node_id, node.node_id),
         ("--cluster-id", own.cluster_id, node.cluster_id),

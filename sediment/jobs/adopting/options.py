@@ -12,8 +12,8 @@ from sediment.server.network.endpoints import Endpoint
 class AdoptOptions:
     """Options of the command.
 
-    An id of None is that of meta.properties, else node 1 or a new cluster.  Without `listen`, the broker listens on
-    the default address.
+    An id of None is read from meta.properties; if that is missing too, it is node 1 or a random cluster id.  Without
+    `listen`, the broker listens on the default address.
     """
 
     listen: Endpoint | None = None

@@ -62,9 +62,9 @@ def catalogue_of_run(
     *,
     restores: str | None = None,
 ) -> Catalogue:
-    """Return the catalogue of a run of `command` before it removes files; `checkpoints` has a key per log directory.
+    """Return the catalogue of a run of `command` that has removed no file yet; `checkpoints` is keyed by log directory.
 
-    `restores` is the run that a run of `restore` undoes.
+    `restores` is the id of the run that `restore` undoes.
     """
     return Catalogue(
         run_id=run_id,
@@ -83,8 +83,8 @@ def begin_originals(
 ) -> tuple[BackupLinks, list[tuple[LogListing, str, str]]]:
     """Write the catalogue of the files that a run may replace, before any of them is replaced.
 
-    Returns the originals, and the listings whose files cannot be read, each with reason code and text; these
-    partitions are not in the catalogue and must not be changed.
+    Returns the originals, and the listings of partitions whose files cannot be read, each with reason code and text.
+    Those partitions are not in the catalogue and must not be changed.
 
     Raises:
         OSError: the catalogue could not be written; no file may be replaced then.
@@ -107,14 +107,14 @@ def begin_originals(
 def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path | None:
     """Complete the catalogue of a run; return its path, or None if no file was removed.
 
-    An error is logged, not raised, because the run is done and the planned catalogue stays true.
+    An error is logged, not raised, because the run is done and the planned catalogue is still correct.
     """
     statuses = {(report.log_dir, report.partition): report.status for report in reports}
     try:
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
         _LOGGER.warning(
-            "%s: the catalogue cannot be completed and keeps the state planned: %s", originals.path, describe(error)[1]
+            "%s: the catalogue cannot be completed and stays in state planned: %s", originals.path, describe(error)[1]
         )
         return originals.path
 

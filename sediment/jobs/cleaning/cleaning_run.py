@@ -1,4 +1,4 @@
-"""Base of the runs of `compact` on the driver: in place, and to an output; and steps that other runs share.
+"""Base class of the runs of `compact` on the driver, in place or to an output, and steps shared with other runs.
 
 Invariant: every selected partition has one report, in the order of log directories and names.
 """

@@ -56,7 +56,7 @@ def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
 
     Raises:
         SourceChangedError: another run works in the directory, or another disk is mounted there.
-        LimitReachedError: the time of the run is over.
+        LimitReachedError: the run's time limit has passed.
     """
     with throttled(task.rate_limit) as on_bytes:
         if task.dry_run:
@@ -69,7 +69,7 @@ def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
 
 @contextmanager
 def throttled(limit: RateLimit) -> Iterator[OnBytes]:
-    """Yield a callback that holds a task to `limit`; after the deadline, it and this call raise `LimitReachedError`."""
+    """Yield a callback that throttles a task and, like this function, raises `LimitReachedError` after the deadline."""
     throttle = None
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles
@@ -81,7 +81,7 @@ def throttled(limit: RateLimit) -> Iterator[OnBytes]:
         if throttle is not None and left_seconds > 0:
             throttle.take(count, most_seconds=left_seconds)
         if limit.deadline_s is not None and time.time() >= limit.deadline_s:
-            raise LimitReachedError("the time of --max-seconds is over", advice="run again to continue")
+            raise LimitReachedError("the time limit of --max-seconds has passed", advice="run again to continue")
 
     try:
         on_bytes(0)

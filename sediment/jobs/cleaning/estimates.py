@@ -1,4 +1,4 @@
-"""Estimates of what a cleaning leaves, and the decisions made from them: strategy, free space, resources."""
+"""Estimates of the bytes that survive a cleaning, and the decisions based on them: strategy, free space, resources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def find_resources(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Resour
 
 
 def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], Estimate]) -> StrategyChoice:
-    """Return the strategy for the partition of `task`; `estimate` estimates what `plan` leaves."""
+    """Return the strategy for the partition of `task`; `estimate` returns the bytes that `plan` would leave."""
     resources = replace(
         task.resources,
         task_memory_bytes=min(task.resources.task_memory_bytes, task.config.task_memory_bytes),
@@ -43,8 +43,8 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
     """Check that the disk can hold the survivors, because all groups are written before a commit frees their sources.
 
-    `estimate` estimates what `plan` leaves; it is not called if even a log that loses nothing would fit.  If the
-    estimate is too low, the disk becomes full during the cleaning, which is then undone.
+    `estimate` returns the bytes that `plan` would leave; it is not called if the disk could hold a log that loses
+    nothing.  If the estimate is too low, the disk fills up during the cleaning, and the cleaning is undone.
 
     Raises:
         NoSpaceError: the disk is too full; nothing was changed.
@@ -53,7 +53,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     needed = plan.log_bytes
     if fs.free_bytes(listing.path) >= 2 * needed:
         return
-    # Pending writes first take their space, or release it if they fail.
+    # First wait for pending writes: they take their space, or release it if they fail.
     writer.settle()
     free = fs.free_bytes(listing.path)
     if free >= needed:
@@ -61,7 +61,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     try:
         needed = estimate().log_bytes
     except CorruptBatchError:
-        # The cleaning will find the batch again and handle it.
+        # The cleaning will find the corrupt batch again and handle it.
         return
     if free < needed:
         raise NoSpaceError(

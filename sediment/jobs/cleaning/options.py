@@ -44,10 +44,10 @@ class CompactOptions:
     retry_quarantined: bool = False
     allow_network_fs: bool = False
     strategy: Strategy | None = None
-    """Cleaning strategy; None: choose one for each partition by its size, its keys and the slots."""
+    """Cleaning strategy; None: choose by the size and keys of each partition and the number of slots."""
 
     key_equality: KeyEquality = KeyEquality.HASH
-    """Test for the equality of two keys."""
+    """Method of comparing two keys."""
 
     hand_off: Path | None = None
     """Folder of the engine that owns the directories; the run leaves its swaps there, and the engine commits them."""
@@ -71,8 +71,8 @@ class CompactOptions:
         """
         if self.strategy is Strategy.SPLIT and self.key_equality is KeyEquality.EXACT:
             raise UsageError(
-                "--strategy split excludes --key-equality exact: the tasks exchange hashes, never keys",
-                advice="leave one of them out",
+                "--strategy split excludes --key-equality exact, because split tasks exchange hashes, not keys",
+                advice="leave out one of them",
             )
         if self.output is not None:
             self._validate_output()
@@ -101,7 +101,7 @@ class CompactOptions:
             ("--max-seconds", self.max_seconds is not None, "an incomplete output is of no use"),
         ):
             if given:
-                raise UsageError(f"--output excludes {option}: {why}", advice="leave one of them out")
+                raise UsageError(f"--output excludes {option}: {why}", advice="leave out one of them")
 
     def _validate_hand_off(self) -> None:
         for option, given in (
@@ -113,7 +113,7 @@ class CompactOptions:
             if given:
                 raise UsageError(
                     f"--hand-off excludes {option}: the directories belong to their engine",
-                    advice="leave one of them out",
+                    advice="leave out one of them",
                 )
 
 

@@ -5,8 +5,8 @@
 
 `output_task` has the work of a task.  Partitions to clean in splits come last, one at a time, and each uses all slots.
 
-Invariants: nothing in a source changes and no lock is taken there.  Instead the source is listed again at the end, and
-the output is complete only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
+Invariants: nothing in a source changes and no lock is taken there.  Instead the run lists the source again at the end,
+and completes the output only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
 copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays incomplete.
 """
 
@@ -115,7 +115,7 @@ class OutputRun(CleaningRun):
         """List, claim, clean, copy and complete; return a report for every selected partition."""
         stores = [Store(where) for where in self._options.given_log_dirs]
         check_output_path(self._output, stores)
-        with interruptible():  # a bucket may be slow, and nothing is written so far
+        with interruptible():  # a bucket may be slow, and nothing has been written so far
             self._open(stores)
             prepared = [self._prepare(partition, source) for partition, source in self._source_of.items()]
         self.timer.lap(LIST)
@@ -156,7 +156,7 @@ class OutputRun(CleaningRun):
                 if partition in self._source_of:
                     raise UsageError(
                         f"{self._source_of[partition].store} and {source.store} both hold {partition}",
-                        advice="write one of them to another output",
+                        advice="write them to different outputs",
                     )
                 self._source_of[partition] = source
         if not self._source_of and not (self._options.selection.is_narrowed and self._options.allow_empty_selection):
@@ -164,13 +164,13 @@ class OutputRun(CleaningRun):
         _check_alike(self._sources)
 
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
-        """Return a local directory with the small files and the folders of the directory at a URI."""
+        """Return a local directory with copies of the small files and folders of the directory at a URI."""
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._own.scratch)))
         make_stand_in(store, files, path)
         return path
 
     def _prepare(self, partition: TopicPartition, source: _Source) -> tuple[PublishTask, PartitionReport | None]:
-        """Return the task of a partition, and its report if the partition is only copied."""
+        """Return the task of a partition; add a report if the partition is only copied."""
         files = source.by_folder.get(str(partition), {})
         task = PublishTask(
             partition,
@@ -299,7 +299,7 @@ class OutputRun(CleaningRun):
         return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """Return the report of a partition that is missing in the output; no other partition is started."""
+        """Return the report of a partition that is missing in the output; start no other partition."""
         if not self._stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self._stop.is_set() and self._give_up.is_set():
@@ -342,7 +342,7 @@ class OutputRun(CleaningRun):
         return reports
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the partitions that changed since the listing, empty if only other files did; None if nothing did."""
+        """Return the partitions that changed since the listing; empty if only other files did, None if nothing did."""
         changed: set[str] = set()
         beside = False
         for source in self._sources:
@@ -387,9 +387,10 @@ class OutputRun(CleaningRun):
         return dict(sorted(entries))
 
     def _marks(self) -> bytes | None:
-        """Return the content of `.sediment-uncleanable`; a store keeps no modification times, so it has no marks.
+        """Return the content of `.sediment-uncleanable`; a source at a URI has no marks.
 
-        Copies have their own ctimes, so their marks have no fingerprint.
+        A store keeps no modification times, from which marks are checked.  Marks of copies have no fingerprint, because
+        a copied file has a new ctime.
         """
         if not self._marked or self._output.local_path is None:
             return None
@@ -411,7 +412,7 @@ _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name
 
 
 def _check_alike(sources: Sequence[_Source]) -> None:
-    """Check that all sources have the same checkpoint files, because the absence of a file has its own meaning."""
+    """Check that all sources have the same checkpoint files, because a missing checkpoint has a meaning of its own."""
     first = sources[0]
     for other in sources[1:]:
         pairs = [

@@ -1,13 +1,13 @@
 """Tasks that write one partition to an output: cleaned, or byte for byte.
 
     in place             the source is read in ranges; parts go straight to the output; no scratch file is made
-    working directory    links to the files of the partition, or copies from a URI: only if files must change first,
+    working directory    links to the files of the partition, or copies from a URI; only if files must change first,
                          because a replacement was interrupted or the active segment is to be rolled
     in splits            as in place, by many tasks, each of which publishes the segments of its split; other tasks copy
                          the files that stay
 
-Invariants: nothing in a source changes.  Everything that a task of this run writes is new in the output, and only a
-manifest that names it makes it part of the result.
+Invariants: nothing in a source changes.  Tasks write only new files to the output, and a file belongs to the result
+only if the manifest names it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile, by_folder
 
 _LOCAL = Fs()
 _COPY_BYTES = 256 << 20
-"""Bytes of the files that stay which one task copies after a cleaning in splits."""
+"""Bytes of kept files that one task copies after a cleaning in splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class PublishResult:
 
 
 def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
-    """Clean one partition into the output and copy its other files; errors of the partition are part of the result."""
+    """Clean one partition into the output and copy its other files; an error becomes part of the result."""
     try:
         with throttled(task.rate_limit) as on_bytes:
             _check_listed(task)
@@ -123,7 +123,7 @@ def _check_listed(task: PublishTask) -> None:
 
 
 def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by name, except those that the next start would remove unread."""
+    """Return the files of each folder by name, except those that the next broker start would remove unread."""
     return {
         folder: {name: file for name, file in found.items() if not is_left_out(name)}
         for folder, found in by_folder(files).items()
@@ -131,7 +131,7 @@ def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, Stor
 
 
 def is_left_out(name: str) -> bool:
-    """Return True for a file that the next start would remove unread."""
+    """Return True for a file that the next broker start would remove unread."""
     parsed = parse_segment_file(name)
     return parsed is not None and parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
 
@@ -147,9 +147,9 @@ def _copied(task: PublishTask, names: Iterable[str], attempt: str, on_bytes: OnB
 
 # ------------------------------------------------------------------------------------------------------------ in place
 def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, on_bytes: OnBytes) -> PublishResult:
-    """Clean the partition from its source, and copy the files that are not rewritten; or ask for a cleaning in splits.
+    """Clean the partition from its source and copy the files that are not rewritten, or ask for a cleaning in splits.
 
-    Only file names and sizes come from the driver's listing; whatever is read is checked to be the listed file.
+    Only file names and sizes come from the driver's listing; every file is checked against it when it is read.
     """
     fs = _source_fs(task, on_bytes)
     try:
@@ -200,7 +200,7 @@ def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
     needed, free = task.weight(), _LOCAL.free_bytes(work)
     if free < needed:
         raise NoSpaceError(
-            f"the partition has {needed} bytes, and the disk to fetch it to has {free} bytes free",
+            f"the partition has {needed} bytes, and the scratch disk has {free} bytes free",
             partition=task.folder,
             path=str(work),
             advice="name a directory on a larger disk with --scratch",
@@ -254,7 +254,7 @@ def _cleaned_copy(
 # ------------------------------------------------------------------------------------------------------------ in splits
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    """The place of a cleaning in splits whose parts go to an output; `publishing.cleaning` is `task`."""
+    """The target of a cleaning in splits that writes to an output; `publishing.cleaning` is `task`."""
 
     publishing: PublishTask
     task: CleaningTask
@@ -284,7 +284,7 @@ class OutputPlace:
         return publish_partition(replace(self.publishing, cleaning=whole), attempt)
 
     def discard(self) -> None:
-        """Leave the files of splits where they are: no manifest will name them, so they go when the output is done."""
+        """Leave the files of splits in place: no manifest will name them, so completing the output removes them."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""
@@ -313,7 +313,7 @@ class CopyTask:
 
 
 def copy_tasks(task: PublishTask, names: Sequence[str]) -> list[CopyTask]:
-    """Return tasks that copy the files `names`, each of about `_COPY_BYTES` or one file."""
+    """Return tasks that copy the files `names`; each copies about `_COPY_BYTES`, or one larger file."""
     tasks: list[CopyTask] = []
     taken: list[str] = []
     taken_bytes = 0
@@ -327,7 +327,7 @@ def copy_tasks(task: PublishTask, names: Sequence[str]) -> list[CopyTask]:
 
 
 def copy_files(task: CopyTask, attempt: str) -> PublishResult:
-    """Copy the files of a task; errors are part of the result."""
+    """Copy the files of a task; an error becomes part of the result."""
     try:
         with throttled(task.publishing.rate_limit) as on_bytes:
             return PublishResult(_copied(task.publishing, task.names, attempt, on_bytes))

@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report after the swap of `result`, if any, is committed, and the new first dirty offset.
+    """Return the report after the swap of `result`, if any, was committed, and the new first dirty offset.
 
     The offset is None if the cleaner checkpoint keeps its entry.
     """
@@ -94,7 +94,7 @@ def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSe
 
 
 def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap) -> PartitionReport:
-    """Return the report after `swap` is committed."""
+    """Return the report after `swap` was committed."""
     replaced = {segment.base_offset for group in swap.groups if group.parts for segment in group.sources}
     kept = [segment for segment in listing.segments if segment.base_offset not in replaced]
     made = [(part.base_offset, part.files[0].size_bytes) for group in swap.groups for part in group.parts]
@@ -137,7 +137,7 @@ def _with_reason(report: PartitionReport, code: str, sentence: str) -> Partition
 
 
 def kept_tombstones(topic: str, batches: int) -> str:
-    """Return the reason why tombstones and markers stayed: delete.retention.ms is not stated."""
+    """Return a reason that says that tombstones and markers stayed because delete.retention.ms is not stated."""
     count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
     return (
         f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "

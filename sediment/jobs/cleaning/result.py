@@ -45,9 +45,9 @@ class SurveyResult:
 class CleaningResult:
     """Outcome of a cleaning task: a `swap` to commit, or the `reason` for its absence.
 
-    `failed` separates an error from a partition without work.  `reset_checkpoint` is a first dirty offset that replaces
-    an invalid one, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  `to_split` asks for
-    a cleaning in splits by many tasks; in that case the task did nothing else.
+    `failed` separates an error from a partition without work.  `reset_checkpoint` replaces an invalid first dirty
+    offset, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  `to_split` asks for a
+    cleaning in splits by many tasks; the task then did nothing else.
     """
 
     swap: PreparedSwap | None = None

@@ -49,14 +49,14 @@ Outcome_co = TypeVar("Outcome_co", covariant=True)
 Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
 """Function that opens the file operations of a task, and the callback for the bytes that it reads."""
 
-SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but collect every key more often
+SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but each split would collect the same keys again
 _OCCURRENCE_BYTES = 120  # of a task's memory for a key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
-_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; if records are smaller, a fold only needs more passes
+_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; if records are smaller, a fold merely needs more passes
 
 
 class SplitPlace(Protocol[Outcome_co]):
-    """The place that the parts of one partition go to: its directory, or an output.
+    """The target for the parts of one partition: its directory, or an output.
 
     It is sent to tasks, which call `environment`, `publish` and `clean_whole`.  The driver calls the other methods.
     """
@@ -73,7 +73,7 @@ class SplitPlace(Protocol[Outcome_co]):
         """Open the file operations of a task, and the callback for the bytes that it reads."""
 
     def publish(self, fs: Fs, groups: Sequence[CleanedGroup]) -> tuple[ManifestFile, ...]:
-        """Publish the parts of a split if they do not wait for a commit; return the files."""
+        """Publish the parts of a split unless they wait for a commit; return the files."""
 
     def clean_whole(self, attempt: str) -> Outcome_co:
         """Clean the partition by one task."""
@@ -233,7 +233,7 @@ class CleanedSplits:
 
 @dataclass(frozen=True, slots=True)
 class CollectedSplit:
-    """Contents of the split with this number, from the first sweep; they pass through a fold."""
+    """Result of the first sweep for the split with this number; a fold passes it on."""
 
     number: int
     contents: SplitContents
@@ -248,7 +248,7 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
     """Clean a partition with the SparkContext `sc`; `group` names the Spark job group.
 
     Raises:
-        SplitNotApplicableError: the log needs a forward scan first, or a cleaning as a whole; no part is left.
+        SplitNotApplicableError: the log needs a forward scan first, or must be cleaned as a whole; no part is left.
         SedimentError, OSError: the first split that failed; parts of other splits may remain, under the run's id.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")

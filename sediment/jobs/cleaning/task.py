@@ -52,7 +52,7 @@ def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
 
 
 def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]:
-    """Clean one partition except for its last writes; meanwhile the next partition may be started."""
+    """Clean one partition except for its last writes, so that the next partition can start meanwhile."""
     with ExitStack() as stack:
 
         def start() -> Pending[CleaningResult]:
@@ -123,7 +123,7 @@ def start_cleaning(
         check_undisturbed(task, fs)
         return replace(result, swap=swap, strategy=strategy.value, seconds_by_stage=timer.seconds())
 
-    # A dry run writes nothing, but it must compare the segments as soon as it has read them.
+    # A dry run writes nothing, but must compare the segments as soon as it has read them.
     return completed(finish()) if task.dry_run else Pending(finish)
 
 
@@ -163,7 +163,7 @@ def _start_sweep(
 
 
 def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | CleaningResult:
-    """Open and plan one partition; if nothing is to be cleaned, return the result of its cleaning."""
+    """Open and plan one partition; return a result at once if nothing is to be cleaned."""
     from sediment.compaction.grouping import plan_cleaning
 
     try:
@@ -214,7 +214,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result before any cleaning: the offsets of the range, and the rule that blocks it if there is one."""
+    """Return the result before any cleaning: the offsets of the range, and the rule that blocks it, if any."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,

@@ -1,6 +1,6 @@
-"""`sediment clone --check DIR`: the files of a copy against its manifest, and the report of that.
+"""`sediment clone --check DIR`: compare the files of a copy with its manifest, and report the differences.
 
-The copy is a clone or an output of `compact --output`.  It is read only, and not locked.
+The copy is a clone or an output of `compact --output`.  It is only read, and it is not locked.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _WAS_STARTED = (
 
 @dataclass(frozen=True, slots=True)
 class CheckedCopyPartition:
-    """Result of one partition of a copy; `bytes` is the size of all its files by the manifest.
+    """Result of one partition of a copy; `bytes` is the size of all its files in the manifest.
 
-    `problems` has the first 20 of `files_that_differ`, which also counts files that the manifest does not name.
-    The size alone was compared of `files_without_digest`.
+    `files_that_differ` also counts files that the manifest does not name; `problems` describes the first 20 of them.
+    Files in `files_without_digest` were compared by size only.
     """
 
     partition: str
@@ -62,8 +62,9 @@ class CheckedCopyPartition:
 class CopyCheckReport(RunReport[CheckedCopyPartition]):
     """Report of `clone --check`.
 
-    `run_checked` is the run that made the copy.  `files`, `files_without_digest` and `files_that_differ` count those
-    beside the partitions too.  `problems` are the first 20 differences that belong to no partition of the manifest.
+    `run_checked` is the run that made the copy.  `files`, `files_without_digest` and `files_that_differ` include the
+    files outside the partition folders.  `problems` are the first 20 differences that belong to no partition of the
+    manifest.
     """
 
     row_type: ClassVar[type] = CheckedCopyPartition
@@ -78,7 +79,7 @@ class CopyCheckReport(RunReport[CheckedCopyPartition]):
     notes: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
     def failures(self) -> tuple[PartitionFailure, ...]:
-        """Return the problems beside the partitions, and the partitions that differ."""
+        """Return the problems outside the partition folders, and the partitions that differ."""
         beside = [PartitionFailure(self.copy, None, DIFFERS, problem) for problem in self.problems]
         return (*beside, *RunReport.failures(self))
 
@@ -133,7 +134,7 @@ def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | N
 def _by_partition(
     copy: str, manifest: Manifest, differences: Iterable[Difference]
 ) -> tuple[list[CheckedCopyPartition], list[Difference]]:
-    """Return a row for each partition of the manifest, and the differences that belong to none."""
+    """Return a row for each partition of the manifest, and the differences outside all of them."""
     files: dict[str, list[ManifestFile]] = {partition.partition: [] for partition in manifest.partitions}
     for file in manifest.files:
         if file.folder:
@@ -158,7 +159,7 @@ def _row(
     if sentences:
         status, code, reason = FAILED, DIFFERS, sentences[0]
     elif known is not None and known.damage is not None:
-        reason = f"{known.damage}.  The log had this damage when it was copied; its files have not changed since"
+        reason = f"{known.damage}.  The log was already damaged when it was copied; its files have not changed since"
         status, code = QUARANTINED, CORRUPT
     return CheckedCopyPartition(
         partition=name,
@@ -211,7 +212,7 @@ def _differences(report: CopyCheckReport) -> Iterator[str]:
 def _conclusion(report: CopyCheckReport) -> str:
     made = f"{report.copy}, made by run {report.run_checked}"
     without = report.files_without_digest
-    by_size = f"; {counted(without, 'file')} without a digest, because linked: only the size was compared"
+    by_size = f"; {counted(without, 'file')} without a digest, because they are links: only sizes were compared"
     outcome = (
         f"{counted(report.files_that_differ, 'difference')} from the manifest"
         if report.files_that_differ

@@ -1,4 +1,4 @@
-"""Options of `clone`, some of them shared with `adopt`: from text to values."""
+"""Parsers for the options of `clone`, some of which `adopt` shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sediment.server.network.endpoints import Endpoint, parse_endpoint
 
 DEFAULT_LISTEN = Endpoint("127.0.0.1", 9092)
 
-_MOST_PORT = 65534  # the controller has the next one
+_MOST_PORT = 65534  # the controller takes the next port
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -28,7 +28,7 @@ def properties_file_options(command: _Command) -> _Command:
             "properties_file",
             metavar="FILE",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Write the broker's file here too; FILE must not exist (default: only to DIR/server.properties).",
+            help="Also write server.properties to FILE, which must not exist (default: only in the log directory).",
         ),
         click.option(
             "--listen",
@@ -67,10 +67,10 @@ def parse_parts(text: str) -> frozenset[Part]:
 
 
 def parse_renames(texts: Iterable[str]) -> dict[str, str]:
-    """Return new names by old ones, of `OLD=NEW`.
+    """Return the new topic names by the old ones, parsed from `OLD=NEW`.
 
     Raises:
-        UsageError: one is malformed, or a topic gets two names.
+        UsageError: a text is malformed, or a topic gets two names.
     """
     renames: dict[str, str] = {}
     for text in texts:
@@ -83,10 +83,10 @@ def parse_renames(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
-    """Return the offsets of `TOPIC-N:OFFSET`, by partition.
+    """Return the offsets by partition, parsed from `TOPIC-N:OFFSET`.
 
     Raises:
-        UsageError: one is malformed, or a partition has two.
+        UsageError: a text is malformed, or a partition gets two offsets.
     """
     offsets: dict[TopicPartition, int] = {}
     for text in texts:
@@ -100,7 +100,7 @@ def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
 
 
 def check_cluster_id(text: str) -> str:
-    """Return the id if Kafka's own ids look like it.
+    """Return the id if it has the form of Kafka's own ids.
 
     Raises:
         UsageError: it is malformed.

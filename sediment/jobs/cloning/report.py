@@ -1,4 +1,4 @@
-"""Report of a run of `clone`: partitions, topics, and what a person does to end the hold."""
+"""Report of a run of `clone`: partitions, topics, and the commands that end the hold."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHOWN = 20
 class PartitionCloneReport:
     """Report of one partition, by its name in the clone.
 
-    `source` is the directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory of that.
-    With `--suppress`, `records_suppressed` counts the records that did not come along, 0 if the list has no key of the
-    topic.  With `--compact`, `compacted` is False if the log was left as copied; `reason` then says why.
+    `source` is the partition directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory
+    that contains it.  With `--suppress`, `records_suppressed` counts the records left out; it is 0 if the list has no
+    key of the topic.  With `--compact`, `compacted` is False if the log was left as copied, and `reason` says why.
     `bytes_before` is the size of the log before its compaction.
     """
 
@@ -49,7 +49,7 @@ class PartitionCloneReport:
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """A topic of the clone; `empty_partitions` begin without a record."""
+    """A topic of the clone; `empty_partitions` start without records."""
 
     name: str
     topic_id: str
@@ -60,7 +60,7 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True)
 class ChangedConfig:
-    """A topic config that differs from the source, with its original value; None for none.
+    """A topic config that differs from the source; a value is None if the config is not set.
 
     `held` is False if a single node cannot have the original.
     """
@@ -74,7 +74,7 @@ class ChangedConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CloneRunReport(RunReport[PartitionCloneReport]):
-    """Report of a run of `clone`; `is_complete` is False if the directory cannot be used, and a run starts over."""
+    """Report of a run of `clone`; without `is_complete`, the directory is unusable and the next run starts over."""
 
     row_type: ClassVar[type] = PartitionCloneReport
 
@@ -124,8 +124,8 @@ def print_report(report: CloneRunReport, screen: Screen) -> None:
     lines = list(report.notes)
     if report.held:
         lines.append(
-            "The clone is held: nothing expires and nothing is cleaned.  To end that, remove the last lines of its "
-            "server.properties, and run:"
+            "The clone is held: nothing expires and nothing is cleaned.  To end the hold, remove the last lines of "
+            "its server.properties, and run:"
         )
         lines += [f"  {command}" for command in report.restore[:_SHOWN]]
         if len(report.restore) > _SHOWN:

@@ -2,7 +2,7 @@
 
     driver    list · plan · claim                                            rename · metadata · checkpoints · manifest
     tasks                         copy · load · cut · settle · compact · digest
-                                  topics of records first, then those of the coordinators
+                                  topics with clients' records first, then the coordinators' topics
 
 Invariants: the sources are not written and not locked; a partition that cannot be cloned leaves the clone incomplete.
 """
@@ -53,7 +53,7 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
-from sediment.segment_io.format.names import INTERNAL_TOPICS, new_run_id
+from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
@@ -68,19 +68,19 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The options of a run that are not about the content: where it goes, and the node that will start on it."""
+    """The target of a run and the identity of its node: the options that do not concern the content."""
 
     to: Path
     host: str
     port: int
     target_version: str
     properties_file: Path | None = None
-    """Where the broker's file goes too."""
+    """Second path for `server.properties`; None: only in the clone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """Outcome of one partition: its clone, or the error as (reason code, text)."""
+    """Outcome of one partition: its clone, or an error as (reason code, text)."""
 
     partition: ClonedPartition
     topic_id: str
@@ -126,7 +126,8 @@ class _CloneRun:
         self._target = CloneDirectory(request.to, self._run_id)
         self._earlier: EarlierCopy | None = None
         self._settings = options.settings
-        self._left_alone: Mapping[str, tuple[str, str]] = {}  # of topics that --compact does not compact
+        self._log_bytes: Mapping[TopicPartition, int] = {}  # of the source logs, by partition of the clone
+        self._left_alone: Mapping[str, tuple[str, str]] = {}  # reasons of the topics that --compact leaves as copied
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> CloneRunReport:
@@ -141,7 +142,7 @@ class _CloneRun:
             source = open_source(directories, self._fs, metadata_dir=self._options.settings.metadata_dir)
             self._check_has_partitions(source)
             plan = plan_clone(source, self._own, new_kafka_id)
-            _check_cuts(plan, self._fs)
+            self._log_bytes = _list_logs(plan, self._fs)
             if self._own.since is not None:
                 self._earlier = open_earlier_copy(self._own.since, Store(str(self._request.to)))
             self._settings = self._settings_of(source)
@@ -234,7 +235,7 @@ class _CloneRun:
                     committing=committing,
                     suppressed=suppressed,
                     compacts=compacts,
-                    log_bytes=_log_bytes(partition, self._fs),
+                    log_bytes=self._log_bytes[partition.target],
                 )
                 for partition in topic.partitions
             ]
@@ -301,7 +302,7 @@ class _CloneRun:
         return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
 
     def _broker_configs(self, source: Source) -> dict[str, str]:
-        """Return the dynamic configs of all brokers about logs; others may be secrets, or name other machines."""
+        """Return the cluster-wide dynamic broker configs for logs; others may be secrets or name other machines."""
         if source.metadata is None:
             return {}
         found = source.metadata.broker_configs.get(ALL_BROKERS, {})
@@ -363,7 +364,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Return a sentence about open transactions whose coordinator is not part of the clone, or is ahead of it."""
+        """Return a sentence about open transactions whose coordinator is not in the clone, or is ahead of a cut log."""
         orphans = [
             each
             for each in finished
@@ -392,30 +393,30 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
         return describe(error)
 
 
-def _check_cuts(plan: ClonePlan, fs: Fs) -> None:
-    """Check that no log is to be cut at an offset that it does not have any more."""
+def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
+    """Return the bytes of each source log, by its partition in the clone.
+
+    Raises:
+        UsageError: a log is to be cut below its log start offset.
+    """
+    found = {}
     for partition in plan.partitions():
-        if partition.until_offset is None:
-            continue
         replica = partition.replicas[0]
-        segments = list_log(partition.source, replica.path, replica.fs(fs)).segments
-        first = segments[0].base_offset if segments else 0
+        listing = list_log(partition.source, replica.path, replica.fs(fs))
+        found[partition.target] = listing.log_bytes()
+        first = listing.segments[0].base_offset if listing.segments else 0
         start = max(first, replica.checkpoints.log_start or 0)
-        if partition.until_offset < start:
+        if partition.until_offset is not None and partition.until_offset < start:
             raise UsageError(
                 f"--until-offset {partition.until_offset} is below the log start offset {start}",
                 partition=str(partition.source),
-                advice="cut at an offset that the log still has",
+                advice="name an offset that the log still has",
             )
-
-
-def _log_bytes(partition: ClonedPartition, fs: Fs) -> int:
-    replica = partition.replicas[0]
-    return list_log(partition.source, replica.path, replica.fs(fs)).log_bytes()
+    return found
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return what records of the coordinators may name; `finished` are the partitions with records of clients."""
+    """Return the partitions and producers that coordinator records may name; `finished` are the clients' partitions."""
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),
@@ -440,7 +441,7 @@ def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
             kept, dropped = sum(each.kept for each in counts), sum(each.dropped for each in counts)
             members = "; members and assignments were dropped" if topic == CONSUMER_OFFSETS else ""
             notes.append(
-                f"{topic} was rewritten for the topics of the clone: {kept} {what} came along, {dropped} did not"
+                f"{topic} was rewritten for the topics of the clone: {kept} {what} were kept, {dropped} were left out"
                 f"{members}"
             )
     return tuple(notes)
@@ -451,7 +452,7 @@ def _suppression_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
     if not counts:
         return ()
     where = counted(sum(map(bool, counts)), "partition")
-    return (f"--suppress: {counted(sum(counts), 'record')} of {where} did not come along",)
+    return (f"--suppress: {counted(sum(counts), 'record')} of {where} were left out",)
 
 
 def _row(finished: _Finished) -> PartitionCloneReport:
@@ -465,7 +466,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
         log_dir=clone.log_dir,
         status=QUARANTINED if clone.damage is not None else UNCHANGED if clone.is_unchanged else CLONED,
         reason_code=None if clone.damage is None else _CORRUPT,
-        reason=clone.damage and f"{clone.damage}. A broker does not notice it; it was cloned byte for byte",
+        reason=clone.damage and f"{clone.damage}. Brokers do not notice this damage; the log was cloned byte for byte",
         source=f"{clone.log_dir}/{finished.partition.source}",
         log_start_offset=clone.log_start_offset,
         log_end_offset=clone.log_end_offset,
@@ -479,9 +480,9 @@ def _row(finished: _Finished) -> PartitionCloneReport:
 
 
 def new_kafka_id() -> str:
-    """Return a random id as Kafka makes them: 22 characters, of which the first is not a hyphen.
+    """Return a random id in Kafka's form: 22 characters, of which the first is not a hyphen.
 
-    Source: Kafka's Uuid.randomUuid; an id that begins with a hyphen would look like an option to its tools.
+    Source: Kafka's Uuid.randomUuid; Kafka's tools would read an id that begins with a hyphen as an option.
     """
     while True:
         text = format_uuid(uuid.uuid4().bytes)

@@ -4,8 +4,8 @@ The click parameters of a command are the only table of its options: their types
 keywords.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
-directories works in its own thread.  Ctrl-C interrupts the caller, and the run still finishes the group in progress and
-releases its locks.
+directories works in its own thread.  So Ctrl-C interrupts the caller, while the run still finishes the group in
+progress and releases its locks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Outcome = TypeVar("_Outcome")
 
 
 def keyword_of(parameter: click.Parameter) -> str:
-    """Return the keyword of an option, derived from its long name, or of an argument."""
+    """Return the Python keyword of an option or argument; that of an option is its long name with underscores."""
     name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
     return _RENAMED.get(name, name)
 
@@ -91,7 +91,7 @@ def _plain(value: Any, *, is_many: bool) -> Any:
 
 
 def _setting(value: object) -> str:
-    """Return a value of a setting in the form of a properties file."""
+    """Return the value of a setting as text, as a properties file would have it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -9,15 +9,15 @@ Sources, strongest first:
     report = "…"                every command with this option, if it is in `SHARED`
     the default of the option
 
-The settings file is that of `--settings`, or else of $SEDIMENT_SETTINGS, or else `sediment.toml` in the user's
-configuration folder.  It is never looked for in the working directory, which may hold files of other people.
+The settings file is the one that `--settings` names, else $SEDIMENT_SETTINGS, else `sediment.toml` in the user's
+configuration folder.  The working directory is never searched, because it may hold files of other people.
 
-Any other variable that begins with SEDIMENT_ is an error if it begins with the name of this command, names one of its
-options or resembles a known variable.  Other programs may use the same prefix, so the rest is ignored.
+An unknown variable SEDIMENT_… is an error if the rest of its name begins with this command, names one of its options or
+resembles a known variable.  All others are ignored, because other programs may use the same prefix.
 
-Invariants: only an option in `FROM_SETTINGS` has another source than the command line.  It has no option that switches
-a safety off, names a secret, selects what a run works on, or gives a setting or a time by which records are deleted.
-An unknown name is an error, because a misspelt `dry-run` must not change data.
+Invariants: only options in `FROM_SETTINGS` have other sources than the command line.  None of them disables a safety
+check, names a secret, selects partitions or records, or gives a setting or a time by which records are deleted.  An
+unknown name is an error, because a misspelt `dry-run` must not change data.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sediment.jobs.command_line import stderr_log
 SHARED = frozenset(
     {"config", "fail-on-unknown", "json", "ledger", "log-format", "master", "metadata", "metrics", "quiet", "report"}
 )
-"""Options that one name sets for all commands."""
+"""Options that can be set once for all commands."""
 
 FROM_SETTINGS = SHARED | {
     *("advertise", "archive", "batch-bytes", "by-topic", "bytes", "changed", "cluster-id", "codec", "columns"),
@@ -58,7 +58,7 @@ FROM_SETTINGS = SHARED | {
 SETTINGS_VARIABLE = "SEDIMENT_SETTINGS"
 _PREFIX = "SEDIMENT_"
 _FILE_NAME = "sediment.toml"
-# Kubernetes sets variables for each service, also for one whose name begins with "sediment".
+# Kubernetes sets such variables for every service whose name begins with "sediment".
 _OF_KUBERNETES = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 _SIMILAR = 0.75
 _Named = TypeVar("_Named")
@@ -80,7 +80,7 @@ class ConfiguredCommand(click.Command):
         return [*super().get_params(context), _SETTINGS_OPTION, VERBOSE_OPTION]
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Read the command line; a wrong value from another source is reported with its source."""
+        """Parse the command line; an error in a value from another source names that source."""
         try:
             return super().parse_args(context, args)
         except click.BadParameter as error:
@@ -119,7 +119,7 @@ class ConfiguredCommand(click.Command):
         return [*own, _variable(name)] if name in SHARED else own
 
     def _values(self, content: Mapping[str, Any], path: Path, context: click.Context) -> dict[str, Any]:
-        """Return the values of the file for this command by option."""
+        """Return the file's values for this command, by option."""
         shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
         own = content.get(self.name or "", {})
         for key in content.keys() - shared.keys():
@@ -144,7 +144,7 @@ class ConfiguredCommand(click.Command):
         return f"{key!r} is unknown{_nearest(key, known)}"
 
     def _check_environment(self, context: click.Context) -> None:
-        """Check the variables of all commands and of this one; those of other commands are left to them."""
+        """Check the variables shared by all commands and those of this command; ignore those of other commands."""
         known = {variable for name in self._allowed() for variable in self._variables(name)}
         known |= {_variable(name) for name in SHARED} | {SETTINGS_VARIABLE}
         own = _variable(f"{self.name}-")
@@ -162,7 +162,7 @@ class ConfiguredCommand(click.Command):
                 context.fail(f"the variable {name} is unknown{nearest}")
 
     def _source(self, context: click.Context, parameter: click.Parameter | None) -> str | None:
-        """Return the place of a value that is not from the command line; None for one that is."""
+        """Return the source of a value; None if it is the command line."""
         if parameter is None or parameter.name is None:
             return None
         source = context.get_parameter_source(parameter.name)
@@ -184,7 +184,7 @@ def long_name(option: click.Parameter) -> str:
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Return True if a value of the parameter `name` was given, in whichever way."""
+    """Return True if any source gave a value for the parameter `name`."""
     return context.get_parameter_source(name) in (
         ParameterSource.COMMANDLINE,
         ParameterSource.ENVIRONMENT,
@@ -207,7 +207,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Mapping[str, _Named]) -> _Named | None:
-    """Return the value of the key of `known` that resembles `name` most; None if no key does."""
+    """Return the value of the key in `known` that is most similar to `name`; None if none is similar."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
     return known[found[0]] if found else None
 

@@ -1,4 +1,4 @@
-"""Confirmation on a terminal before a command deletes."""
+"""Confirmation on a terminal before a command changes or deletes anything."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def may_ask() -> bool:
 
 
 def must_ask(*, yes: bool, dry_run: bool, command: str) -> bool:
-    """Return True if a command that never runs unasked has to ask.
+    """Return True if a command that requires confirmation has to ask for it.
 
     Raises:
-        UsageError: it has to ask, and stdin or stderr is not a terminal.
+        UsageError: the command has to ask, but stdin or stderr is not a terminal.
     """
     if yes or dry_run:
         return False

@@ -20,7 +20,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "adopt": (
             ("show what would be adopted", "sediment adopt /var/lib/kafka/data --dry-run"),
-            ("let a broker start on folders that lost their cluster", "sediment adopt /var/lib/kafka/data --yes"),
+            ("adopt them, so that a broker can start on the directory", "sediment adopt /var/lib/kafka/data --yes"),
         ),
         "clone": (
             ("let a broker start on a backup", "sediment clone /backup/kafka-logs --to /var/lib/restored"),

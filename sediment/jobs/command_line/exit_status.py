@@ -17,7 +17,7 @@ from sediment.segment_io.errors import UsageError
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_WRONG_USE = 2
-EXIT_READER_LEFT = 141  # the exit status of a process that SIGPIPE ended
+EXIT_READER_LEFT = 141  # the exit status of a process killed by SIGPIPE
 TRACEBACK_VARIABLE = "SEDIMENT_TRACEBACK"
 
 CLICK_EXITS = (click.ClickException, click.exceptions.Exit, click.Abort)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECK = "checked"
-"""Parameter of commands that can check an earlier result in place of a run; the check needs no log directory."""
+"""Parameter that makes a command check an earlier result instead of running; it needs no log directory."""
 
 _HIDDEN = "(hidden)"
 
@@ -80,7 +80,7 @@ class CommonOptions:
     """Accept a `--partition` or `--topic` that matches nothing."""
 
     now_is_given: bool = False
-    """The caller fixed `now_ms`."""
+    """True if the caller gave `now_ms`."""
 
     spark: SparkSession | None = None
     """A session that the caller gave; it is used and never stopped."""
@@ -200,7 +200,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, with those of its cluster; "" has the settings of the run."""
+        """Return the effective settings by log directory, including its cluster's; "" has the settings of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -265,10 +265,10 @@ class GivenOptions:
         config_names_log_dirs: bool = True,
         **caller: Any,
     ) -> _Outcome:
-        """Call `work` with the options of a run of `command`; `caller` are fields of `CommonOptions`.
+        """Call `work` with the options of a run of `command`; `caller` holds fields of `CommonOptions`.
 
-        Unless the run `needs_log_dir`, no log directory has to be given.  With `config_names_log_dirs`, the `log.dirs`
-        of the `--config` file stand for log directories that are left out.
+        A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, the `log.dirs` of
+        the `--config` file replace missing log directories.
 
         If the settings or `work` raise an error, the requested HTML report and metrics show it.
 
@@ -421,7 +421,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--allow-empty-selection",
                 is_flag=True,
-                help="Accept a --partition or --topic that matches nothing; for scheduled jobs.",
+                help="Accept a --partition or --topic that matches nothing, as scheduled jobs need.",
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key."
@@ -493,7 +493,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
-    """Return the options that were given, in whichever way: name, and value unless it is a flag."""
+    """Return the options that any source gave: name, and value unless it is a flag."""
     given = []
     for parameter in context.command.params:
         if isinstance(parameter, click.Option) and is_given(context, parameter.name or ""):
@@ -514,7 +514,7 @@ def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
 
 
 def _log_dir_of_metadata(given: Path | None) -> Path | None:
-    """Return the log directory of `--metadata`; the option may also name the `__cluster_metadata-0` in it."""
+    """Return the log directory of `--metadata`; the option may also name the folder `__cluster_metadata-0` itself."""
     if given is None:
         return None
     path = given.absolute()

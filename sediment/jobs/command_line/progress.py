@@ -1,4 +1,4 @@
-"""Progress: partitions and bytes done out of those selected, and the tasks of Spark.
+"""Progress of a run: partitions and bytes done out of those selected, and the tasks of Spark.
 
 Progress is a bar on stderr if that is a terminal, or a bar in the notebook of the caller if tqdm is installed.  In a
 file or a pipe it is one line every ten seconds.  In the log, and for a caller in Python, nothing is shown.

@@ -101,7 +101,7 @@ def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
         return
     file = _saved_trace(error)
     where = f"the trace is in {file}" if file else "set SEDIMENT_TRACEBACK=1 to see the trace"
-    log_error(f"{sentence}; this is a fault of Sediment or Spark: report it ({where})")
+    log_error(f"{sentence}; this is a bug in Sediment or Spark: report it ({where})")
 
 
 def _saved_trace(error: BaseException) -> Path | None:
@@ -151,7 +151,7 @@ def as_line(said: bytes) -> bytes:
 
 
 def stream_of_lines() -> IO[str] | None:
-    """Return the stream that consoles use in place of stderr if the log is JSON; otherwise None."""
+    """Return the stream that consoles use instead of stderr if the log is JSON; otherwise None."""
     return stream_of_log() if _json_is_on else None
 
 

@@ -5,7 +5,7 @@
     3. commit     the files of many segments at once, a transaction per segment         driver
     4. verify     the table has as many rows of each segment as the segment records     driver
 
-The rows are those of the `records` table of the kafka-log source, aborted and control records included, with the
+The rows are those of the `records` table of the kafka-log source, including aborted and control records, plus the
 `segment` and the `digest` of its file.  `day` is the day of the record's timestamp in UTC, null without a timestamp.
 
 Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
@@ -112,7 +112,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit of a local table if it is torn; nothing depends on a commit that was not durable."""
+    """Return the newest commit of a local table if it is torn; it was never durable, so nothing depends on it."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -137,7 +137,7 @@ def _schema() -> pa.Schema:
 # ------------------------------------------------------------------------------------------------------------ measuring
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Segment to archive; `run_id` names the token by which a task checks that it sees the driver's log directory."""
+    """Segment to archive; `run_id` names the token that proves to a task that it sees the driver's log directory."""
 
     source: Source
     size_bytes: int
@@ -363,7 +363,7 @@ class _DayFile:
         return WrittenFile(self.path, size_bytes, self._topic, self._day, self._rows, self._lowest, self._highest)
 
     def abandon(self) -> None:
-        """Close the file unfinished; no table refers to it."""
+        """Close the unfinished file; no table refers to it."""
         self._sink.close()
 
 
@@ -472,7 +472,7 @@ def archive_segments(
     run_id: str,
     stop: threading.Event,
 ) -> dict[LogKey, int | tuple[str, str]]:
-    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`, and count them there.
+    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`, and count its rows.
 
     The caller must hold the locks of the log directories.
 

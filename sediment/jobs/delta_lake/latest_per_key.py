@@ -3,9 +3,9 @@
     slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
                                                                              and a summary: records read, or an error
 
-A part is a sequence of consecutive slices of one partition.  A key may have a row in each part, and a further row for
-each early emission; the row with the highest offset is the latest.  Tombstones are rows too.  Records without a key are
-left out.
+A part is a sequence of consecutive slices of one partition.  A key may have a row in each part, and another row for
+each early emission; the row with the highest offset wins.  Tombstones are rows too.  Records without a key are left
+out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
 error.  Memory is at most a few times HELD_BYTES, and the largest batch.
@@ -111,7 +111,7 @@ def _summary_row(number: int, summary: ReadSummary) -> pa.RecordBatch:
 
 
 class _Held:
-    """Records in log order; whenever their number has doubled, all except the latest of each key are dropped."""
+    """Records in log order; whenever their number has doubled, only the latest record of each key is kept."""
 
     def __init__(self) -> None:
         self.emissions = 0

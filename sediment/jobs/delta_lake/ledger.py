@@ -3,8 +3,8 @@
     PATH/partitions     a row per partition of a run      written first
     PATH/runs           a row per run                     written last, so a run in it is complete
 
-The input is the JSON object that a command prints with `--json`.  So a run that could not be recorded can be replayed
-from that output.  Fields without a column go into `other`, as JSON.
+The input is the JSON object that a command prints with `--json`.  So a run that could not be recorded can be recorded
+later from that output.  Fields without a column go into `other`, as JSON.
 
 The tables are written without a JVM and without JARs.  An append takes about ten milliseconds, while Spark with Delta
 takes ten seconds to start.
@@ -12,7 +12,7 @@ takes ten seconds to start.
 Invariants
 * A run is in each table once.  Its id is a Delta application transaction (`txn`) of the commit with its rows, so a
   second append finds the commit, and a concurrent append conflicts with it.
-* The ledger only records runs, so `record` raises no error of the ledger.
+* An error of the ledger must not fail a run, so `record` raises none.
 """
 
 from __future__ import annotations

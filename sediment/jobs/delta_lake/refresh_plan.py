@@ -2,8 +2,8 @@
 
 For each partition the table has the state S(n): the latest record of each key below offset n, or no row if that record
 is a tombstone.  Merging the latest records of the offsets from n to m turns S(n) into S(m), as long as the log below n
-is unchanged.  If that part may have changed, the partition is rebuilt: it is read from the log start, and rows whose
-key is not found are deleted.
+is unchanged.  If the log below n may have changed, the partition is rebuilt: the run reads the log from its start and
+deletes the rows of keys that it does not find.
 
 Invariant: a refreshed table equals a new table from the same log; neither has rows below the log start offset.
 """
@@ -28,7 +28,7 @@ _MARK = "sediment.snapshot"
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """State of one partition in the table: S(`next_offset`) of a log that began at `log_start_offset`.
+    """State of one partition in the table: S(`next_offset`) of a log that started at `log_start_offset`.
 
     `topic_id` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is the leader epoch
     of the last offset below `next_offset`.  A value is None if the directory does not have it.  `now_ms` is the clock
@@ -125,7 +125,7 @@ def plan_refresh(
     delete_retention_ms: int | None,
     from_start: bool = False,
 ) -> Refresh:
-    """Return the refresh that brings the table to the state of the log."""
+    """Return the refresh that makes the table match the log."""
     reason = _reason_to_rebuild(facts, progress, now_ms, delete_retention_ms, from_start=from_start)
     if reason is not None or progress is None:
         return Refresh(facts.log_start_offset, facts.end_offset, reason, None)
@@ -167,8 +167,8 @@ def _tombstones_may_be_gone(
 ) -> bool:
     """Return True if the cleaner may have removed a tombstone that the table has not read.
 
-    A tombstone at or above `next_offset` was first cleaned after the refresh that ended there.  From then on it is kept
-    for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If the setting is not known here, its value may have been 0.
+    A tombstone at or above `next_offset` was first cleaned after the refresh that ended there.  The cleaner then keeps
+    it for delete.retention.ms (kafka-log 02 §6.3, §6.4).  An unknown setting may have been 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset

@@ -28,7 +28,7 @@ _SCALA = "2.13"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Tasks of the Spark job that reads a table's log; to start Spark's default of fifty takes longer than to read most
+    # Tasks of the Spark job that reads a table's log; starting Spark's default of fifty takes longer than reading most
     # logs.
     "spark.databricks.delta.snapshotPartitions": "1",
 }

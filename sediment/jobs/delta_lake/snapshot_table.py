@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _KIND_PROPERTY = "sediment.snapshot"
 _DELETION_VECTORS_PROPERTY = "delta.enableDeletionVectors"
 _DELTA_LOG = "_delta_log"
-_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # written before the file gets its name
+_UNFINISHED_COMMIT = re.compile(r"\..*\.tmp")  # a temporary file, renamed when it is complete
 _APPLICATION = "sediment-snapshot"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
@@ -103,12 +103,12 @@ class SnapshotTable:
 
         left = files.listStatus(folder)
         if all(map(holds_nothing, left)):
-            # Removed one by one and never recursively, because another process may create the table at this moment.
+            # Remove files one by one, never recursively, because another process may be creating the table.
             for path in [*(status.getPath() for status in left), folder]:
                 files.delete(path, False)
 
     def _progress_without_commits(self) -> RefreshProgress:
-        """Return progress with which everything is read again, for a table whose log contains no refresh any more.
+        """Return progress that makes the run read everything again, for a table whose log no longer contains a refresh.
 
         The number of a refresh never exceeds the version of its commit, so the table's version is an unused number.
 

@@ -25,7 +25,7 @@ _MOST_NAMED = 3
 
 
 def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> Iterator[Check]:
-    """Yield the checks of each directory, and then those of the settings of all of them."""
+    """Yield the checks of each directory, then the checks of the settings across all directories."""
     opened = []
     for log_dir in log_dirs:
         try:
@@ -55,7 +55,7 @@ def _owner(directory: SelectedDirectory) -> str:
 
 
 def _permissions(directory: SelectedDirectory) -> Check:
-    """Return the check whether this process may read every file, and may write with the owner that files have now."""
+    """Check that this process may read every file, and can create files with the present owner."""
     name, log_dir = "permissions", str(directory.path)
     folders = [directory.path, *(directory.path / str(partition) for partition in directory.partitions)]
     unreadable = [folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK) or _hides_a_file(folder)]
@@ -67,7 +67,12 @@ def _permissions(directory: SelectedDirectory) -> Check:
     if not all(os.access(folder, os.W_OK) for folder in folders):
         return warned(name, "it can be read but not written", advice, log_dir=log_dir)
     if os.geteuid() not in (0, owner):
-        return warned(name, f"it belongs to user {owner}, to which new files cannot be given", advice, log_dir=log_dir)
+        return warned(
+            name,
+            f"it belongs to user {owner}, and this user cannot create files for that owner",
+            advice,
+            log_dir=log_dir,
+        )
     return passed(name, "it can be read and written, and new files get its owner", log_dir=log_dir)
 
 
@@ -82,8 +87,8 @@ def _hides_a_file(folder: Path) -> bool:
 def _filesystem(log_dir: Path) -> Check:
     kind = filesystem_type(log_dir)
     if kind is not None and is_network_filesystem(kind):
-        text = f"it is on a network filesystem ({kind}), where another host may use it at the same time"
-        advice = "make sure that no other host does, then allow it with --allow-network-fs"
+        text = f"it is on a network filesystem ({kind}), so another host may use it at the same time"
+        advice = "make sure that no other host uses it, then give --allow-network-fs"
         return warned("filesystem", text, advice, log_dir=str(log_dir))
     return passed("filesystem", kind or "unknown", log_dir=str(log_dir))
 
@@ -114,7 +119,7 @@ def _clean_shutdown(directory: SelectedDirectory, *, is_used: bool) -> Check:
 
 
 def _space(directory: SelectedDirectory, fs: Fs) -> Check:
-    """Return the check whether the cleaned copy of the largest partition fits beside the partition."""
+    """Check that the disk has room for a cleaned copy of the largest partition."""
     name, log_dir = "free-space", str(directory.path)
     free = fs.free_bytes(directory.path)
     sizes = {str(partition): _log_bytes(directory.path / str(partition), fs) for partition in directory.partitions}
@@ -124,7 +129,7 @@ def _space(directory: SelectedDirectory, fs: Fs) -> Check:
             f"{human_bytes(free)} free, and the largest partition, {largest}, has {human_bytes(sizes[largest])}: a run "
             "writes new segments before it removes old ones"
         )
-        return warned(name, text, "free some space, or write elsewhere with compact --output", log_dir=log_dir)
+        return warned(name, text, "free some space, or write to another disk with compact --output", log_dir=log_dir)
     return passed(name, f"{human_bytes(free)} free", log_dir=log_dir)
 
 
@@ -136,7 +141,7 @@ def _log_bytes(folder: Path, fs: Fs) -> int:
 
 
 def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
-    """Return the check whether the settings of the topics are known, valid and those of this node."""
+    """Check that the settings of the topics are known, are valid and belong to this node."""
     name = "settings"
     try:
         directories = open_directories(paths, Selection(), settings, fs, in_place=True)

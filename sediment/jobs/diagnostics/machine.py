@@ -31,7 +31,7 @@ def machine_checks() -> Iterator[Check]:
 
 
 def space_check(name: str, folder: Path, advice: str) -> Check:
-    """Return the check of the free space on the disk of `folder`."""
+    """Check the free space on the disk of `folder`."""
     try:
         free = Fs().free_bytes(folder)
     except OSError as error:
@@ -43,13 +43,15 @@ def space_check(name: str, folder: Path, advice: str) -> Check:
 
 
 def _kernel_cache() -> Check:
-    """Return the check whether the kernels of a cleaning are compiled already."""
+    """Check that the kernels for cleaning are already compiled."""
     from sediment.segment_io.compiled.jit import cached_kernels
 
     folder, names = cached_kernels()
     if folder is None:
         advice = "make the cache folder writable, or name a folder in SEDIMENT_KERNEL_CACHE"
-        return warned("kernel-cache", "no cache folder can be written, so every process compiles its kernels", advice)
+        return warned(
+            "kernel-cache", "no cache folder is writable, so every process compiles the kernels again", advice
+        )
     if any(name.startswith(_ENTRY_KERNEL) for name in names):
         return passed("kernel-cache", f"warm: {len(names)} compiled kernels in {folder}")
     advice = "compile them once with: sediment warm-up"
@@ -73,7 +75,7 @@ def _codecs() -> Iterator[Check]:
     off = [name for name, is_on in found.items() if not is_on]
     if off:
         advice = "install the releases of lz4, zstandard and deflate that constraints.txt names"
-        text = f"off for {', '.join(off)}: these packages hide their C functions, and slower ones are used"
+        text = f"off for {', '.join(off)}: these packages hide their C functions, so slower calls are used"
         yield warned("native-codecs", text, advice)
     else:
         yield passed("native-codecs", "on: compiled code calls the C functions of lz4, zstandard and deflate")
@@ -82,7 +84,7 @@ def _codecs() -> Iterator[Check]:
 def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = ENOUGH_FILES if hard == resource.RLIM_INFINITY else hard
-    found = f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} open files, which runs raise to {limit}"
+    found = f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} open files; runs raise this to {limit}"
     advice = f"raise the hard limit, as with: ulimit -n {ENOUGH_FILES}"
     if limit < LEAST_FILES:
         return failed("open-files", found, advice)

@@ -29,7 +29,7 @@ _OWN_SESSIONS = "Spark sessions that you start yourself"
 
 
 def spark_checks() -> Iterator[Check]:
-    """Yield the checks; without PySpark, only those that still make sense."""
+    """Yield the checks; skip those that need PySpark if it is missing."""
     has_spark = importlib.util.find_spec("pyspark") is not None
     yield _java(is_needed=has_spark)
     if not has_spark:
@@ -68,7 +68,7 @@ def _java(*, is_needed: bool) -> Check:
 
 
 def _spark() -> Check:
-    """Return the check whether PySpark and the JARs that it would start are of one version."""
+    """Check that PySpark and the JARs that it would start have the same version."""
     from pyspark.find_spark_home import _find_spark_home
 
     python = version("pyspark")
@@ -91,7 +91,7 @@ def _minor(release: str) -> list[str]:
 
 
 def _worker_python(defaults: Mapping[str, str]) -> Check:
-    """Return the check of the Python that runs the tasks of Sediment's own sessions."""
+    """Check the Python that runs the tasks of Sediment's own sessions."""
     name, python = "worker-python", sys.executable
     source = "the Python of this process"
     if os.environ.get("PYSPARK_PYTHON"):
@@ -117,7 +117,7 @@ def _worker_python(defaults: Mapping[str, str]) -> Check:
 
 
 def _virtual_environment() -> Check:
-    """Return the check whether the Python on the PATH is the one of the virtual environment of this process."""
+    """Check that the Python on the PATH belongs to the virtual environment of this process."""
     name = "virtual-environment"
     if sys.prefix == sys.base_prefix:
         return passed(name, "none is used")
@@ -136,8 +136,8 @@ def _class_archive() -> Check:
     path = archive_path()
     if path.is_file():
         return passed("class-archive", str(path))
-    text = f"there is none, so Spark starts about two seconds later ({path})"
-    return warned("class-archive", text, "make it once with: sediment warm-up")
+    text = f"there is none, so Spark takes about two seconds longer to start ({path})"
+    return warned("class-archive", text, "create it once with: sediment warm-up")
 
 
 def _delta(defaults: Mapping[str, str]) -> Check:

@@ -1,4 +1,4 @@
-"""Versions of the programs and packages that a run uses, for a report of a fault."""
+"""Versions of the programs and packages that a run uses, for a bug report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "numpy"
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Yield names and versions; a missing one is shown as such."""
+    """Yield names and versions; a missing package is marked as missing."""
     yield "Python", f"{platform.python_version()} on {platform.platform()}"
     found = java_version()
     yield "Java", "not found" if found is None else str(found)

@@ -39,7 +39,7 @@ STILL_MATCHES = "still-matches"
 
 @dataclass(frozen=True, slots=True)
 class ErasedPartition:
-    """A partition after its commit: the verdicts, the offsets that were not reached, and the rewritten segments."""
+    """A partition after its commit: the verdicts, the offsets out of reach, and the rewritten segments."""
 
     listing: LogListing
     verdicts: Verdicts
@@ -49,7 +49,7 @@ class ErasedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ScannedPartition:
-    """Result of the second scan: its segments, ascending, and further offsets that match a condition, int64[n]."""
+    """Result of the second scan: its segments, ascending, and the offsets that still match a condition, int64[n]."""
 
     segments: tuple[ScannedSegment, ...]
     more_matches: Int64s
@@ -63,7 +63,7 @@ class ScannedPartition:
 def scan_again(
     run: ScanRun, keys: Iterable[bytes], erased: Sequence[ErasedPartition], fs: Fs
 ) -> Mapping[Path, ScannedPartition | CleaningResult]:
-    """Scan all segments of partitions once more; return the result or the failure by the directory of each."""
+    """Scan all segments of the partitions again; return a result or a failure by partition directory."""
     found: dict[Path, list[ScannedSegment]] = {each.listing.path: [] for each in erased}
     failed: dict[Path, CleaningResult] = {}
     items: list[SecondScan] = []
@@ -115,7 +115,7 @@ def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: I
 
 
 def checked_report(report: EraseReport, scanned: ScannedPartition | CleaningResult) -> EraseReport:
-    """Return the report after the second scan: failed if that failed, or found a record that still matches."""
+    """Return the report after the second scan; its status is failed if the scan failed or found a matching record."""
     if isinstance(scanned, CleaningResult):
         return replace(
             report,
@@ -135,7 +135,7 @@ def evidence_of(
     scanned: ScannedPartition | CleaningResult | None,
     replicas: Replicas,
 ) -> PartitionEvidence:
-    """Return the evidence of one partition; without `erased` and `scanned` it was not done."""
+    """Return the evidence of one partition; `erased` and `scanned` are None if it was not erased."""
     is_scanned = isinstance(scanned, ScannedPartition)
     rewritten = {
         each.rewritten.group.sources[0].base_offset: each
@@ -181,7 +181,7 @@ def replicas_of(
     done: Iterable[str],
     fs: Fs,
 ) -> Mapping[TopicPartition, Replicas]:
-    """Return the replicas of the partitions in `reports`; those with a status in `done` are covered.
+    """Return the replicas of the partitions in `reports`; this run covers partitions with a status in `done`.
 
     Raises:
         SedimentError: the metadata log cannot be read.

@@ -1,12 +1,11 @@
-"""The check of evidence: its signature, its own figures, and the files of log directories.
+"""Check of evidence: its signature, its figures, and the files of log directories.
 
-    signature     of the public key, over type and payload
+    signature     the key signed the type and the payload
     figures       the conclusions of the document follow from its lists
-    files         every segment is as the run left it, and no file lies beside it that the run did not name
+    files         every segment is as the run left it, and no other file may hold erased records
 
 A broker that continues to run may append after the last segment of the evidence, and retention may delete the first
-ones.  Both are notes, not problems.  Compaction rewrites segments, so a compacted log is to be checked before its
-broker starts.
+ones.  Both are notes, not problems.  Compaction rewrites segments, so check a compacted log before its broker starts.
 
 Invariant: nothing is written, no lock is taken, and no record is decoded.
 """
@@ -57,7 +56,7 @@ _IN_THE_WAY = (DirectoryState.DELETE, DirectoryState.STRAY, DirectoryState.FUTUR
 
 @dataclass(frozen=True, slots=True)
 class CheckedPartition:
-    """Result of one partition of the evidence; `notes` are changes since the run that hide nothing."""
+    """Result of one partition of the evidence; `notes` are harmless changes since the run."""
 
     partition: str
     log_dir: str
@@ -73,8 +72,8 @@ class CheckedPartition:
 class CheckReport(RunReport[CheckedPartition]):
     """Report of `erase --check`.
 
-    `run_checked` is the run whose evidence `evidence` is, `complete` its own conclusion; None if the signature is bad.
-    `problems` are those of the document.
+    `run_checked` is the run that wrote the file `evidence`; `complete` is the conclusion of the document.  Both are
+    None if the signature is bad.  `problems` are the problems of the document itself.
     """
 
     row_type: ClassVar[type] = CheckedPartition
@@ -109,7 +108,7 @@ def read_evidence(file: Path, public_key: Path) -> Evidence:
 
     Raises:
         UsageError: the file or the key cannot be read.
-        BadEnvelopeError: the key did not sign it, or it is malformed.
+        BadEnvelopeError: the key did not sign the evidence, or the file is malformed.
     """
     key = load_public_key(public_key)
     try:
@@ -151,7 +150,7 @@ def _segment(given: Mapping[str, Any]) -> SegmentEvidence:
 
 
 def contradictions(evidence: Evidence) -> Iterator[str]:
-    """Yield the conclusions of the document that do not follow from what it lists."""
+    """Yield the conclusions of the document that do not follow from its own lists."""
     reasons = why_incomplete(evidence.partitions, evidence.not_reached)
     if evidence.complete and reasons:
         yield f"the evidence says that it is complete, but {reasons[0]}"
@@ -192,10 +191,10 @@ def _logs(files: Iterable[FileDigest]) -> list[str]:
 
 # --------------------------------------------------------------------------------------------------------- directories
 def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> list[CheckedPartition]:
-    """Return a result for each partition of the evidence; one in none of `log_dirs` is skipped.
+    """Return a result for each partition of the evidence; partitions outside `log_dirs` are skipped.
 
     Raises:
-        UsageError: a directory is not one of the evidence.
+        UsageError: the evidence does not name a directory.
     """
     place_of = {str(_recorded(log_dir, evidence, fs)["path"]): log_dir for log_dir in log_dirs}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-check") as pool:
@@ -205,7 +204,7 @@ def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> l
 
 
 def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
-    """Return the entry of a directory: that of its directory id or, without ids, that of its path."""
+    """Return the entry with the directory's id or, if it has none, with its path."""
     meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:
@@ -223,9 +222,9 @@ def _checked(each: PartitionEvidence, log_dir: Path | None, evidence: Evidence, 
         return CheckedPartition(each.partition, each.log_dir, status, code, reason, **more)
 
     if each.status not in DONE:
-        return result(SKIPPED, each.status, "the evidence says that nothing was done in it")
+        return result(SKIPPED, each.status, "the evidence says that this partition was not changed")
     if log_dir is None:
-        return result(SKIPPED, "not-given", "its log directory was not given, so its files were not checked")
+        return result(SKIPPED, "not-given", "its log directory was not given, so the files were not checked")
     check = _PartitionCheck(each, log_dir, evidence, fs)
     try:
         check.run()
@@ -283,7 +282,7 @@ class _PartitionCheck:
             if base not in known and base > known[-1]:
                 self.notes.append(f"segment {base} is newer than the evidence")
             elif base not in known:
-                self.problems.append(f"segment {base} is not one that the run left")
+                self.problems.append(f"segment {base} did not exist after the run")
         gone = [base for base in known if base not in bases]
         first = bases[0] if bases else known[-1] + 1
         for base in gone:

@@ -1,7 +1,7 @@
 """The query that finds the records for which a condition of Spark SQL is true.
 
-Spark writes the plan of a query to its event log, and shows it in its UI.  So the query runs as an RDD, which has no
-SQL execution: the plan, with the literals of the condition, leaves the driver only in the code of the tasks.
+Spark writes the plan of a SQL query to its event log and shows it in its UI.  So this query runs as an RDD, which has
+no SQL execution: the condition leaves the driver only in the code of the tasks.
 
 The session has `spark.sql.ansi.enabled=false`: an expression that cannot be computed is null, and its record does not
 match.  With ANSI rules the error would quote the condition in the log of the executor.  PySpark's own log of failed
@@ -73,7 +73,7 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
 
 @contextmanager
 def _without_logs_of_queries() -> Iterator[None]:
-    """Switch off the loggers with which PySpark quotes a query that fails."""
+    """Switch off the PySpark loggers that quote a failed query."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS_OF_QUERIES]

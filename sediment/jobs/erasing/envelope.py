@@ -80,7 +80,7 @@ def verified(content: bytes, key: SSlibKey) -> Any:
     """Return the document in an envelope that `key` has signed.
 
     Raises:
-        BadEnvelopeError: it has not, or this is not such an envelope.
+        BadEnvelopeError: `key` did not sign the envelope, or it is malformed or of another type.
     """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import FormatError, VerificationError

@@ -1,9 +1,9 @@
 """Run of `erase` on the driver.
 
     1. find      tasks read the records: by key, by a condition, or not at all for a table of verdicts
-    2. check     no older record of a dropped key may stay in a compacted log
-    3. plan      which segments, and which records are out of reach; a dry run ends here
-    4. ask       once, with the counts
+    2. check     that no older record of a dropped key stays in a compacted log
+    3. plan      the segments to rewrite and the records out of reach; a dry run ends here
+    4. ask       for confirmation, once, with the counts
     5. rewrite   one task a segment, then commit a partition at a time
     6. scan      read everything again, with other code; sign the evidence
 
@@ -121,7 +121,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The verdicts on one partition, their common action, and the records scanned for them; None: not known."""
+    """The verdicts on one partition, their common action, and the number of records scanned; None: not known."""
 
     action: str | None
     verdicts: Verdicts
@@ -159,7 +159,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self._older_keys: dict[Path, int] = {}
         self._scans: ScanRun | None = None
         self._erased: dict[Path, ErasedPartition] = {}
-        """Partitions in which every verdict was carried out or is not reached."""
+        """Partitions whose verdicts were all carried out, except those out of reach."""
         self._places: tuple[Place, ...] = ()
         self._is_complete: bool | None = None
         self._proof = None if own.evidence is None else _Proof.load(own)
@@ -192,7 +192,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     def _estimate(self) -> float | None:
-        """Return the seconds of the rewriting if it is as fast as the scan was; None if nothing was scanned."""
+        """Return the estimated seconds of the rewriting at the speed of the scan; None if nothing was scanned."""
         if not self._scan_seconds:
             return None
         return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
@@ -312,9 +312,10 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _without_older(
         self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
     ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
-        """Yield each selection once it is sure that no older record of a dropped key stays in a compacted log.
+        """Yield each selection after checking that no older record of a dropped key stays in a compacted log.
 
-        A run by keys matches all records of a key.  With --all-versions the older records are dropped too.
+        A run by keys needs no check, because it matches all records of a key.  With --all-versions, the older records
+        are dropped too.
         """
         risky: dict[Path, tuple[SelectedPartition, _Selection]] = {}
         for each, selection in chosen:
@@ -357,8 +358,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             return replace(selection, verdicts=_joined(selection.verdicts, uniform_verdicts(older.offsets, DROP, b"")))
         return failure(
             OLDER_RECORDS,
-            f"{counted(keys, 'key')} would lose a record while an older one stays, which would become current again; "
-            "use --action tombstone, or --all-versions to drop the older ones too",
+            f"{counted(keys, 'key')} would lose the newest record, and an older value would become current again; use"
+            " --action tombstone, or --all-versions to drop the older ones too",
         )
 
     # ------------------------------------------------------------------------------------------------- the question
@@ -374,7 +375,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             self._suppress(self._suppression_secret, {each.selected.partition.topic for each in planned})
 
     def _suppress(self, secret: bytes, topics: Collection[str]) -> None:
-        """Add the keys to the suppression list before any record of them is gone, also where none was found.
+        """Add the keys to the suppression list before a record is removed, even for partitions without matches.
 
         Raises:
             StorageError: the list could not be written; nothing was erased.
@@ -389,7 +390,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             ) from error
 
     def _counted(self, planned: PlannedPartition) -> EraseReport:
-        """Return the report of a planned partition as a dry run has it."""
+        """Return the report of a planned partition, as in a dry run."""
         listing = planned.listing
         base = RewriteReport(
             str(listing.partition),
@@ -448,7 +449,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                 if partition in directory.partitions
             )
         except SedimentError:
-            return False  # its report says what is wrong
+            return False  # its report has the reason
 
     def _scanned_again(self, scans: ScanRun) -> Mapping[Path, ScannedPartition | CleaningResult]:
         erased = list(self._erased.values())
@@ -465,7 +466,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return scanned
 
     def _write_tombstones(self, file: Path, scans: ScanRun) -> None:
-        """Write the keys of all tombstones that the verdicts ask for, each once for a partition, as JSON lines.
+        """Write the keys of all requested tombstones as JSON lines, each key once per partition.
 
         Raises:
             SedimentError: the keys cannot be read back; the tombstones themselves are in place.
@@ -528,7 +529,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
 @contextmanager
 def _named_if_not_written(what: str) -> Iterator[None]:
-    """Say of an error while `what` is written that the run itself is done."""
+    """Turn an error while `what` is written into one that says that the run itself is done."""
     try:
         yield
     except OSError as error:
@@ -558,7 +559,7 @@ def _newest(found: Found) -> dict[bytes, int]:
 
 
 def _joined(one: Verdicts, other: Verdicts) -> Verdicts:
-    """Return the verdicts of both, which have no offset in common; those of `other` replace nothing."""
+    """Return the verdicts of both, which share no offset; those of `other` never have the action replace."""
     offsets = np.concatenate([one.offsets, other.offsets])
     order = np.argsort(offsets, kind="stable")
     sizes = np.concatenate([np.diff(one.edges), np.diff(other.edges)])[order]

@@ -1,4 +1,4 @@
-"""The rewrite of one partition by its verdicts, and the digests of its files before it."""
+"""The rewrite of one partition by its verdicts, and the digests of its files before the rewrite."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ class EraseSegment:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Findings of a plan: the verdicts that no segment may carry out, and the number of those that some segment is to.
+    """Findings of a plan: the verdicts out of reach, and the number of verdicts to carry out.
 
-    `records` are all records of the partition, None if they were not counted.
+    `records` counts all records of the partition; None if they were not counted.
     """
 
     not_reached: NotReached

@@ -37,16 +37,16 @@ KIND = "erasure"
 SCHEMA = 1
 ALGORITHM = "HMAC-SHA256"
 DONE = frozenset({ERASED, UNCHANGED})
-"""Statuses of a partition in which every verdict was carried out or is named as not reached."""
+"""Statuses of a partition in which every verdict was carried out or is listed as not reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEvidence:
-    """One segment after the run, or one that was replaced by segments of other base offsets.
+    """One segment after the run, or one that was replaced by segments with other base offsets.
 
-    `removed` are the records changed in it: dropped, made tombstones or replaced.  `before` are its files if it was
-    rewritten, empty if it stayed; `after` are its files after the run.  `records` and `matches` are those of the second
-    scan.
+    `removed` counts its changed records: dropped, made tombstones or replaced.  `before` lists its original files if it
+    was rewritten, and is empty otherwise; `after` lists its files after the run.  `records` and `matches` are counts of
+    the second scan.
     """
 
     base_offset: int
@@ -62,7 +62,8 @@ class SegmentEvidence:
 class PartitionEvidence:
     """One partition: the counts of the run and of the second scan, and its segments, ascending.
 
-    `replicas` are the node ids that the metadata log names, None without one; `covered` those of this run.
+    `replicas` are the node ids in the metadata log, or None without a metadata log; `covered` are the nodes of this
+    run.
     """
 
     log_dir: str
@@ -83,7 +84,7 @@ class PartitionEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The kind of the subjects, and the HMAC of each, ascending, in hex."""
+    """The kind of the subjects, and their HMACs, ascending, in hex."""
 
     by: str
     hmacs: tuple[str, ...]
@@ -91,7 +92,7 @@ class Subjects:
 
 
 def why_incomplete(partitions: Sequence[PartitionEvidence], places: Iterable[Place]) -> list[str]:
-    """Return the reasons for which the evidence is incomplete, in sentences; empty if it is complete."""
+    """Return the reasons why the evidence is incomplete, in sentences; empty if it is complete."""
     reasons = []
     if not partitions:
         reasons.append("no partition is covered")
@@ -123,7 +124,7 @@ def document_of(
     found: Sequence[Place],
     not_visible: Sequence[Place],
 ) -> dict[str, Any]:
-    """Return the document; `found` places make it incomplete, `not_visible` ones do not."""
+    """Return the document; places in `found` make it incomplete, those in `not_visible` do not."""
     incomplete = why_incomplete(partitions, found)
     return {
         "kind": KIND,
@@ -150,7 +151,7 @@ def document_of(
 
 
 def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
-    """Return the HMAC of a table's rows, offsets by partition, in hex."""
+    """Return the HMAC, in hex, of a table's rows, given as offsets by partition."""
     digest = hmac.new(secret, digestmod=hashlib.sha256)
     for partition, offsets in sorted(rows.items()):
         for offset in sorted(offsets):
@@ -159,7 +160,7 @@ def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
 
 
 def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, fs: Fs) -> None:
-    """Write the signed document to `file`, and the page for people beside it, each as a whole.
+    """Write the signed document to `file` and the page for people beside it, each atomically.
 
     Raises:
         OSError: a file could not be written.

@@ -1,4 +1,4 @@
-"""The page of evidence for people; the signed document beside it is the evidence."""
+"""The evidence as a page for people; only the signed document beside it counts as evidence."""
 
 from __future__ import annotations
 

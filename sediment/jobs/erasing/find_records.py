@@ -2,7 +2,7 @@
 
     find_keys      offsets of the records with one of the given keys
     KeysAt         keys of the records at given offsets
-    OlderRecords   records that have the key of a dropped record and a lower offset, and stay
+    OlderRecords   records that stay although a later record with the same key is dropped
 
     driver   segments ───────────> find_keys: a Spark task for some segments ──> arrays, joined by partition
              slices of segments ─> scan: a Spark task for some slices        ──> the same
@@ -49,9 +49,9 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a part of a partition: `scanned` records, and the ascending `offsets`, int64[n], of those that matter.
+    """Result of a part of a partition: the count `scanned`, and the ascending `offsets` of matching records, int64[n].
 
-    `keys` are the keys of these records, if the scan was asked for them.
+    `keys` are the keys of the matches, if the scan was asked for keys.
     """
 
     scanned: int
@@ -60,15 +60,15 @@ class Found:
 
 
 class RecordScan(Protocol):
-    """A test of records, which is pickled."""
+    """A test of records; it must be picklable."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it needs besides offset and control."""
+        """Columns that the test needs besides offset and control."""
         ...
 
     def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
-        """Return bool[records]: True for the records that matter."""
+        """Return bool[records]: True for each match."""
         ...
 
 
@@ -86,7 +86,7 @@ class KeysAt:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OlderRecords:
-    """Records below the dropped record of their key that have no verdict.
+    """Records without a verdict that are older than a dropped record with the same key.
 
     `dropped` has the largest dropped offset of each key, and `judged` the offsets with a verdict, by the directory of
     the partition.
@@ -143,7 +143,7 @@ class SegmentItem:
 
 @dataclass(frozen=True, slots=True)
 class _KeySearch:
-    """Function of a Spark task; errors of a partition are part of its result."""
+    """Function of a Spark task; an error becomes part of its result."""
 
     keys: KeySet
 
@@ -190,7 +190,7 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """Function of a Spark task; errors of a partition are part of its result."""
+    """Function of a Spark task; an error becomes part of its result."""
 
     scan: RecordScan
     with_keys: bool
@@ -246,9 +246,9 @@ class ScanRun:
     def find_keys(
         self, partitions: Iterable[tuple[LogListing, int]], keys: KeySet
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
-        """Yield the records with one of `keys` of each partition, by its directory, once all segments were searched.
+        """Yield the records with one of `keys` by partition directory, once all segments there were searched.
 
-        `partitions` are listings, each with the bytes to which the compressed records of one batch may expand.
+        `partitions` are listings, each with the most bytes to which the compressed records of one batch may expand.
         """
         items: list[SegmentItem] = []
         for listing, limit_bytes in partitions:
@@ -269,9 +269,9 @@ class ScanRun:
         bounds: Mapping[Path, Bounds] | None = None,
         with_keys: bool = False,
     ) -> Iterator[tuple[LogListing, Found | CleaningResult]]:
-        """Yield the result of each partition once all of its slices were scanned.
+        """Yield the result of each partition after all of its slices were scanned.
 
-        `bounds` limit the offsets by the directory of the partition; without an entry all are scanned.
+        `bounds` limits the offsets to scan, by partition directory; partitions without an entry are scanned whole.
         """
         items: list[ScanItem] = []
         by_path: dict[Path, LogListing] = {}
@@ -292,7 +292,7 @@ class ScanRun:
     def _by_partition(
         self, items: Sequence[Item], perform: Callable[[Item, str], Found | CleaningResult]
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
-        """Perform `items` on the executors; yield the joined result of each partition once its items are done."""
+        """Perform `items` on the executors; yield the joined result of each partition after its last item."""
         left = Counter(item.listing.path for item in items)
         done: dict[Path, list[Found | CleaningResult]] = {path: [] for path in left}
         for results in run_on_executors(
@@ -328,7 +328,7 @@ def _joined(results: Sequence[Found | CleaningResult]) -> Found | CleaningResult
 
 
 def around(offsets: Int64s) -> Bounds:
-    """Return the bounds of `offsets`, ascending; nothing for none."""
+    """Return the bounds of the ascending `offsets`; empty if there are none."""
     if not offsets.size:
         return Bounds(end_offset=ALL.first_offset)
     return Bounds(int(offsets[0]), int(offsets[-1]) + 1)

@@ -27,7 +27,7 @@ class EraseOptions(RewriteOptions):
     where: str | None = None
     verdicts: str | None = None
     action: str | None = None
-    """What becomes of the records; None: tombstone in compacted topics, drop in others."""
+    """Action on the records; None: tombstone in compacted topics, drop in others."""
 
     replacement: Path | None = None
     all_versions: bool = False
@@ -36,29 +36,29 @@ class EraseOptions(RewriteOptions):
     secret_file: Path | None = None
     signing_key: Path | None = None
     suppress_out: Path | None = None
-    """List to which HMACs of the keys are added, before anything changes."""
+    """List that gets HMACs of the keys before anything changes."""
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options go together and suit the log directories of `common`.
 
         Raises:
-            UsageError: not exactly one option says which records, two options exclude each other, or an output lies in
-                a log directory.
+            UsageError: none or several options select records, two options exclude each other, or an output file would
+                be in a log directory.
         """
         RewriteOptions.validate(self, common)
         given = [each for each in (self.keys_file, self.where, self.verdicts) if each is not None]
         if len(given) != 1:
             raise UsageError(
-                "exactly one of --keys-file, --where and --verdicts says which records to erase",
+                "erase needs exactly one of --keys-file, --where and --verdicts",
                 advice="give one of them",
             )
         if self.where is not None and not self.where.startswith("@") and under_spark_submit():
             raise UsageError(
-                "Spark's event log would hold the text of --where, because it holds the command line of spark-submit",
+                "Spark's event log would record the text of --where with the command line of spark-submit",
                 advice="write the text to a file and give --where @FILE",
             )
         if (self.action == REPLACE) != (self.replacement is not None) and self.verdicts is None:
-            raise UsageError("--action replace and --replacement go together", advice="give both of them, or none")
+            raise UsageError("--action replace and --replacement go together", advice="give both or neither")
         outputs = (
             (self.tombstones_out, "--tombstones-out"),
             (self.evidence, "--evidence"),
@@ -79,12 +79,12 @@ class EraseOptions(RewriteOptions):
     def _check_suppression(self) -> None:
         if self.keys_file is None:
             raise UsageError(
-                "--suppress-out lists keys, and other records of a key may not match",
+                "--suppress-out lists whole keys, and --where or --verdicts may match only some records of a key",
                 advice="give the keys with --keys-file, or leave out --suppress-out",
             )
         if self.action == REPLACE:
             raise UsageError(
-                "--suppress-out says that no record with a key has a value, and --action replace gives it another one",
+                "--suppress-out is for keys that must have no value, and --action replace writes a new value",
                 advice="leave out one of them",
             )
         if self.secret_file is None:

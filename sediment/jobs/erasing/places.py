@@ -1,4 +1,4 @@
-"""Places besides the segments of a log that may still hold erased records, and replicas that a run did not cover.
+"""Places outside the log's segments that may still hold erased records, and replicas that a run did not cover.
 
     found           names in a log directory that a broker or a run leaves; the directory of --keep-originals;
                     replicas that the metadata log names
@@ -22,9 +22,9 @@ from sediment.segment_io.partition.listing import list_log
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place that the run did not reach and that may hold erased records.
+    """A place that may hold erased records and that the run did not reach.
 
-    `path` is None for places that cannot be seen from here.  `advice` is the next action, with the command for it if
+    `path` is None for places that cannot be seen from this process.  `advice` is the next action, with its command if
     there is one.
     """
 
@@ -55,14 +55,14 @@ NOT_VISIBLE = (
     Place("filesystem-snapshots", None, "delete the snapshots of the filesystem or volume from before the run"),
     Place("free-blocks", None, "the filesystem overwrites freed blocks in time; use discard or an encrypted volume"),
 )
-"""Places that cannot be seen from a log directory."""
+"""Places that a log directory does not reveal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Node ids of the replicas of a partition, ascending, and those in `covered` that a run has erased from.
+    """Node ids of a partition's replicas, ascending; `covered` are the nodes that a run has erased from.
 
-    `nodes` is None if no metadata log names them.
+    `nodes` is None if no metadata log names the replicas.
     """
 
     nodes: tuple[int, ...] | None
@@ -109,7 +109,7 @@ def places_of(
 def _uncovered(
     replicas: Mapping[TopicPartition, Replicas],
 ) -> Mapping[tuple[int, ...] | None, Sequence[TopicPartition]]:
-    """Return the partitions by the nodes whose replicas were not covered, None for unknown ones."""
+    """Return the partitions by the nodes whose replicas were not covered; None stands for unknown nodes."""
     found: dict[tuple[int, ...] | None, list[TopicPartition]] = {}
     for partition, each in sorted(replicas.items()):
         if not each.are_covered:

@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that stay, for one reason: their number, and the lowest of their offsets, at most 100."""
+    """Matching records that stay for one reason: their number, and up to 100 of their lowest offsets."""
 
     reason_code: str
     records: int
@@ -34,10 +34,11 @@ class RecordsNotReached:
 class EraseReport(RewriteReport):
     """Report of one partition; a dry run reports what would be erased.
 
-    `action` is drop, tombstone or replace; None if the table of verdicts says it, or it is unknown.  `records_scanned`
-    are the records read to find those to erase; None for a table of verdicts, which names them.  `records_matched` are
-    the records found; `records_erased` those changed, fewer if some had been erased before or are among `not_reached`.
-    `keys_with_older_records` counts the keys of which a record would be dropped while an older one stays.
+    `action` is drop, tombstone or replace; None if the table of verdicts gives it for each record, or it is unknown.
+    `records_scanned` counts the records read in the search; None for a table of verdicts, which needs no search.
+    `records_matched` counts the records found, and `records_erased` those changed.  Records erased by an earlier run
+    and those in `not_reached` are not counted as erased.  `keys_with_older_records` counts keys that would lose a
+    record while an older one stays.
     """
 
     action: str | None = None
@@ -53,8 +54,8 @@ class EraseRunReport(RewriteRunReport[EraseReport]):
     """Report of a run of `erase`.
 
     `estimated_seconds` is the estimated time of the rewriting, in a dry run.  `evidence` is the file of the evidence;
-    `complete` is True if the evidence covers every replica and no matching record stays.  None: there is none.
-    `not_reached` are places besides the log that may hold erased records.
+    `complete` is True if the evidence covers every replica and no matching record stays.  Both are None without
+    evidence.  `not_reached` are places outside the log that may hold erased records.
     """
 
     row_type: ClassVar[type] = EraseReport
@@ -66,7 +67,7 @@ class EraseRunReport(RewriteRunReport[EraseReport]):
 
 
 def records_not_reached(found: NotReached) -> tuple[RecordsNotReached, ...]:
-    """Return the records by reason; offsets at which the log has no record are left out."""
+    """Return the records by reason; offsets without a record in the log are left out."""
     rows = []
     for reason in Reason:
         offsets = found.offsets[found.reasons == reason]

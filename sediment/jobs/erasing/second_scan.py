@@ -1,13 +1,13 @@
-"""The scan after an erasure: it reads every record of a partition again, with other code than the first scan.
+"""Scan after an erasure: read every record of a partition again, with different code from the first scan.
 
-The search for keys and the rewrite open batches with the same code (`compaction.rewrite.open_batches`), and kernels
-decode and compare them.  Here every batch is read as a consumer reads a fetch (`segment_io.segment.batch_reader`), and
-Python compares keys and values.
+The search for keys and the rewrite share the code that opens batches (`compaction.rewrite.open_batches`), and kernels
+decode and compare the records.  Here every batch is read as a consumer reads a fetch
+(`segment_io.segment.batch_reader`), and Python compares keys and values.
 
     record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
     record without a verdict   its key must not be one of the keys
 
-Records that the run did not reach are known and left out.  The files are digested in the same task.
+Records that the run reported as not reached are not counted.  The same task computes the digests of the files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Int64s = npt.NDArray[np.int64]
 class SecondScan:
     """One segment to scan; `listing` has only this segment.
 
-    `verdicts` and `stays`, int64[n] of the records not reached, are those of the segment.
+    `verdicts` and `stays` cover only this segment; `stays` has the offsets of the records not reached, int64[n].
     """
 
     listing: LogListing
@@ -59,7 +59,7 @@ class ScannedSegment:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScanAgain:
-    """Function of the Spark task; `keys` are those of the run, empty if it has none."""
+    """Function of the Spark task; `keys` are the keys to erase, empty if the run does not select by keys."""
 
     keys: frozenset[bytes]
 
@@ -95,7 +95,7 @@ def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
 
 
 def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | None) -> bool:
-    """Return True if a record that exists is what its verdict asks for."""
+    """Return True if an existing record is as its verdict requires."""
     match verdicts.actions[index]:
         case Action.TOMBSTONE:
             return value is None and key is not None

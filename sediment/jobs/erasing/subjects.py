@@ -67,7 +67,7 @@ def _from_hex(line: bytes) -> bytes:
 
 _PARSERS: Mapping[str, tuple[Callable[[bytes], bytes], str]] = MappingProxyType(
     {
-        TEXT: (_from_text, "write UTF-8 with lines that end in a line feed alone, or use --key-format hex"),
+        TEXT: (_from_text, "write UTF-8 lines that end with a line feed only, or use --key-format hex"),
         HEX: (_from_hex, "write two hexadecimal digits for each byte"),
         BASE64: (_from_base64, "write base64 with its padding"),
     }
@@ -88,7 +88,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
             raise UsageError(f"line {number} is empty", path=str(file), advice="write one key a line")
         try:
             keys.add(parse(line))
-        except ValueError:  # without its cause, whose text has the line
+        except ValueError:  # no cause, because its text would quote the line
             raise UsageError(f"line {number} is not a key as {key_format}", path=str(file), advice=advice) from None
     return Keys(tuple(sorted(keys)))
 
@@ -111,7 +111,7 @@ def read_condition(given: str) -> Condition:
 
 
 def read_secret(file: Path) -> bytes:
-    """Return the secret for HMACs: the whole file without its last line feed.
+    """Return the secret for HMACs: the content of the file without its last line feed.
 
     Raises:
         UsageError: the file cannot be read or is too short.
@@ -157,7 +157,7 @@ def write_private(file: Path, lines: Iterable[bytes]) -> None:
 
 
 def read_input(file: Path, option: str) -> bytes:
-    """Return the content of the file of an option.
+    """Return the content of the file that an option names.
 
     Raises:
         UsageError: it cannot be read.

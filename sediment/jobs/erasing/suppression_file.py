@@ -1,6 +1,6 @@
-"""The file of a suppression list (`compaction.rewrite.suppression`): read with its secret, and extended by erasures.
+"""The file of a suppression list (`compaction.rewrite.suppression`): read it with its secret, and add keys to it.
 
-Invariants: erasures only add to a file, one at a time, and replace it as a whole; only its owner may read it.
+Invariants: keys are only ever added; one process at a time replaces the file atomically; only its owner may read it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sediment.jobs.erasing.subjects import read_input, read_secret, write_privat
 
 
 def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
-    """Return the suppression list in `file`, whose HMACs are under the secret in `secret_file`.
+    """Return the suppression list in `file`; the secret of its HMACs is in `secret_file`.
 
     Raises:
         UsageError: a file cannot be read, or is not a suppression list of this secret.
@@ -25,10 +25,10 @@ def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
 
 
 def check_suppression_file(file: Path, secret: bytes) -> None:
-    """Check that keys can be added to `file`, which may be missing.
+    """Check that keys can be added to `file`; a missing file is fine.
 
     Raises:
-        UsageError: it exists, and is not a suppression list of this secret.
+        UsageError: the file exists but is not a suppression list with this secret.
     """
     _present(file, secret)
 
@@ -37,7 +37,7 @@ def add_to_suppression_list(file: Path, secret: bytes, topics: Iterable[str], ke
     """Add `keys` to each of `topics` in `file`, durably; make the file if it is missing.
 
     Raises:
-        UsageError: the file exists, and is not a suppression list of this secret.
+        UsageError: the file exists but is not a suppression list with this secret.
         OSError: the file could not be written.
     """
     folder = os.open(file.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -5,7 +5,7 @@
     value                       for replace: the new value; null or no column: the bytes of --replacement
     key                         for replace: the new key, in place of a new value
 
-Binary columns are bytes, and texts are UTF-8.
+Columns with bytes may be binary, or text in UTF-8.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def uniform_verdicts(offsets: np.ndarray[Any, np.dtype[np.int64]], action: str, 
 
 
 def verdicts_of(rows: Iterable[GivenVerdict], action: str | None, replacement: bytes | None) -> Verdicts | None:
-    """Return the verdicts of a partition; `action` applies to rows that name none; None if the run has no such action.
+    """Return the verdicts of a partition; `action` is the run's action for rows without their own.
 
-    Returns None if a row needs the action of the run, and there is none.
+    Returns None if a row has no action and `action` is None.
 
     Raises:
-        UsageError: two rows have one offset, or a row that replaces has no new value.
+        UsageError: two rows have the same offset, or a row with the action replace has no new value.
     """
     verdicts = []
     for row in rows:
@@ -129,7 +129,7 @@ def _batches(path: str) -> Iterable[pa.RecordBatch]:
         columns = [*_OF_RECORD, *(name for name in _OPTIONAL if name in names)]
         return list(dataset.to_batches(columns=columns))
     except (OSError, pa.ArrowException, ImportError) as error:
-        # Only the kind of the error: the text may hold a row.
+        # Give only the kind of the error, because its text may hold a row.
         raise UsageError(
             f"the table of verdicts cannot be read: {type(error).__name__}",
             path=path,

@@ -1,4 +1,4 @@
-"""Arrow tables of dataclasses, and their pandas frames.
+"""Conversion of dataclass instances to Arrow tables, and of these tables to pandas frames.
 
     int, float, bool, str        int64, double, bool, string
     tuple[X, ...], tuple[X, X]   list

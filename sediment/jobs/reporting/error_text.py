@@ -33,7 +33,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorText:
-    """The reason why a command ended without a result; `is_fault` if neither the user nor the machine caused it."""
+    """The reason why a command ended without a result; `is_fault` marks a bug, caused by neither user nor machine."""
 
     reason_code: str
     sentence: str

@@ -1,7 +1,7 @@
 """Output files of a run besides the ledger: an HTML page and a metrics file, both made from the JSON report.
 
 Invariants: a path that cannot be written, or lies inside a log directory, is an error before the run changes anything.
-After the run, no function here raises, because the work is done.  Each file is replaced as a whole.
+After the run, no function here raises, because the work is done.  Each file is replaced atomically.
 """
 
 from __future__ import annotations

@@ -108,14 +108,13 @@ Located = TypeVar("Located", bound=LocatedReport)
 class PartitionReport:
     """Report of one partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition; None: unknown.
 
-    `key_equality` is the test for equal keys: `hash` or `exact`.  `dirty_ratio` is the ratio before the run.
+    `key_equality` is the method of comparing keys: `hash` or `exact`.  `dirty_ratio` is the ratio before the run.
     `tombstones_waiting` counts the tombstones in the cleaned part; the delete horizons of their batches lie between
     `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after, ascending.
     `seconds_by_stage` covers the partition's task and its commit.
 
-    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  A separate
-    field is needed because a report has only one reason code, which may be a different one.  The field is not in the
-    JSON.
+    `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  It is a
+    separate field because a report has only one reason code, which may be another.  The JSON omits it.
     """
 
     partition: str

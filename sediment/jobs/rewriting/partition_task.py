@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # ----------------------------------------------------------------------------------- what a command has to bring along
 class SegmentResult(Protocol):
-    """Result of one segment; its group has no parts if the segment stays."""
+    """Result of one segment; its group has no parts if the segment stays unchanged."""
 
     @property
     def group(self) -> CleanedGroup:
@@ -58,8 +58,8 @@ class SegmentRewrite(Protocol):
 class PartitionPlan:
     """Segments of one partition to rewrite, ascending.
 
-    `next_dirty_offset` is the cleaner checkpoint that must not be exceeded after the rewrite; None: it stays.
-    `found` are the command's own findings, for its report.
+    The cleaner checkpoint must not exceed `next_dirty_offset` after the rewrite; None: it stays unchanged.  `found`
+    holds the command's own findings for its report.
     """
 
     segments: tuple[SegmentRewrite, ...]

@@ -39,8 +39,8 @@ class RewriteReport:
 class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
-    `originals` is the directory of --keep-originals, and `catalogue` the file there that lists the files kept by this
-    run. None: there is none.  `seconds_by_stage` has the driver's wall time.
+    `originals` is the directory of --keep-originals, and `catalogue` is the file there that lists the kept files. Both
+    are None without the option.  `seconds_by_stage` has the driver's wall time.
     """
 
     dry_run: bool

@@ -5,7 +5,7 @@
 
 1. Lock the directories, list the selected partitions, and complete interrupted replacements.
 2. Plan every partition.  A dry run that only counts ends here.
-3. Let the command approve the plans, or end the run; so far nothing has changed.
+3. Let the command approve the plans or end the run; nothing has changed so far.
 4. Write the catalogue of originals, then rewrite the segments.
 5. Once all segments of a partition are written: link its originals, lower the cleaner checkpoint, commit.
 
@@ -143,7 +143,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @abstractmethod
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> Report:
-        """Return the command's report of a partition; without `planned` it was not planned.
+        """Return the command's report of a partition; `planned` is None if the partition was not planned.
 
         The status of `report` is that of an error, UNCHANGED, or "" for a partition that was rewritten.
         """
@@ -297,7 +297,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
                     yield PlannedPartition(by_path[done.item.listing.path], plan)
 
     def _rewritten(self, sc: Any, planned: Sequence[PlannedPartition]) -> Iterator[PlannedPartition]:
-        """Yield each partition once all of its segments have a result."""
+        """Yield each partition as soon as all of its segments have a result."""
         limit = rate_limit(sc, self.run_id, self._directories)
         by_path = {each.listing.path: each for each in planned}
         yield from (each for each in planned if not each.plan.segments)
@@ -416,7 +416,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         return self._logged(self._as_it_is(with_segments, listing), planned)
 
     def _as_it_is(self, report: RewriteReport, listing: LogListing) -> RewriteReport:
-        """Return `report` with the segments in the directory, because a commit may have ended halfway."""
+        """Return `report` with the segments now in the directory, because a commit may have ended halfway."""
         try:
             now = list_log(listing.partition, listing.path, self._fs)
         except (SedimentError, OSError):

@@ -1,4 +1,4 @@
-"""Settings of each log directory: the settings of the run, together with the metadata of its cluster.
+"""Settings of each log directory: the settings of the run combined with the metadata of the directory's cluster.
 
     --config ──┐
     --set ─────┼─> Settings of the run ──┐
@@ -11,8 +11,8 @@ One of a node's log directories holds the metadata log, which applies to all of 
 3. the directories of the run with the same cluster and node id in meta.properties,
 4. `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
 
-Invariant: a run changes a KRaft node's directory only with its metadata, or with a `--set topic:` for every selected
-topic.
+Invariant: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
+selected topic.
 
 Source: docs/reference/commands.md, Settings.
 """
@@ -54,8 +54,8 @@ def open_directories(
 ) -> list[SelectedDirectory]:
     """Open each of `paths` with `open_directory`, and add the settings of the run that apply to it.
 
-    `names` are the paths as the user gave them.  With `in_place` the run changes data according to these settings.
-    With `allow_empty` a pattern may match nothing.
+    `names` are the paths as the user gave them.  `in_place` means that the run changes data according to these
+    settings.  With `allow_empty` a pattern may match nothing.
 
     Raises:
         NotALogDirectoryError, CorruptCheckpointError: as `open_directory`.
@@ -158,7 +158,7 @@ def _check_cluster(directory: SelectedDirectory, metadata_dir: Path, fs: Fs) -> 
 
 
 def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None, settings: Settings) -> None:
-    """Check that the settings for a KRaft node's directory are really those of its topics.
+    """Check that the settings for a KRaft node's directory are those of its topics.
 
     Raises:
         SettingsError: the file belongs to another node, or neither the metadata nor a `--set topic:` gives the policy

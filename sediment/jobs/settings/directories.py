@@ -37,8 +37,8 @@ _COMMA = re.compile(r"\s*,\s*")
 class SelectedDirectory:
     """One entry of a broker's `log.dirs`; `meta` is None if it has no meta.properties.
 
-    `settings` are the settings of the run that apply to it.  `topic_ids` (22 characters, by name) come from the
-    cluster's metadata; None without metadata.
+    `settings` are the settings of the run that apply to the directory.  `topic_ids` (22 characters, by topic name) come
+    from the cluster's metadata; None without metadata.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class SelectedDirectory:
         return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
 
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
-        """Return the settings for a partition; `name` is its directory if that differs from the usual name.
+        """Return the settings for a partition; `name` is the name of its directory if that is not the usual one.
 
         A topic that was deleted while the broker was down is unknown to the cluster, and a broker's start renames its
         directory to `-stray`.  Such a topic is neither compacted nor expired unless `--set` gives its policy.
@@ -79,7 +79,7 @@ class SelectedDirectory:
         return self.settings.with_metadata({partition.topic: {"cleanup.policy": ""}}, self.settings.broker_overrides)
 
     def config_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> LogConfig:
-        """Return the config for a partition; `name` is its directory if that differs from the usual name.
+        """Return the config for a partition; `name` is the name of its directory if that is not the usual one.
 
         Raises:
             CorruptCheckpointError: as `settings_of`.
@@ -152,7 +152,7 @@ def check_filesystem(path: Path, *, allow_network: bool) -> None:
     kind = filesystem_type(path, MOUNT_TABLE)
     if kind is not None and is_network_filesystem(kind) and not allow_network:
         raise UsageError(
-            f"the log directory is on a network filesystem ({kind}), where another host may use it at the same time",
+            f"the log directory is on a network filesystem ({kind}), so another host may use it at the same time",
             path=str(path),
-            advice="make sure that no other host does, then allow it with --allow-network-fs",
+            advice="make sure that no other host uses it, then give --allow-network-fs",
         )

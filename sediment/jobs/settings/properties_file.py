@@ -1,4 +1,4 @@
-"""Java properties files, read with limits, because a user may name a device, a disk image or a file with secrets."""
+"""Java properties files, read with limits: a path may name a device, a disk image or a file with secrets."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def read_properties(path: Path) -> dict[str, str]:
         raise SettingsError(f"the properties file is larger than {MOST_BYTES} bytes", path=str(path), advice=_ADVICE)
     if content.startswith(_BYTE_ORDER_MARKS):
         raise SettingsError(
-            "the properties file begins with a byte order mark, which hides its first key from a broker",
+            "the properties file begins with a byte order mark, so a broker does not see its first key",
             path=str(path),
-            advice="save it without the mark, and check whether the broker should have that key",
+            advice="save the file without the mark, and check whether the broker should use that key",
         )
     with _read_errors_as_settings_errors(path):
         found: dict[str, str] = javaproperties.loads(content.decode("latin-1"))

@@ -95,7 +95,7 @@ class Settings:
 
     config_file: Mapping[str, str] = field(default_factory=dict)
     is_broker_file: bool = False
-    """True if `--config` named a broker's own file: that broker uses Kafka's default for every key that it omits."""
+    """True if `--config` named a broker's own file, so the broker uses Kafka's default for every missing key."""
 
     is_kraft_file: bool = False
     """True if that broker is a KRaft node: its file holds only defaults; the metadata holds the configs of topics."""
@@ -104,7 +104,7 @@ class Settings:
     """The KRaft node id in the `--config` file; None if the file has none."""
 
     quorum: Mapping[str, str] = field(default_factory=dict)
-    """The keys in the `--config` file that say which part its node has in the KRaft quorum."""
+    """The keys in the `--config` file that describe the node's role in the KRaft quorum."""
 
     broker_defaults: bool = False
     """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
@@ -206,7 +206,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if `is_stated` is true without the values that Kafka gives an internal topic when it creates it.
+        """Return True if a source other than Kafka's creation of internal topics states the value of `name`.
 
         Raises:
             SettingsError: the key is unknown.
@@ -290,7 +290,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value with which Kafka creates an internal topic; None with metadata, which contains the value."""
+        """Return the value that Kafka gives an internal topic at creation; None with metadata, which has the value."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs
@@ -354,8 +354,8 @@ class Settings:
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
         if _DEDUPE_SIZE in self.sets and size_bytes // _MAP_SLOT_BYTES * load_factor <= 1:
             raise SettingsError(
-                f"{_DEDUPE_SIZE}={size_bytes} holds too few keys, at {_MAP_SLOT_BYTES} bytes a slot of which "
-                f"{load_factor:g} may be filled",
+                f"{_DEDUPE_SIZE}={size_bytes} holds too few keys, at {_MAP_SLOT_BYTES} bytes a slot {load_factor:g} "
+                "of which may be filled",
                 advice=f"give at least {(int(1 / load_factor) + 1) * _MAP_SLOT_BYTES}",
             )
 

@@ -1,6 +1,6 @@
-"""Log directories that a broker or another run uses while a command only reads them.
+"""Detection of log directories that a broker or another run uses while a command only reads them.
 
-Such a directory has no clean-shutdown marker, as after a crash, but it needs no repair.
+Like a directory after a crash, it has no clean-shutdown marker, but it needs no repair.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
         if worker is not None:
             _LOGGER.warning("%s: a broker or another run is at work here (%s)", directory.path, worker)
             running[str(directory.path)] = (
-                f"a broker or another run is at work here ({worker}); nothing beyond its recovery point is cleaned "
-                "until it has stopped"
+                f"a broker or another run is at work here ({worker}); nothing beyond the recovery point is cleaned "
+                "until it stops"
             )
     return running
 

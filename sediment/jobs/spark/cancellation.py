@@ -7,7 +7,7 @@
     `interruptible` within it    raises `RunStopped`                   kills            -
 
 Invariants: only the main thread is interrupted.  `RunStopped` is not an `Exception`, so libraries do not catch it.
-After a signal `is_stopping` returns True, and messages of Spark while it stops are not shown.
+After a signal `is_stopping` returns True, and messages that Spark prints while stopping are not shown.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _ended_if_killed: list[Callable[[], None]] = []
 
 @contextmanager
 def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` if a signal kills this process in the block; `end` stops another process that would remain."""
+    """Call `end` if a signal kills this process in the block; `end` stops a process that would outlive this one."""
     _ended_if_killed.append(end)
     try:
         yield
@@ -147,7 +147,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End the command at once on a signal in this part of a `stop_on_signals` block; an earlier signal counts too.
+    """End the command at once on a signal within this block, or on one earlier in the `stop_on_signals` block.
 
     Raises:
         RunStopped: a signal arrived.

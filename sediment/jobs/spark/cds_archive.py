@@ -27,7 +27,7 @@ def make_archive(master: str = "local[2]") -> Path:
         gateway = SparkContext._gateway
     finish_stopping()
     assert gateway is not None
-    # The JVM writes the archive when it exits, which it does once its input is closed.
+    # Closing the JVM's input makes it exit, and it writes the archive at its exit.
     gateway.proc.stdin.close()
     gateway.proc.wait()
     SparkContext._gateway = None
@@ -36,7 +36,7 @@ def make_archive(master: str = "local[2]") -> Path:
 
 
 def _everything(rows: object) -> list[int]:
-    """Yield nothing, in a task whose worker loads the compiled kernels, as in a run."""
+    """Yield nothing, in a worker that loads the compiled kernels as in a real run."""
     from sediment.compaction.warm_up import warm_up
 
     warm_up()

@@ -1,8 +1,8 @@
 """JVM options for an archive of the classes that Spark loads when it starts.
 
-With the archive, a JVM maps the classes instead of parsing JARs.  `sediment warm-up` makes it once (`cds_archive`), and
-every later local run uses it.  Invariant: the JVM itself checks that an archive was made by the same JVM and for the
-same JARs, and otherwise starts without it.  So an archive never makes a run fail.
+With the archive, a JVM maps the classes instead of parsing JARs.  `sediment warm-up` creates the archive once
+(`cds_archive`), and every later local run uses it.  Invariant: an archive never makes a run fail, because the JVM
+starts without an archive that another JVM or other JARs made.
 
 Source: JEP 350, dynamic archives of class data sharing.
 """

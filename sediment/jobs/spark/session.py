@@ -55,7 +55,7 @@ MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
 LEAST_FILES, ENOUGH_FILES = 512, 65536
-"""Open files without which Spark does not start, and with which it has enough."""
+"""Limits of open files: below the first Spark does not start, and the second is enough for every run."""
 
 _WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; this loads pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
@@ -76,7 +76,8 @@ _KNOWN_CAUSES = (
     ),
 )
 
-# The driver is a short-lived JVM that waits for Python: an optimising compiler and a parallel collector only delay it.
+# The driver's JVM is short-lived and mostly waits for Python, so an optimising compiler and a parallel collector would
+# only delay it.
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 _EVERYWHERE = {
@@ -253,7 +254,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     chatter.pass_on()
     _LOGGER.debug("Spark %s started on %s in %.1f s", sc.version, sc.master, time.monotonic() - started)
     if threading.current_thread() is threading.main_thread():
-        # SparkContext installs its own handler, with which a run could not finish the work in progress.
+        # SparkContext installs its own signal handler, which would end a run before the work in progress is finished.
         signal.signal(signal.SIGINT, interrupt)
     return sc
 
@@ -377,13 +378,13 @@ def _stop_in_background(sc: SparkContext) -> None:
 
 
 def finish_stopping() -> None:
-    """Wait for contexts that are being stopped in the background."""
+    """Wait until all contexts being stopped in the background have stopped."""
     while _stopping:
         _stopping.pop().join()
 
 
 class _Chatter:
-    """Output of the JVM and its launcher, which is kept while Spark starts and passed on to stderr afterwards."""
+    """Output of the JVM and its launcher: held while Spark starts, passed on to stderr afterwards."""
 
     def __init__(self) -> None:
         self._source, self.pipe = os.pipe()
@@ -413,7 +414,7 @@ class _Chatter:
                 if is_stopping():
                     continue
                 if self._passing_on:
-                    # Not written through sys.stderr, because this thread might hold its lock when the interpreter ends.
+                    # Do not write through sys.stderr: this thread might hold its lock when the interpreter ends.
                     with contextlib.suppress(OSError):
                         os.write(_STDERR, as_line(line))
                 else:
@@ -452,7 +453,7 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
 
 
 def _warn_of_other_python(sc: SparkContext) -> None:
-    """Warn if local workers run another Python than this process, which may lack this package."""
+    """Warn if local workers run a different Python from this process, because it may lack this package."""
     python = shutil.which(sc.pythonExec)
     if str(sc.master).startswith("local") and (python is None or not _is_beside(python, sys.executable)):
         _LOGGER.warning(
@@ -480,4 +481,4 @@ def _not_started(error: Exception, heard: str) -> UsageError:
     lines = [line.strip() for line in heard.splitlines() if line.strip() and not line.startswith("WARN")]
     if lines:
         return UsageError(f"Spark does not start: {lines[0]}", advice="correct JAVA_HOME or Spark's settings")
-    return UsageError("Spark does not start: Java ended at once", advice="look at JAVA_HOME, and at the memory")
+    return UsageError("Spark does not start: Java ended at once", advice="check JAVA_HOME and the free memory")

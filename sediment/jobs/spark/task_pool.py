@@ -65,8 +65,7 @@ def _never() -> bool:
 def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
     """Return the number of tasks that each slot runs one after another: as few as the weights allow.
 
-    Few tasks are better, because an item is finished while the next item of its task starts, and because each task
-    takes some of Spark's CPU time.
+    Few tasks are better: items of one task overlap, and each task costs Spark some CPU time.
     """
     return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_ITEMS * slots)))
 
@@ -204,7 +203,7 @@ class _Completed(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True)
 class _TaskFunction(Generic[Item, Result]):
-    """Function of a Spark task; it is a class, because pickle then stores names instead of code."""
+    """Function of a Spark task; a class, because pickle stores a class by name and a closure by its code."""
 
     start: Callable[[Item, str], Pending[Result]]
 

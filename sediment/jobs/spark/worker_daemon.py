@@ -20,7 +20,7 @@ from typing import Any
 
 _KERNELS = "sediment.compaction.warm_up"
 _WORKER = "pyspark.worker"
-_GONE = (BrokenPipeError, ConnectionResetError)  # the JVM has ended, or has closed its end of a worker's socket
+_GONE = (BrokenPipeError, ConnectionResetError)  # the JVM has ended or has closed a worker's socket
 
 _Worker = Callable[..., int]
 
@@ -53,7 +53,7 @@ def warm_up() -> None:
 
 
 def silent_once_nobody_listens(worker: _Worker) -> _Worker:
-    """Return `worker` without its traceback after the JVM's end, because a session does not wait for idle workers."""
+    """Wrap `worker` to print no traceback after the JVM has ended, because a session does not wait for idle workers."""
 
     def run(*arguments: Any) -> int:
         try:

@@ -1,11 +1,11 @@
-"""The range in which a log could be cleaned, from its own files, and differences between the segments of two logs.
+"""The cleanable range of a log, derived from its own files, and the differences between the segments of two logs.
 
     log start    first dirty              cleaner checkpoint     end          active segment
         |------------|---------------------------|----------------|----------------|-------->
          clean       ^ keys are mapped from here ^ up to here      ^ segments from here on are unchanged
 
-Pure: nothing here opens a file.  Without a cleaner checkpoint in AFTER the end of the cleaning is unknown; then every
-missing record needs a reason, and no record has to be missing.
+Pure: nothing here opens a file.  Without a cleaner checkpoint in AFTER, the end of the cleaning is unknown.  Then every
+missing record still needs a reason, but no record is required to be missing.
 
 Source: kafka-log 02 §2.1, §2.2, §3, §6.4.
 """
@@ -23,10 +23,10 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A segment; offsets and `largest_ms` are those of its batches, or None and -1 without batches.
+    """A segment; without batches, its offsets are None and `largest_ms` is -1.
 
-    `disorder` counts the batches whose offsets are not above the batch before.  `has_legacy` is True if some have magic
-    0 or 1.
+    `disorder` counts the batches whose offsets are not above the batch before.  `has_legacy` is True if some batches
+    have magic 0 or 1.
     """
 
     base_offset: int
@@ -75,12 +75,12 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class CleanedRange:
-    """Offsets that may have been cleaned, and offsets that must have been cleaned.
+    """The offsets that may have been cleaned, and those that must have been cleaned.
 
     Records in [`first_dirty`, `limit`) supersede older ones.  Records at or above `limit` survive, but aborted records
     survive only at or above `end`, the base of the first segment that no cleaning changed.  If `is_claimed`, a cleaner
-    checkpoint shows a cleaning up to `limit`.  The checkpoint of a corrupt log does not show that, because it always
-    stays below the corruption.
+    checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves nothing, because it always stays
+    below the corruption.
     """
 
     first_dirty: int
@@ -230,8 +230,8 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
 def _modified(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
     """Yield cleaned segments that do not have the modification time of their last source segment.
 
-    Only segments whose modification time is used are checked: for retention without timestamps, or for tombstones of
-    old formats.
+    Only segments whose modification time matters are checked: those without timestamps, which retention needs, and
+    those with tombstones of old formats.
     """
     if not after.segments:
         return

@@ -2,8 +2,8 @@
 
     headers of both logs --> range of the cleaning --> records and batches --> bytes and files --> report of the pair
 
-Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory is that of
-`record_rules` and `header_scan`, for a log of any size.
+Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is that of
+`record_rules` and `header_scan`, whatever the size of the log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Side:
 
     @property
     def readable_bytes(self) -> int:
-        """Upper bound of the bytes to read; positions in a segment have 32 bits, so a larger file must be sparse."""
+        """Upper bound of the bytes to read; bytes beyond 32-bit positions, as in a sparse file, do not count."""
         return sum(min(segment.ref.log_bytes, INT32_MAX) for segment in self.segments)
 
 
@@ -242,7 +242,7 @@ def _segment_facts(segment: LiveSegment, found: ScannedSegment | None) -> Segmen
 
 
 def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Difference]:
-    """Return the batches of AFTER that are unreadable or have a wrong checksum, unless BEFORE has the same bytes."""
+    """Return the batches of AFTER that are unreadable or have a wrong checksum, and that BEFORE lacks."""
     known = {batch.identity for batch in before.unreadable}
     return [
         Difference("crc", batch.base_offset, batch.what) for batch in after.unreadable if batch.identity not in known
@@ -250,7 +250,7 @@ def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Diffe
 
 
 def _add_hidden(transactions: Transactions, entries: Sequence[AbortedTransaction], tally: Tally) -> None:
-    """Add batches of AFTER that its transaction index hides but should not, or should hide but does not."""
+    """Add batches of AFTER that the transaction index hides wrongly or fails to hide."""
     hidden = np.zeros(len(transactions.bases), dtype=np.bool_)
     by_producer: dict[int, list[tuple[int, int]]] = {}
     for entry in entries:

@@ -29,7 +29,7 @@ from sediment.segment_io.format.transaction_index import (
 )
 from sediment.segment_io.fs import Fs, open_to_read
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
-from sediment.segment_io.partition.index_check import check_indexes
+from sediment.segment_io.partition.index_mismatches import check_indexes
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
@@ -134,7 +134,7 @@ def transaction_entries(source: Source, fs: Fs) -> list[AbortedTransaction]:
 
 
 def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield transaction indexes of AFTER that are neither equal to those of BEFORE nor correct by themselves."""
+    """Yield transaction indexes of AFTER that differ from BEFORE and are not correct on their own."""
     before, after = (_aborted(source, fs) for source in (files.before, files.after))
     known = {
         (entry.producer_id, entry.last_offset): entry
@@ -168,7 +168,9 @@ def _aborted(source: Source, fs: Fs) -> dict[int, bytes]:
 def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction]) -> Iterator[Difference]:
     name = segment_file_name(base, SegmentFileKind.TRANSACTION_INDEX)
     if content != encode_transaction_index(entries):
-        yield Difference("transaction_index", base, f"the bytes of {name} are not those of its {len(entries)} entries")
+        yield Difference(
+            "transaction_index", base, f"the bytes of {name} are not the encoding of its {len(entries)} entries"
+        )
     if any(one.last_offset >= other.last_offset for one, other in pairwise(entries)):
         yield Difference("transaction_index", base, f"{name}: the last offsets of its entries do not ascend")
 
@@ -176,7 +178,7 @@ def _entry_bytes(base: int, content: bytes, entries: Sequence[AbortedTransaction
 def _entry(
     entry: AbortedTransaction, known: AbortedTransaction | None, later_offsets: Sequence[int]
 ) -> Iterator[Difference]:
-    """Yield entries that a reader misses: it stops at the first entry whose last stable offset it has reached."""
+    """Yield entries that readers miss: a reader stops at the first entry whose last stable offset it has reached."""
     what = f"the aborted transaction of producer {entry.producer_id} that ends at offset {entry.last_offset}"
     if known is not None:
         if entry != known:
@@ -244,7 +246,7 @@ def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
 
 
 def _new_snapshot(files: FilesToCheck, before: LogListing, offset: int, fs: Fs) -> Iterator[Difference]:
-    """Check that the snapshot of a rolled segment lists the producers at the end of BEFORE, except expired ones."""
+    """Check that the snapshot of a rolled segment lists the unexpired producers at the end of BEFORE."""
     name = segment_file_name(offset, SegmentFileKind.SNAPSHOT)
     try:
         found = {entry.producer_id: entry for entry in parse_snapshot(fs.read_bytes(files.after.directory / name))}

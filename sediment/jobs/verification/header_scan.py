@@ -1,4 +1,4 @@
-r"""The first pass over a log: checksums, and the facts of its headers that the rules for batches and records need.
+r"""The first pass over a log: check checksums, and collect facts from headers for the rules for batches and records.
 
     spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
                                    \--> unreadable batches, with their bytes' hash
@@ -43,7 +43,7 @@ Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _ROWS_AT_ONCE = 1 << 14
-_SAMPLED = 64  # every batch of this number gives a base offset to the sample
+_SAMPLED = 64  # one batch in this many gives its base offset to the sample
 _DATA = -1  # of `kinds`; the others are control types
 
 
@@ -63,7 +63,7 @@ class Transactions:
     def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
         """Return the data batches among the given ones; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
 
-        The first marker of its producer after a batch decides it.
+        A batch is decided by the first later marker of its producer.
         """
         order = np.lexsort((bases, producers))
         bases, producers, kinds = bases[order], producers[order], kinds[order]
@@ -115,7 +115,7 @@ class UnreadableBatch:
 
     @property
     def identity(self) -> tuple[int, int | None, int | None, int | None]:
-        """Value that the same bytes have in both logs."""
+        """Value that is equal for equal bytes in the two logs."""
         return self.size_bytes, self.crc, self.base_offset, self.last_offset
 
 
@@ -161,7 +161,8 @@ class _Producer:
 class HeaderFacts:
     """Result of the first pass over a log.
 
-    `sample` has some base offsets, for cuts through the log.  `has_producers`: some batch has a producer id.
+    `sample` has some base offsets, at which the log can be split into windows.  `has_producers` is True if some batch
+    has a producer id.
     """
 
     segments: dict[int, ScannedSegment] = field(default_factory=dict)
@@ -219,7 +220,7 @@ class HeaderFacts:
 
 
 def _last_of_each(rows: Rows) -> Iterator[np.void]:
-    """Yield the row with the highest base offset of each producer."""
+    """Yield each producer's row with the highest base offset."""
     order = np.lexsort((rows["base_offset"], rows["producer_id"]))
     ids = rows["producer_id"][order]
     ends = np.flatnonzero(np.diff(ids, append=ids[-1:] - 1)) if len(ids) else np.zeros(0, dtype=np.int64)
@@ -261,7 +262,7 @@ def scan_headers(source: Source, fs: Fs) -> HeaderFacts:
 
 
 def _add(gathered: list[Rows], segment: int, facts: HeaderFacts) -> list[Rows]:
-    """Add rows to the facts; return those that are in a transaction or decide one."""
+    """Add rows to the facts; return the rows of transactions: their batches and markers."""
     rows = np.concatenate(gathered) if gathered else np.zeros(0, dtype=BATCH_ROW)
     if not len(rows):
         return []

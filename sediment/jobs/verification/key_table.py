@@ -1,7 +1,7 @@
-"""The table of keys of one walk, and the histories of keys that are wrong.
+"""The key table of one walk, and the histories of keys with differences.
 
-Invariants: the table takes at most `limit_bytes`, also while it grows.  At most MOST_HISTORIES keys have a history: the
-ones that the log begins with.
+Invariants: the table takes at most `limit_bytes`, also while it grows.  At most MOST_HISTORIES keys have a history:
+those that occur first in the log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KeyTable:
 
 @dataclass(slots=True)
 class _History:
-    """One key: its first offset, the latest offsets in each view (committed, all) and log, and open differences."""
+    """One key: its first offset, its latest offset by view (committed, all) and log, and unresolved differences."""
 
     first_offset: int
     before: list[int | None] = field(default_factory=lambda: [None, None])
@@ -76,7 +76,7 @@ class _History:
 
 
 class Histories:
-    """Histories of the keys that are wrong in a table, from the events of a second walk."""
+    """Histories of a table's keys with differences, from the events of a second walk."""
 
     def __init__(self, table: KeyTable, dirty: int) -> None:
         self._words = table.slots[:, k.WORD]

@@ -6,11 +6,11 @@ r"""Compiled loops that decode the records of two logs and walk over both in the
 
 Because the walk goes forward, a word of 64 bits for each key is enough:
 
-* for each view, if the latest records of both logs are the same one;
-* if the latest missing record still needs a later record of its key;
+* for each view, whether both logs have the same latest record;
+* whether the latest missing record still needs a later record of its key;
 * the number of kept records that a later record of the dirty section would supersede.
 
-The words have no offsets.  If some are wrong, a second walk traces those keys and yields their events.
+The words have no offsets.  If some words show a difference, a second walk traces their keys and yields events.
 
 Invariants: offsets ascend in both inputs.  A kernel allocates nothing and returns a status.  Keys are compared by 128
 bits of a hash with the run's seed; values, headers and keys at the same offset are compared byte by byte.
@@ -177,7 +177,7 @@ def decode_batches(
 ) -> tuple[int, int, int]:
     """Decode rows[first:] into `records` from `filled` on; file position + `shift` = position in the buffer.
 
-    `counts`, int64[rows], and `contents`, int64[rows, CONTENT_FIELDS], are filled too.
+    The function also fills `counts`, int64[rows], and `contents`, int64[rows, CONTENT_FIELDS].
 
     Returns:
         (status, batch, records filled): OK and the number of batches, or a request or an error and its batch.
@@ -330,7 +330,7 @@ def _compare(
     found: Int64s,
     first: Int64s,
 ) -> bool:
-    """Note each field that differs between two records of the same identity; return True if their values are equal."""
+    """Note each field in which two records with the same offset and key differ; return True for equal values."""
     offset = before[i, OFFSET]
     same_value = _equal_fields(before, i, after, j, VALUE_START, VALUE_BYTES)
     if not same_value or (is_control and not _equal_fields(before, i, after, j, KEY_START, KEY_BYTES)):

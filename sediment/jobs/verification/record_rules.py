@@ -1,4 +1,4 @@
-r"""Rules of a correct compaction for records, and the walk over both logs that applies them.
+r"""Rules of a correct compaction for records, and the walk over both logs that applies these rules.
 
     BEFORE --blocks--\                    /--> batches with the same base offset: `rules`
                       one walk, one task
@@ -8,8 +8,8 @@ A record may be missing if it was aborted, had no key, had a later record of its
 past its delete horizon.  A record that remains must be unchanged.  In addition, the last committed record of each key
 is compared, independently of these reasons.
 
-If the keys do not fit the memory limit, the walk starts again with half of them, by their hash; the other half follows
-in another walk.  If keys are wrong, a further walk traces them, and gives their differences offsets and texts.
+If the keys do not fit the memory limit, the walk starts again with half of the keys, selected by hash; another walk
+handles the other half.  If keys have differences, a further walk traces them and finds the offsets and texts.
 
 Invariant: memory is two blocks, the batches between the two positions, and the table of keys.
 """
@@ -49,10 +49,10 @@ _TEXTS = {
     k.NEW_KEYED: ("records", "BEFORE has no such record of this key"),
     k.NEW_KEYLESS: ("records", "BEFORE has no such record"),
     k.REPEATED: ("order", "the record appears more than once"),
-    k.LOST_KEYLESS: ("lost", "the record without a key is gone, but lies above the cleaned offsets"),
-    k.LEFT_KEYLESS: ("superseded", "a record without a key lies below the cleaner checkpoint"),
+    k.LOST_KEYLESS: ("lost", "the record without a key is gone, but its offset is above the cleaned range"),
+    k.LEFT_KEYLESS: ("superseded", "a record without a key remains below the cleaner checkpoint"),
     k.OTHER_VALUE: ("records", "the value of the record differs from BEFORE"),
-    k.OTHER_HEADERS: ("records", "the headers of the record differs from BEFORE"),
+    k.OTHER_HEADERS: ("records", "the headers of the record differ from BEFORE"),
     k.OTHER_TIMESTAMP: ("records", "the timestamp of the record differs from BEFORE"),
     k.OTHER_PRODUCER: (
         "records",
@@ -76,7 +76,7 @@ def compare_records(before: Log, after: Log, rules: r.PairRules, limit_bytes: in
         SedimentError, OSError: a log cannot be read at all, or changed.
     """
     waiting = [(0, k.PARTS)]
-    seed = draw_seed()  # of all walks, because it decides the part of a key
+    seed = draw_seed()  # one for all walks, because it decides the part that a key belongs to
     while waiting:
         first, end = waiting.pop()
         walk = _Walk(before, after, rules, fs, seed)

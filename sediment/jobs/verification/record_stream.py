@@ -257,7 +257,7 @@ def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:
 
 
 class _Decoded:
-    """Decoding of the batches of one span, in runs of as many records as the room has."""
+    """Decoder of the batches of one span, in runs that fit into the record buffer."""
 
     def __init__(self, span: BatchSpan, rows: Rows, skip: Mask, room: _Room) -> None:
         self._span = span

@@ -27,20 +27,21 @@ CHECKS: Mapping[str, str] = {
     "crc": "readable batches have right checksums; unreadable batches are unchanged",
     "untouched": "above the cleaned range, every byte of every segment stays",
     "latest_committed": "the latest value of each key stays under read_committed; an expired tombstone counts as none",
-    "latest_uncommitted": "the latest value of each key stays under read_uncommitted, aborted records of BEFORE apart",
-    "records": "each kept record has its offset, key, value, headers, timestamp and producer fields; none is new",
+    "latest_uncommitted": "the latest value of each key stays under read_uncommitted, except aborted records of BEFORE",
+    "records": "each kept record has its old offset, key, value, headers, timestamp and producer fields; none is new",
     "lost": "every missing record has a reason",
     "tombstones": "no tombstone is gone before its delete horizon",
     "superseded": "below the cleaner checkpoint, no superseded record and no record without a key is left",
     "aborted": "below the cleaner checkpoint, no aborted record is left",
-    "markers": "a marker stays as long as a batch of its transaction, and then until its delete horizon",
-    "transaction_index": "the transaction index hides exactly the aborted records, by entries as in BEFORE",
-    "batches": "each kept batch has its header, which agrees with its records; its bytes stay if no record was lost",
+    "markers": "a marker stays while a batch of its transaction stays, and then until its delete horizon",
+    "transaction_index": "the transaction index hides exactly the aborted records, with the entries of BEFORE",
+    "batches": "each kept batch has its old header, which agrees with its records; its bytes stay if no record was "
+    "lost",
     "horizons": "delete horizons stay; a new one, for tombstones or markers, is now plus delete.retention.ms",
-    "producers": "the last batch of each active producer stays, at least its header",
+    "producers": "the last batch of each active producer stays, at least as a header",
     "indexes": "offset, time and transaction indexes and snapshots agree with the log",
     "epochs": "leader epochs stay",
-    "snapshots": "a producer snapshot stays as long as the segment of its offset",
+    "snapshots": "a producer snapshot stays while the segment with its base offset stays",
     "metadata": "partition.metadata stays",
     "checkpoint": "the cleaner checkpoint is within the cleanable range; no checkpoint goes back",
 }
@@ -59,9 +60,9 @@ class Difference:
 class PairReport:
     """Report of one partition.  `checks` counts the differences of each check; None if it could not be made.
 
-    `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned, `next_dirty_offset` AFTER's
-    cleaner checkpoint or None.  `reason` is the error for the status FAILED, or the reason for SKIPPED: --keep-before
-    did not link the partition, because it did not change (NOT_CHANGED).
+    `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
+    cleaner checkpoint or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which
+    --keep-before did not link, is SKIPPED with NOT_CHANGED.
     """
 
     partition: str

@@ -3,8 +3,7 @@
     batches of BEFORE --same base offset--> pairs --rules--> differences
     batches of AFTER  --------------------/
 
-A batch of BEFORE without a partner is gone, a batch of AFTER without one is new.  The rules for records are in
-`record_rules`.
+A batch only in BEFORE is gone; a batch only in AFTER is new.  The rules for records are in `record_rules`.
 
 Invariants: the cleaner's code is not used.  Every function is pure: it takes arrays and returns masks.
 
@@ -82,9 +81,10 @@ BATCH = np.dtype(
 """A readable batch: its header fields, then its transaction, then its records.
 
 `horizon_ms` is NO_HORIZON without a delete horizon.  `in_transaction` marks a data batch of a transaction; `marker` and
-`outcome` are offset and type of the marker that decides it, or NO_MARKER and NO_OUTCOME.  `known`: the records could be
-decoded; `first_record`, `last_record` and `largest_ms` are the lowest and highest offset and the largest timestamp of a
-batch with records.  `descending`: an offset is not above the one before.  `null_value`: a record has no value.
+`outcome` are offset and type of the marker that decides it, or NO_MARKER and NO_OUTCOME.  `known` is True if the
+records could be decoded.  `first_record`, `last_record` and `largest_ms` are the lowest offset, the highest offset and
+the largest timestamp of a batch with records.  `descending` is True if an offset is not above the previous one.
+`null_value` is True if a record has no value.
 """
 
 _HEADER_FIELDS = {
@@ -103,10 +103,10 @@ _HEADER_FIELDS = {
 class PairRules:
     """Parameters of the rules for one pair.
 
-    `since_ms`: the clock of the first of several cleanings between the two logs; None if there was one cleaning, at
-    `now_ms` if `now_is_exact`, else at some time before.  `stable_before` and `stable_after` are last stable offsets.
-    `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset of the first
-    segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
+    `since_ms` is the clock of the first of several cleanings between the two logs, or None for a single cleaning.  That
+    cleaning was at `now_ms` if `now_is_exact`, else at some earlier time.  `stable_before` and `stable_after` are last
+    stable offsets.  `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset
+    of the first segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
     `producer_id_expiration_ms` None: no setting states them.  Then every new delete horizon is wrong, and no producer
     expires.
     """
@@ -138,7 +138,7 @@ class PairRules:
         return saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return the time up to which a producer's last timestamp means that the producer has expired."""
+        """Return the latest last timestamp of a producer that counts as expired."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
@@ -146,7 +146,7 @@ class PairRules:
     def passed(self, batches: Batches) -> Mask:
         """Return True for batches of BEFORE whose delete horizon has passed.
 
-        That is the horizon in BEFORE, or the one that the first of several cleanings gave.
+        The horizon is that of BEFORE, or the one that the first of several cleanings wrote.
         """
         horizons, now_ms = batches["horizon_ms"], saturated(self.now_ms)
         first = self.first_round_horizon()
@@ -154,14 +154,14 @@ class PairRules:
         return np.where(horizons == NO_HORIZON, without, horizons <= now_ms)
 
     def tombstones_may_go(self, batches: Batches) -> Mask:
-        """Return True for batches of BEFORE whose tombstones may be missing, if their offsets are cleanable."""
+        """Return True for batches of BEFORE whose tombstones may be missing if they are in the cleanable range."""
         expired = np.isin(batches["segment"], self.cleaned.legacy_expired)
         return self.passed(batches) | (batches["magic"] < 2) & expired
 
     def removable_end(self) -> int:
         """Return the end of the offsets at which a tombstone or marker may be missing.
 
-        An unreadable batch may hold an older record of its key, which would become the latest value.
+        Past an unreadable batch they must stay, because the batch may hold an older value of the key.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
 
@@ -210,7 +210,7 @@ def _shown(value: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------------------ without partner
 def gone_batches(before: Batches, protected: Mask, rules: PairRules) -> Iterator[Found]:
-    """Yield the differences of batches that AFTER lacks; `protected`: the last batch of an active producer."""
+    """Yield the differences of batches that AFTER lacks; `protected` marks the last batches of active producers."""
     in_range = before["segment"] < rules.cleaned.end
     yield Found("untouched", ~in_range, lambda b, _: f"{_range(b)} above the cleaned range is gone")
     may_go = _is_transaction_marker(before) & rules.passed(before) & (before["base"] < rules.removable_end())
@@ -225,7 +225,7 @@ def gone_batches(before: Batches, protected: Mask, rules: PairRules) -> Iterator
     yield Found(
         "producers",
         in_range & protected,
-        lambda b, _: f"{_range(b)} is the last of producer {b['producer_id']}, whose state is lost",
+        lambda b, _: f"{_range(b)} was the last of producer {b['producer_id']}, so the state of the producer is lost",
     )
 
 
@@ -243,7 +243,7 @@ def new_batches(after: Batches, rules: PairRules) -> Iterator[Found]:
 
 # --------------------------------------------------------------------------------------------------------------- pairs
 def kept_batches(before: Batches, after: Batches, marked: Mask, rules: PairRules) -> Iterator[Found]:
-    """Yield the differences of batches in both logs; `marked`: the marker decides a batch of BEFORE."""
+    """Yield the differences of batches in both logs; `marked` marks markers that decide a batch of BEFORE."""
     same_bytes = (before["size"] == after["size"]) & (before["crc"] == after["crc"])
     yield from _header(before, after, same_bytes, rules)
     yield from _rebuilt(after, ~same_bytes, before["magic"] < 2)

@@ -1,4 +1,4 @@
-"""Differences of one pair: the number of each check, and the first ones.
+"""Differences of one pair: their number by check, and the first ones of each check.
 
 Invariant: memory does not grow with the number of differences.
 """
@@ -50,7 +50,7 @@ class Tally:
             self.counts[check] += number
 
     def show(self, differences: Iterable[Difference]) -> None:
-        """Add differences that are already counted to those that are shown, if they are among the first."""
+        """Add already counted differences to those shown, if they are among the first."""
         for difference in differences:
             known = self._first.setdefault(difference.check, [])
             known.append(difference)

@@ -1,1 +1,1 @@
-"""Compilation and caching of compiled loops, their memory and their status numbers.  Independent of Kafka's formats."""
+"""Compilation and caching of compiled loops, with their memory and status numbers; independent of Kafka's formats."""

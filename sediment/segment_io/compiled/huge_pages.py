@@ -3,9 +3,9 @@
 The first access to a page causes a fault, and each page in use takes an entry of the TLB.  With pages of 2 MiB there
 are 512 times fewer pages, which is faster for random access.  A system without huge pages provides plain pages.
 
-In a virtual machine whose host reclaims free memory, the first access to a page can take twenty times as long as
-zeroing the page, most of all with huge pages.  A process that cleans one partition after the other therefore reuses its
-memory.
+If the host of a virtual machine reclaims free memory, the first access to a page can take twenty times as long as
+zeroing the page; huge pages are affected most.  A process that cleans one partition after the other therefore reuses
+its memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
 
 
 def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np.uint8]:
-    """Return zeroed uint8[size_bytes]; only touched pages take memory, and huge pages begin at its start."""
+    """Return zeroed uint8[size_bytes], which begins with huge pages; only touched pages take memory."""
     return _map_pages(max(size_bytes, 1), in_large_pages=in_large_pages).array()
 
 
@@ -46,7 +46,7 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     memory = mmap.mmap(-1, size_bytes + ahead_bytes, flags=flags)
     if in_large_pages:
-        # Not every system has the flag, and a kernel built without huge pages answers with an error.
+        # Not every system has the flag, and a kernel built without huge pages returns an error.
         with suppress(AttributeError, OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
     address = np.frombuffer(memory, dtype=np.uint8).ctypes.data
@@ -58,38 +58,38 @@ class PageReserve:
 
     It returns to the reserve when the last array that refers to it is freed.
 
-    Invariant: the memory in use and the memory kept together never exceed the largest amount that was ever in use.
+    Invariant: memory in use plus memory kept never exceeds the largest amount that was ever in use.
     """
 
     def __init__(self, *, in_large_pages: bool) -> None:
         self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
-        # An array may be freed on any thread at any moment, so its pages are only noted at that moment.
+        # An array may be freed on any thread at any time, so at that time its pages are only put on a list.
         self._returned: deque[_Pages] = deque()
         self._kept: list[_Pages] = []
         self._in_use_bytes = 0
         self._most_bytes = 0
 
     def take_zeroed(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return zeroed uint8[size_bytes]; huge pages begin at its start."""
+        """Return zeroed uint8[size_bytes], which begins with huge pages."""
         memory, is_fresh = self._take(size_bytes, most_bytes=size_bytes)
         if not is_fresh:
             memory[:] = 0
         return memory
 
     def take_any(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return uint8[size_bytes] with any content; pages touched earlier, if any, are at its end."""
+        """Return uint8[size_bytes] with undefined content; pages that were touched before, if any, are at its end."""
         memory, _ = self._take(size_bytes, most_bytes=None)
         return memory[memory.size - size_bytes :]
 
     def kept_bytes(self) -> int:
-        """Return the number of bytes kept; fewer may take physical memory, because some pages may be unused."""
+        """Return the number of bytes kept; some of them may never have been touched, and take no physical memory."""
         with self._lock:
             self._settle()
             return sum(pages.size_bytes for pages in self._kept)
 
     def clear(self) -> None:
-        """Give the kept memory back to the system."""
+        """Return the kept memory to the system."""
         with self._lock:
             self._settle()
             self._kept.clear()

@@ -3,9 +3,9 @@
 Invariants
 * A kernel takes arrays, addresses and integers, allocates nothing, never raises and never holds the interpreter lock.
   It returns a status.
-* The name of the cache folder has a digest of every file with a kernel or with constants of kernels.  numba checks only
-  the file of the function that it loads and would miss a change in a helper.
-* Constants that a kernel uses are defined in a file of kernels, in `layout`, in `registers` or in `status`.
+* The name of the cache folder contains a digest of every file with kernels or with their constants.  numba checks only
+  the file of the function that it loads, so it would miss a change in a helper.
+* The constants of kernels are defined in files with kernels, in `layout`, in `registers` or in `status`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import platformdirs
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants, and the options of the compilation
+_ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and compiler options
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""Value of the variable for a cache beside the sources, which moves with the sources if an environment is shipped.
+"""Value of the variable for a cache beside the sources; it moves with the sources when an environment is shipped.
 
-If the sources came with such a cache, it is used unless the variable names a folder.
+If the sources come with such a cache, it is used unless the variable names another folder.
 """
 
 
@@ -43,7 +43,8 @@ def kernel(function: _Function) -> _Function:
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # numba names its own folder after the path of the sources; without a folder, it looks next to the sources.
+            # numba derives a name of its own for the subfolder from the path of the sources; without a folder, it looks
+            # beside them.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
         # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
         # each array at every call from kernel to kernel. It is not needed, because the caller of the outermost kernel
@@ -84,9 +85,9 @@ def _cache_folder() -> Path | None:
 
 
 def cached_kernels() -> tuple[Path | None, list[str]]:
-    """Return the cache folder, and the names of its compiled functions for this Python, sorted; None: no folder.
+    """Return the cache folder, or None, and the sorted names of its compiled functions for this Python.
 
-    A name is that of numba's index file without its ending: `module.function-line`.
+    A name is that of numba's index file without the suffix: `module.function-line`.
     """
     folder = _cache_folder()
     if folder is None:
@@ -99,7 +100,7 @@ def cached_kernels() -> tuple[Path | None, list[str]]:
 
 
 def _in_tree_mark() -> Path:
-    """Return the path of a file that exists only if the cache next to the sources was made from these sources."""
+    """Return the path of a file that exists only if the cache beside the sources was made from these sources."""
     return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
 
 

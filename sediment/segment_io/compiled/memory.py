@@ -2,7 +2,7 @@
 
 Invariants
 * An address is an int64, and the caller has checked its bounds.
-* Big-endian fields arrive sign-extended in an int64; words for hashing are uint64.
+* Big-endian fields are loaded sign-extended into an int64; words for hashing are uint64.
 * int64 and uint64 are never mixed: numba would compute in float64.
 """
 
@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 
 def _intrinsic(typed: Callable[..., Any]) -> Any:
-    """Return `typed` as a numba intrinsic, typed as `Any`: callers pass addresses and words, not numba's types."""
+    """Return `typed` as a numba intrinsic of type `Any`: callers pass addresses and words, not numba's types."""
     return intrinsic(typed)
 
 

@@ -2,8 +2,8 @@
 
     tools, int64[registers]   | function | its context | function | …
 
-Invariants: a register is 0 if its library lacks this function or another one that is used with it.  A context exists as
-long as the array that contains its address; only one thread at a time may use it.
+Invariants: a register is 0 if its library lacks this function or one that is used with it.  A context lives as long as
+the array that contains its address.  Only one thread at a time may use a context.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _library(module: str) -> ctypes.CDLL | None:
 
 
 def address_of(module: str, name: str) -> int:
-    """Return the address of a function of an extension module's library; 0 if there is none."""
+    """Return the address of a function in an extension module's library; 0 if it does not exist."""
     function = getattr(_library(module), name, None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
@@ -51,9 +51,9 @@ def take_tool(
     arguments: tuple[int, ...] = (),
     prepare: Callable[[ctypes.CDLL, ctypes.c_void_p], bool] = lambda _library, _context: True,
 ) -> None:
-    """Set a function's register, and the next one to a context that `make` creates from `arguments`.
+    """Set the register of a function, and the next register to a context that `make` creates from `arguments`.
 
-    Both stay 0 if `prepare` returns False for the context.
+    If `prepare` returns False for the context, both stay 0.
     """
     library = _library(module)
     if library is None or not all(address_of(module, name) for name in (function, make, free)):

@@ -49,9 +49,9 @@ OUTSIDE_TRANSACTION = 30  # a batch without a transaction while the producer's t
 NO_MARKER = 31  # a control record that is neither COMMIT nor ABORT
 
 # ------------------------------------------------------------------------------------------------------------ requests
-NEEDS_PAYLOAD = 100  # decompress the batch that the kernel stopped at and hand in its records
-NEEDS_RECORD_ROOM = 101  # enlarge the arrays with a row per record, to the rows that the state asks for
-NEEDS_TABLE_ROOM = 102  # NEEDED does not fit the rest of the table
+NEEDS_PAYLOAD = 100  # decompress the batch at which the kernel stopped, and pass its records
+NEEDS_RECORD_ROOM = 101  # enlarge the arrays with one row per record to the requested number of rows
+NEEDS_TABLE_ROOM = 102  # the rest of the table has no room for NEEDED
 NEEDS_COMPRESSION = 103  # compress RAW_BYTES of `raw` and place the batch with `emit_compressed`
 NEEDS_MAP_ROOM = 104  # grow the map by NEEDED keys
 NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START
@@ -60,7 +60,7 @@ NEEDS_SIGHT_ROOM = 107  # enlarge `sighted`, `mapped` and `places` to NEEDED row
 NEEDS_ORIGINAL = 108  # copy the original bytes of the batch at CURSOR to the output and move the cursor past it
 NEEDS_SLOTS = 109  # make room for NEEDED keys in the hash table
 NEEDS_BLOCK = 110  # provide NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
-RUN_FULL = 111  # take the content of the complete key run and begin the next run with an empty map
+RUN_FULL = 111  # take the complete key run, and start the next run with an empty map
 NEEDS_BEFORE = 112  # provide the next records of the log before a compaction
 NEEDS_AFTER = 113  # provide the next records of the log after a compaction
 NEEDS_EVENT_ROOM = 114  # take the events
@@ -68,11 +68,11 @@ NEEDS_EVENT_ROOM = 114  # take the events
 # ------------------------------------------------------------------------------------------------------ final results
 DONE = 130
 OFFSETS_NOT_INCREASING = 131
-TRANSACTIONS_MET = 132  # control or transactional batches, and the caller gave no batch flags
+TRANSACTIONS_MET = 132  # there are control or transactional batches, but the caller gave no batch flags
 CUT_MISSED = 133  # the chunk does not end at the end of a batch
 MAP_FULL = 134
 LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches
-BEYOND_SIGHTED = 136  # more records than the keys that were collected
+BEYOND_SIGHTED = 136  # there are more records than when the keys were collected
 PROVED = 137
 KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the hash of another key
 BATCH_TOO_LARGE = 139  # the rewritten batch would not fit a segment file

@@ -1,1 +1,1 @@
-"""Conversion of the bytes of Kafka's log files to values and back.  No module here opens a file or reads a clock."""
+"""Conversion between the bytes of Kafka's log files and values; no module here opens a file or reads a clock."""

@@ -2,8 +2,7 @@
 
     records -> one array of numbers, one string of bytes -> kernel -> encoded records -> codec -> header and checksum
 
-Invariant: the offset deltas of a batch built here are 0, 1, 2 …; its base timestamp is the timestamp of its first
-record.
+Invariant: the offset deltas of a new batch are 0, 1, 2 …; its base timestamp is the timestamp of its first record.
 
 Source: kafka-log 01 §3, §4.
 """
@@ -62,7 +61,7 @@ class NewRecord:
 
 
 class RecordContent(Protocol):
-    """The fields of a record that a batch stores besides its offset; a `NewRecord` and a read record both have them."""
+    """The fields of a record that a batch stores, except its offset; `NewRecord` and read records have them."""
 
     @property
     def timestamp_ms(self) -> int:
@@ -83,7 +82,7 @@ class RecordContent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchHead:
-    """The header fields of a batch that do not follow from its records."""
+    """The header fields of a batch that cannot be derived from its records."""
 
     base_offset: int = 0
     leader_epoch: int = NO_LEADER_EPOCH
@@ -99,7 +98,7 @@ class BatchHead:
 
 
 def build_batch(records: Sequence[RecordContent], head: BatchHead | None = None) -> bytes:
-    """Return one batch of `records`, which is not empty.
+    """Return one batch of `records`, which must not be empty.
 
     Raises:
         UsageError: a field of a record has a wrong type or size.
@@ -123,7 +122,7 @@ def encode_records(records: Sequence[RecordContent]) -> Buffer:
         numbers = array("q", [record.timestamp_ms for record in records])
         numbers.extend(map(len, headers))
         numbers.extend([_NULL_BYTES if content is None else len(content) for content in contents])
-        # Neither a null nor an empty field has bytes.
+        # Null and empty fields take no bytes.
         joined = b"".join(filter(None, contents))
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(
@@ -152,7 +151,7 @@ _FIELDS_PER_RECORD = 4
 
 @kernel
 def _write_records(fields: npt.NDArray[np.int64], count: int, contents: int, content_bytes: int, target: int) -> int:
-    """Write `count` records at the address `target`; return the bytes written, or -1 if the sizes are wrong.
+    """Write `count` records at the address `target`; return the bytes written, or -1 if the sizes are inconsistent.
 
     `contents` is the address of the bytes of all keys, then of all values, then of the headers.
     """
@@ -212,7 +211,7 @@ def _sized_bytes(count: int) -> int:
 
 @kernel
 def _write_sized(address: int, content: int, count: int) -> int:
-    """Write a length and `count` bytes at `content`; -1 is null.  Return the address after them."""
+    """Write a length and the `count` bytes at `content`; -1 is null.  Return the address after them."""
     address = write_varlong(address, count)
     if count > 0:
         copy_bytes(address, content, count)

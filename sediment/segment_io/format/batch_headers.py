@@ -1,6 +1,6 @@
 """Compiled loops over batch headers: where each batch of a file ends, and its fields as a row (kafka-log 01 §2, §3).
 
-No policy; they return a status and never raise.
+The loops know no policy; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against its end before it is used.
@@ -107,8 +107,8 @@ BATCH_ROW = np.dtype(
 """Header fields as stored, with `position` in the file and `last_offset` absolute.
 
 `control_type` is NO_CONTROL_RECORD for data batches and emptied control batches.  `coordinator_epoch` and
-`control_timestamp` are those of a transaction marker, else -1.  Rows of magic 0 and 1 have only position, size, magic,
-attributes, max_timestamp and the wrapper's offset as both offsets.
+`control_timestamp` are set for a transaction marker, else -1.  Rows of magic 0 and 1 have only position, size, magic,
+attributes, max_timestamp, and the offset of the wrapper as both offsets.
 """
 
 
@@ -116,8 +116,8 @@ attributes, max_timestamp and the wrapper's offset as both offsets.
 def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
     """Return (status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
 
-    The status is also INCOMPLETE if too few bytes remain for a file iterator to continue (kafka-log 01 §2.2).  The size
-    is 0 if the length field is not in the buffer.  It is valid even if the status is LEGACY_MAGIC.
+    The status is INCOMPLETE also if too few bytes remain for an iterator over the file (kafka-log 01 §2.2).  The size
+    is 0 if the length field is not in the buffer; it is valid even if the status is LEGACY_MAGIC.
     """
     remaining = end - position
     if remaining < LOG_OVERHEAD_BYTES:
@@ -161,8 +161,8 @@ def read_headers(
     `file_position` is the position of the buffer's byte 0 in its file.
 
     Returns:
-        (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end of the buffer, ROWS_FULL, or the fault of a bad batch at the position.
+        (status, number of rows, position after the last row's batch, size of the batch there or 0).  The status is
+        INCOMPLETE at the end of the buffer, ROWS_FULL, or the fault of the batch at that position.
     """
     filled = 0
     while filled < rows.size:
@@ -206,7 +206,7 @@ def read_headers(
 
 @kernel
 def _decode_control(base: int, position: int, size_bytes: int, row: npt.NDArray[np.void]) -> int:
-    """Fill the control fields of `row` from the only record of an uncompressed control batch."""
+    """Fill the control fields of `row` from the single record of an uncompressed control batch."""
     address = base + position + BATCH_HEADER_BYTES
     end = base + position + size_bytes
     length, address = read_varint(address)

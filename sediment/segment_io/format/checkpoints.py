@@ -3,8 +3,8 @@
 Offset checkpoints, leader epochs, partition.metadata and meta.properties.  A checkpoint is text: a version line, a line
 with the number of entries, then one line per entry.
 
-Invariants: parsing accepts every file that a broker accepts; formatting refuses an entry that a broker could not read
-again.  `partition.checkpoint_files` reads and replaces the files.
+Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
+back.  `partition.checkpoint_files` reads and replaces the files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Split text into lines like Java's BufferedReader: a final line end does not start another line."""
+    """Split text into lines like Java's BufferedReader: a final line end does not begin another line."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -43,7 +43,7 @@ def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
 
 
 def _integer(text: str, bits: int) -> int:
-    """Parse a decimal number of `bits` signed bits, else raise ValueError; int() alone would accept `1_0` and ` 1`."""
+    """Parse a decimal number of `bits` signed bits, or raise ValueError; int() alone would accept `1_0` and ` 1`."""
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     value = int(text)
@@ -97,8 +97,8 @@ def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[
     """Return offsets by partition, in file order; a partition listed twice has its last offset.
 
     Raises:
-        CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file has
-            no entries.
+        CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file is
+            valid and has no entries.
 
     Source: kafka-log 01 §9.
     """
@@ -114,7 +114,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read the entry of a partition again; it rejects a whole file for one bad line.
+        UsageError: a broker could not read the entry of a partition back; one bad line makes it reject the whole file.
     """
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):
@@ -126,7 +126,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
 
 
 def _is_readable(partition: TopicPartition, offset: int) -> bool:
-    """Return True if the line reads back unchanged; a broker's file may name any topic without white space."""
+    """Return True if a broker reads the line back unchanged; a topic name may not contain white space."""
     try:
         partition.topic.encode()
     except UnicodeEncodeError:
@@ -167,7 +167,7 @@ def format_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read an epoch or offset again.
+        UsageError: a broker could not read an epoch or offset back.
     """
     lines = []
     for entry in entries:
@@ -185,7 +185,7 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}(==)?", re.ASCII)
 
 
 def format_uuid(raw: bytes) -> str:
-    """Format 16 bytes as Kafka writes ids: URL-safe base64, 22 characters, no padding."""
+    """Format 16 bytes as Kafka writes ids: URL-safe base64, 22 characters, without padding."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
@@ -240,7 +240,7 @@ _META_ADVICE = "restore the file, or format the directory again with the broker'
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The owner of a log directory.  `node_id` is `broker.id` in version 0; an id absent from the file is None."""
+    """The owner of a log directory.  In version 0, `node_id` is `broker.id`; an id that is not in the file is None."""
 
     version: int
     cluster_id: str | None

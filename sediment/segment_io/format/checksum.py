@@ -1,7 +1,7 @@
-"""CRC-32C as a compiled loop, and the check of a batch's checksum; the crc32c library is the twin.
+"""CRC-32C as a compiled loop, and the check of a batch's checksum; the crc32c library is its twin.
 
-Three streams run interleaved, because the instruction has a latency of three cycles and a throughput of one per cycle.
-To join two states, the first is advanced over as many zero bytes as the second stream has bytes. This operation is
+Three streams are interleaved, because the instruction has a latency of three cycles and a throughput of one per cycle.
+To join two states, the first state is advanced by as many zero bytes as the second stream has bytes.  This operation is
 linear, so it can use tables.  A CPU without the instruction needs eight table look-ups per word.
 """
 
@@ -32,7 +32,7 @@ def _byte_table() -> list[int]:
 
 
 def _slicing_tables() -> npt.NDArray[np.uint64]:
-    """Return uint64[8, 256]; row k advances the state of a byte over k further zero bytes."""
+    """Return uint64[8, 256]; row k advances the state of a byte by k more zero bytes."""
     rows = [_byte_table()]
     for _ in range(7):
         rows.append([rows[0][value & 0xFF] ^ (value >> 8) for value in rows[-1]])

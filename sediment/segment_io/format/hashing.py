@@ -1,7 +1,7 @@
-"""XXH3 with 128 bits and a seed as a compiled loop, for record keys; the xxhash library is its twin.
+"""XXH3 with 128 bits and a seed, as a compiled loop for record keys; the xxhash library is its twin.
 
-Every run draws a new seed, so keys that collide cannot be prepared; results do not depend on the seed. `secrets`,
-uint8[384], holds XXH3's own 192 bytes, then 192 derived from the seed for inputs above 240 bytes.
+Every run draws a new seed, so colliding keys cannot be prepared; results do not depend on the seed.  `secrets`,
+uint8[384], holds the 192 bytes of XXH3, followed by 192 bytes derived from the seed for inputs above 240 bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LONG_BYTES = 240
 
 
 def _words(offset: int) -> np.uint64:
-    """Return the secret's words at `offset` and at `offset` + 8, combined as XXH3 does for short inputs."""
+    """Return the secret's words at `offset` and `offset` + 8, combined as XXH3 does it for short inputs."""
     first, second = np.frombuffer(_SECRET.tobytes()[offset : offset + 16], dtype="<u8")
     return np.uint64(first ^ second)
 
@@ -91,7 +91,7 @@ def _avalanche64(word: np.uint64) -> np.uint64:
 
 @kernel
 def _product(left: np.uint64, right: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return the lower and the upper word of a 128-bit product."""
+    """Return the lower and upper words of a 128-bit product."""
     return left * right, multiply_high(left, right)
 
 

@@ -1,17 +1,18 @@
-"""Kafka's rule for entries of offset and time index, as kernels (kafka-log 01 §7.5).
+"""Kafka's rule for entries of offset and time indexes, as kernels (kafka-log 01 §7.5).
 
-`add_batch` takes the batches of a segment in order:
+`add_batch` takes the batches of a segment in order, `add_batches` those of one append:
 
-1. If the batch's timestamp is larger than the largest so far, it becomes the largest, with the batch's last offset.
+1. If the batch has a larger timestamp than all before it, this timestamp is the largest, with the batch's last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
-   position). The largest timestamp gets a time index entry, unless it has one already.  The first batch never gets an
+   position).  The largest timestamp gets a time index entry, unless it already has one.  The first batch never gets an
    entry.
 3. The batch's bytes count towards the next entry.
 
-`end_time_index` appends an entry for the largest timestamp at the end of the time index, unless it has one already.
+`end_time_index` appends an entry for the largest timestamp to the time index, unless it already has one.
 
-Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups still work in
-a sparser index.  The last slot of a time index is reserved for `end_time_index`.
+Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
+    a
+sparser index.  The last slot of a time index is reserved for `end_time_index`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def start_indexes(progress: Int64s) -> None:
 def start_entry_arrays(progress: Int64s) -> None:
     """Set `progress` for empty arrays of entries that continue the indexes of a segment.
 
-    The offsets of earlier entries are not kept, because the caller has checked that the next offset exceeds them.
+    Offsets of earlier entries are not known here; the caller has checked that the next offset is above them.
     """
     progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
     progress[INDEXED_OFFSET] = _NO_OFFSET
@@ -64,7 +65,7 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave out an entry because its offset is not after the last entry's."""
+    """Return True if `add_batch` would leave out an entry because its offset is not above that of the last entry."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:
@@ -87,7 +88,7 @@ def add_batch(
     offset_entries: ByteArray,
     time_entries: ByteArray,
 ) -> None:
-    """Account for the batch at byte `position` of a segment and append the entries that it causes.
+    """Count the batch at byte `position` of a segment, and append the entries that it causes.
 
     `offset_entries` and `time_entries` are the free parts of the indexes; entries fill them from their first byte.
     """
@@ -104,6 +105,39 @@ def add_batch(
         _append_time_entry(segment_base_offset, time_entries.size - TIME_ENTRY_BYTES, progress, time_entries)
         progress[SINCE_ENTRY_BYTES] = 0
     progress[SINCE_ENTRY_BYTES] += size_bytes
+
+
+@kernel
+def add_batches(
+    rows: npt.NDArray[np.void],
+    position: int,
+    base_offset: int,
+    interval_bytes: int,
+    progress: Int64s,
+    offset_entries: ByteArray,
+    time_entries: ByteArray,
+) -> None:
+    """Append the entries of appended batches, `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
+
+    `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
+    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it has the number of bytes that the call
+    filled.
+    """
+    start_entry_arrays(progress)
+    for row in rows:
+        size_bytes = row["size_bytes"]
+        add_batch(
+            row["last_offset"],
+            row["max_timestamp"],
+            position,
+            size_bytes,
+            base_offset,
+            interval_bytes,
+            progress,
+            offset_entries,
+            time_entries,
+        )
+        position += size_bytes
 
 
 @kernel

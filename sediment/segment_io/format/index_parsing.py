@@ -1,4 +1,4 @@
-"""The checks that offset and time index share: whole entries, and entries that ascend (kafka-log 01 §7)."""
+"""Checks for offset and time indexes: entries must be whole, and must ascend (kafka-log 01 §7)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def whole_entries(
 def ascending_entries(
     good: npt.NDArray[np.bool_], entry_bytes: int, base_offset: int, *, path: str | None, preallocated: bool
 ) -> int:
-    """Return the number of entries before the first that is not `good`."""
+    """Return the number of entries before the first one that is not `good`."""
     if good.all():
         return len(good)
     first_bad = int(good.argmin())

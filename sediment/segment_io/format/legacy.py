@@ -1,11 +1,12 @@
-"""Decoding of messages of magic 0 and 1, plain and in compressed wrappers, to the record rows of `record_decoder`.
+"""Decoding of messages of magic 0 and 1, plain or in compressed wrappers, into the record rows of `record_decoder`.
 
-`layout` has the fields of a message (kafka-log 01 §5).  An entry of the log is a message with its offset and length.  A
-row is int64[RECORD_FIELDS], filled as by `decode.decode_records`.  But OFFSET_DELTA and TIMESTAMP_DELTA are absolute,
-and HEADERS_START is 0, because messages have no headers.
+`layout` has the fields of a message (kafka-log 01 §5).  A log entry is a message preceded by offset and length.  A row
+is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences: OFFSET_DELTA and TIMESTAMP_DELTA
+hold absolute values, and HEADERS_START is 0, because messages have no headers.
 
-Invariants: as in `record_decoder`, every length is checked before it is used and kernels return a status.  The checksum
-of an entry of the log is checked; the checksums inside a wrapper are not, as in Kafka.
+Invariants: as in `record_decoder`, every length is checked before it is used, and kernels return a status.  The
+    checksum
+of a log entry is checked; checksums inside a wrapper are not, as in Kafka.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def _crc32_tables() -> npt.NDArray[np.uint64]:
-    """Return uint64[8, 256] for the IEEE polynomial; row k advances the state of a byte over k further zero bytes."""
+    """Return uint64[8, 256] for the IEEE polynomial; row k advances the state of a byte by k more zero bytes."""
     rows = [[0] * 256 for _ in range(8)]
     for byte in range(256):
         crc = byte
@@ -187,7 +188,7 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 class Unwrapped:
     """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
 
-    Offsets and timestamps are those that readers get.
+    Offsets and timestamps are those that consumers see.
     """
 
     buffer: ByteArray
@@ -198,8 +199,8 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
     """Return the messages inside a compressed entry, whose checksum was checked; `wrapper` is the whole entry.
 
     Raises:
-        CorruptBatchError: the value is null, is not a stream, or expands beyond `limit_bytes`; or it has no messages,
-            or its messages are malformed, are compressed themselves, or contradict the wrapper's offset.
+        CorruptBatchError: the value is null, is not a compressed stream, or expands beyond `limit_bytes`; or the
+            messages in it are missing, malformed, compressed again, or contradict the wrapper's offset.
 
     Source: kafka-log 01 §5.1.
     """
@@ -229,16 +230,16 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
 
 
 def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
-    """Make the relative offsets inside a wrapper of magic 1 absolute.
+    """Convert the relative offsets inside a wrapper of magic 1 to absolute offsets.
 
-    The wrapper has the offset of its last message.  Old versions of librdkafka wrote offset 0 for the wrapper, and
-    absolute offsets inside.
+    The wrapper has the offset of its last message.  Old versions of librdkafka wrote offset 0 for the wrapper, but
+    absolute offsets inside it.
     """
     if wrapper_offset == 0:
         return
     base_offset = wrapper_offset - int(records[-1, OFFSET_DELTA])
     if not 0 <= base_offset <= INT64_MAX:
-        raise _corrupt(f"a compressed message has offset {wrapper_offset}, below the offsets of the messages in it")
+        raise _corrupt(f"a compressed message has offset {wrapper_offset}, below the offsets of its messages")
     records[:, OFFSET_DELTA] += base_offset
 
 

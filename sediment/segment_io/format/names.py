@@ -50,7 +50,7 @@ class SegmentFileKind(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """The state that the suffix of a partition directory names."""
+    """The state of a partition directory, named by the suffix of the directory."""
 
     LIVE = ""
     DELETE = "-delete"
@@ -74,7 +74,7 @@ class TopicPartition:
 
 
 def by_number(name: str) -> tuple[str, int, str]:
-    """Return the sort key of a partition's name that puts `t-2` before `t-10`; other names are sorted as text."""
+    """Return a sort key that puts partition `t-2` before `t-10`; other names are sorted as text."""
     topic, _, number = name.rpartition("-")
     is_number = number.isascii() and number.isdigit()
     return (topic, int(number[:_MOST_DIGITS]), name) if is_number else (name, -1, name)
@@ -97,10 +97,10 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
     """Return the topic partition and the state of a directory name.
 
     A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0, and accepts topic
-    names that Kafka does not allow; its checkpoint files cannot hold some of these names.
+    names that Kafka does not allow, some of which its own checkpoint files cannot contain.
 
     Raises:
-        UsageError: no partition has that name (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).
+        UsageError: the name is not a partition's (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).
 
     Source: kafka-log 01 §1.2; Kafka's UnifiedLog.parseTopicPartitionName and Topic.isValid.
     """
@@ -135,7 +135,7 @@ def _not_a_partition(name: str) -> UsageError:
 
 
 def segment_file_name(base_offset: int, kind: SegmentFileKind) -> str:
-    """Return `base_offset` in 20 digits, then the suffix of `kind`."""
+    """Return `base_offset` as 20 digits, followed by the suffix of `kind`."""
     return f"{base_offset:020d}{kind}"
 
 
@@ -167,8 +167,8 @@ _SEGMENT_FILE = re.compile(
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Return the parts of a segment file's name, or None for any other file; an offset is at most 2^63 - 1.
 
-    A broker opens a segment by the name that `segment_file_name` returns; a name with more or fewer digits is a
-    different file.
+    A broker opens a segment only by the name that `segment_file_name` returns; a name with more or fewer digits belongs
+    to a different file.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:

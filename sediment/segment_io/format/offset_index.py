@@ -2,8 +2,8 @@
 
 An entry has 8 bytes: relative offset i32 | position i32.
 
-Invariants: a parsed index is a value; its offsets ascend, so a search is a binary search.  Relative offsets count from
-the segment's base offset and fit 0 … 2^31 − 1.  A look-up returns a position from which to scan forward, so an index
+Invariants: a parsed index is a value; its offsets ascend, so searches are binary.  Relative offsets count from the
+segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which to scan forward, so an index
 with fewer entries than possible is still correct.
 """
 
@@ -23,7 +23,7 @@ assert _OFFSET_ENTRY.itemsize == OFFSET_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetPosition:
-    """A log offset and the byte position in the segment file to scan forward from."""
+    """A log offset, and the position in the segment file from which to scan forward."""
 
     offset: int
     position: int
@@ -57,7 +57,7 @@ class OffsetIndex:
         return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def fetch_upper_bound(self, start: OffsetPosition, size_bytes: int) -> OffsetPosition | None:
-        """Return the first entry at or above `start.position + size_bytes`: every offset of that fetch is below it.
+        """Return the first entry at or above `start.position + size_bytes`; all offsets of that fetch are below it.
 
         Source: kafka-log 01 §7.1 (fetchUpperBoundOffset).
         """
@@ -65,7 +65,7 @@ class OffsetIndex:
         return self[slot] if slot < len(self) else None
 
     def to_bytes(self) -> bytes:
-        """Return the trimmed file."""
+        """Return the content of the file without preallocated bytes."""
         entries = np.empty(len(self), dtype=_OFFSET_ENTRY)
         entries["relative_offset"] = self.relative_offsets
         entries["position"] = self.positions
@@ -77,12 +77,12 @@ def parse_offset_index(
 ) -> OffsetIndex:
     """Parse an offset index.
 
-    With `preallocated`, the file may be longer than its entries, like that of an active segment after a crash.  Entries
-    then end before the zero tail, or before an offset or position that does not ascend.
+    With `preallocated`, the file may be longer than its entries, like the file of an active segment after a crash.  The
+    entries then end before the zero tail, or before an offset or position that does not ascend.
 
     Raises:
-        CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend or
-            positions descend; with `preallocated` never.
+        CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend, or
+            positions descend; never raised with `preallocated`.
 
     Source: kafka-log 01 §7, §7.1.
     """

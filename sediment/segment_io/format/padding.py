@@ -1,4 +1,4 @@
-"""Buffers with readable bytes after their content, which decoders may read before they check an end."""
+"""Buffers with readable padding after their content, because decoders may read past the end before they check it."""
 
 from __future__ import annotations
 

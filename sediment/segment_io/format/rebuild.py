@@ -1,9 +1,9 @@
-"""Compiled loops that rebuild a batch from its kept records, or one batch from several.  No policy.
+"""Compiled loops that rebuild a batch from its kept records, or one batch from several; they know no policy.
 
 kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
-records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The key length and all bytes
-after it are unchanged, unless an edit replaces key or value.  Callers provide `rebuilt_bound` bytes at the target,
-`edited_bound` for edited records, or `rebased_bound` for records that join an earlier batch.
+records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The bytes from the key length
+on are unchanged, unless an edit replaces key or value.  The target needs `rebuilt_bound` free bytes, `edited_bound` for
+edited records, or `rebased_bound` for records that are appended to an earlier batch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EDIT_FIELDS = 4
 UNCHANGED = -2
 
 _ROW_BYTES = 8 * RECORD_FIELDS
-_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and the longer length varint that it needs
+_GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), and a longer length varint because of it
 
 
 @kernel
@@ -106,13 +106,13 @@ def write_varlong(address: int, value: int) -> int:
 
 @kernel
 def field_bytes(size_bytes: int) -> int:
-    """Return the encoded size of a key or value of `size_bytes`; -1: null."""
+    """Return the encoded size of a key or value of `size_bytes`, which is -1 for null."""
     return varlong_bytes(size_bytes) + max(size_bytes, 0)
 
 
 @kernel
 def write_field(target: int, source: int, size_bytes: int) -> int:
-    """Write the key or value of `size_bytes` at `source`, -1: null; return the address after it."""
+    """Write the key or value of `size_bytes` at `source`; -1 means null.  Return the address after it."""
     target = write_varlong(target, size_bytes)
     copy_bytes(target, source, max(size_bytes, 0))
     return target + max(size_bytes, 0)
@@ -130,7 +130,7 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
     first = records.ctypes.data
     packed = 0
     for index in range(count):
-        # Every row is copied: a branch on `kept` would be unpredictable.
+        # Every row is copied, because a branch on `kept` would be unpredictable.
         copy_bytes(first + packed * _ROW_BYTES, first + index * _ROW_BYTES, _ROW_BYTES)
         packed += kept[index]
 
@@ -190,7 +190,7 @@ def write_records(
     target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
     """Write `count` kept records of `payload` at `target`; return the address after them."""
-    # A row is never a separate array, because numba would count references to it for every record.
+    # A row never becomes a separate array, because numba would count references to it for every record.
     for index in range(count):
         delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
@@ -207,7 +207,7 @@ def write_records(
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
     """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
-    # A longer key or value can make its own length field and that of its record longer.
+    # A longer key or value can lengthen its own length field and that of its record.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -224,7 +224,7 @@ def write_edited_records(
 ) -> int:
     """Write `count` kept records of `payload` at `target` with the keys and values of `edits`; return the end.
 
-    Offsets, timestamps and headers of the records stay.  Lengths are written in their shortest form.
+    Offsets, timestamps and headers of the records stay the same.  Lengths are written in their shortest form.
     """
     for index in range(count):
         delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
@@ -264,9 +264,9 @@ def rebased_bound(payload_bytes: int, records: int) -> int:
 def write_rebased_records(
     target: int, payload: int, records: npt.NDArray[np.int64], count: int, offset_shift: int, timestamp_shift: int
 ) -> int:
-    """Write `count` records of `payload` at `target` with both shifts added to their deltas; return the end.
+    """Write `count` records of `payload` at `target`, with the two shifts added to their deltas; return the end.
 
-    The shifts are the distances of the batch's bases from those of the batch that the records join.
+    The shifts are the differences between the bases of this batch and those of the batch that the records join.
     """
     for index in range(count):
         timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift
@@ -286,9 +286,9 @@ def write_rebased_records(
 def write_joined_header(
     target: int, first_header: int, size_bytes: int, codec: int, last_delta: int, count: int, max_timestamp: int
 ) -> None:
-    """Write the header, with its CRC, of batches that became one of `size_bytes`; its records are in place already.
+    """Write the header, with CRC, of a merged batch of `size_bytes`; its records are already in place.
 
-    The other fields are those of the first batch.
+    The other fields come from the first batch.
     """
     copy_batch(target, first_header, BATCH_HEADER_BYTES)
     store_i32(target + BATCH_LENGTH, size_bytes - LOG_OVERHEAD_BYTES)
@@ -303,7 +303,7 @@ def write_joined_header(
 def write_header(
     target: int, header: int, size_bytes: int, count: int, base_timestamp: int, max_timestamp: int, has_horizon: bool
 ) -> None:
-    """Write the header of a rebuilt batch of `size_bytes` with its CRC; its records are in place already."""
+    """Write the header of a rebuilt batch of `size_bytes`, with its CRC; its records are already in place."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF
     attributes = attributes | DELETE_HORIZON_BIT if has_horizon else attributes & ~DELETE_HORIZON_BIT
@@ -338,7 +338,7 @@ def write_plain(
     max_timestamp: int,
     has_horizon: bool,
 ) -> int:
-    """Write the batch of `count` kept records of `payload`, uncompressed and with its end at `end`; return its size."""
+    """Write an uncompressed batch of `count` kept records of `payload`, so that it ends at `end`; return its size."""
     size_bytes = BATCH_HEADER_BYTES + records_size(header, records, count, base_timestamp)
     target = end - size_bytes
     write_records(target + BATCH_HEADER_BYTES, header, payload, records, count, base_timestamp)
@@ -357,7 +357,7 @@ def write_compressed(
     max_timestamp: int,
     has_horizon: bool,
 ) -> int:
-    """Write the batch whose `count` records were compressed, with its end at `end`; return its size."""
+    """Write a batch of `count` compressed records, so that it ends at `end`; return its size."""
     size_bytes = BATCH_HEADER_BYTES + compressed_bytes
     target = end - size_bytes
     copy_batch(target + BATCH_HEADER_BYTES, compressed, compressed_bytes)

@@ -1,4 +1,4 @@
-"""Compiled loops that decode varints and records.  No policy; they return a status and never raise.
+"""Compiled loops that decode varints and records; they know no policy, return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against its end before it is used.
@@ -108,7 +108,7 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
     """
     address = base + start
     limit = base + end
-    # A row is never a separate array, because numba would count references to it for every record.
+    # A row never becomes a separate array, because numba would count references to it for every record.
     for index in range(count):
         if address >= limit:
             return RECORD_ENDS_EARLY
@@ -153,6 +153,6 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
         if headers_end != record_end:
             return RECORD_LENGTH_MISMATCH
         records[index, RECORD_END] = record_end - base
-        # Equal to `headers_end` but known earlier, so the CPU can begin the next record.
+        # Equal to `headers_end`, but known earlier, so the CPU can start on the next record.
         address = record_end
     return OK if address == limit else RECORDS_REMAIN

@@ -2,8 +2,8 @@
 
 An entry has 12 bytes: timestamp i64 | relative offset i32.
 
-Invariants: a parsed index is a value; its timestamps ascend, so a search is a binary search.  A look-up returns an
-offset from which to scan forward, so an index with fewer entries than possible is still correct.
+Invariants: a parsed index is a value; its timestamps ascend, so searches are binary.  A look-up returns an offset from
+which to scan forward, so an index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TimeIndex:
         return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def to_bytes(self) -> bytes:
-        """Return the trimmed file."""
+        """Return the content of the file without preallocated bytes."""
         entries = np.empty(len(self), dtype=_TIME_ENTRY)
         entries["timestamp"] = self.timestamps
         entries["relative_offset"] = self.relative_offsets

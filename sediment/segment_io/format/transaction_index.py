@@ -38,7 +38,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CollectedAborted:
-    """Aborted transactions of a range; `is_complete` is True if later segments cannot list another one."""
+    """Aborted transactions of a range; `is_complete` is True if later segments cannot list more of them."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -63,8 +63,8 @@ class TransactionIndex:
     def collect(self, fetch_offset: int, upper_bound: int) -> CollectedAborted:
         """Return the aborted transactions that overlap [fetch_offset, upper_bound), by Kafka's rule.
 
-        The search ends after the first entry whose last stable offset reaches `upper_bound`: every later marker belongs
-        to a transaction that began at or above `upper_bound`.
+        The search ends after the first entry with a last stable offset of at least `upper_bound`: all later markers
+        belong to transactions that began at or above `upper_bound`.
 
         Source: kafka-log 01 §7.4 (collectAbortedTxns).
         """
@@ -102,7 +102,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
     """Parse a transaction index; trailing bytes of an incomplete entry are ignored.
 
     Raises:
-        UnsupportedDataError: an entry has a newer version.  As in Kafka, only the first byte of the version counts.
+        UnsupportedDataError: an entry has a newer version.  As in Kafka, only the first byte of the version is checked.
 
     Source: kafka-log 01 §7.4.
     """
@@ -118,7 +118,7 @@ def parse_transaction_index(data: Buffer, *, path: str | None = None) -> Transac
 
 
 def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """Return the bytes of the entries of `transactions`: a whole `.txnindex`, or bytes to append to one."""
+    """Return the bytes of `transactions` as entries: a whole `.txnindex`, or bytes to append to one."""
     return b"".join(
         TRANSACTION_ENTRY_STRUCT.pack(
             0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
@@ -132,8 +132,8 @@ def collect_aborted(
 ) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
-    `indexes` are those of all segments from the one with `fetch_offset` to the active one, because the marker of a
-    transaction can be far above the range.  No more of them are read than necessary.
+    `indexes` are the indexes of all segments from the one with `fetch_offset` to the active one, because a marker can
+    be far above the range.  Only as many as necessary are read.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

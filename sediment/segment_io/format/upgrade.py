@@ -4,8 +4,8 @@
     batch of one record         | header, 61 bytes | record |
     wrapper of n messages       | header, 61 bytes |             its n records are a separate uncompressed payload
 
-A batch keeps the codec and the timestamp type of its message; for magic 0 the timestamp is -1, of type CreateTime.
-Leader epoch and producer are set to "unknown", as Kafka does (kafka-log 02 §6.4).
+A batch keeps the codec and the timestamp type of its message; a message of magic 0 gets timestamp -1 of type
+CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).
 
 Invariant: the batches have no checksum; only the cleaner reads them, and it rebuilds each of them.
 """
@@ -58,7 +58,7 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_START,
 )
 
-# Besides key and value, a record of magic 2 has at most 32 bytes, and a message of magic 0 at least 26.
+# Besides key and value, a record of magic 2 has at most 32 bytes, and a message of magic 0 has at least 26.
 _RECORD_GROWTH_BYTES = 6
 
 # Facts about wrappers, int64[messages, WRAPPER_FIELDS]
@@ -141,8 +141,8 @@ def _upgrade_batches(
 ) -> tuple[int, int]:
     """Write the batches at `positions` one after another to `target`; return (status, bytes written).
 
-    `upgraded` receives the start of each batch; `record`, int64[RECORD_FIELDS], is scratch.  With a status other than
-    OK the second value is the index of the bad message.
+    `upgraded` receives the start of each batch; `record`, int64[RECORD_FIELDS], is working memory.  If the status is
+    not OK, the second value is the index of the bad message.
     """
     start = target
     for index in range(positions.size):
@@ -191,11 +191,11 @@ class UpgradedWrapper:
 
 
 def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
-    """Return the records of a compressed message, whose checksum was checked.
+    """Convert a compressed message, whose checksum was checked, to records of magic 2.
 
     Raises:
-        CorruptBatchError: as `unwrap`; also if the offsets inside are not increasing, or span more than 2^31.
-        UnsupportedDataError: the codec is unknown to every version of Kafka.
+        CorruptBatchError: as `unwrap`; also if the offsets inside do not increase, or span more than 2^31.
+        UnsupportedDataError: the codec does not exist in any version of Kafka.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)
     records = unwrapped.records
@@ -208,7 +208,7 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
         )
     is_append_time = wrapper[MAGIC] > 0 and bool(wrapper[LEGACY_ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
     first_timestamp = int(timestamps[0])
-    # Records of a LogAppendTime batch have its time, even inner messages of magic 0, which have none.
+    # Records of a LogAppendTime batch have its time, including inner messages of magic 0, which have none themselves.
     largest = int(timestamps.max())
     known = np.array([first, last, largest if is_append_time else first_timestamp, largest, len(records)])
     bound_bytes = unwrapped.buffer.size + len(records) * _RECORD_GROWTH_BYTES
@@ -228,8 +228,8 @@ def upgrade_batches(
 ) -> tuple[ByteArray, npt.NDArray[np.int64]]:
     """Convert the messages in the first `size_bytes` of `buffer` to magic 2; return (padded buffer, batch starts).
 
-    `positions`, `sizes` and `skipped` are int64[n], int64[n] and bool[n]; a skipped batch is left out.  `wrappers`,
-    int64[n, WRAPPER_FIELDS], has the facts of compressed messages.
+    `positions`, `sizes` and `skipped` are int64[n], int64[n] and bool[n]; skipped batches are left out.  `wrappers`,
+    int64[n, WRAPPER_FIELDS], describes compressed messages.
 
     Raises:
         CorruptBatchError: a message is malformed; `position` is its position in `buffer`.
@@ -253,5 +253,5 @@ def upgrade_batches(
 
 
 def no_wrappers(count: int) -> npt.NDArray[np.int64]:
-    """Return int64[count, WRAPPER_FIELDS] for messages that are not compressed."""
+    """Return int64[count, WRAPPER_FIELDS] for messages without compression."""
     return np.full((count, WRAPPER_FIELDS), NO_TIMESTAMP, dtype=np.int64)

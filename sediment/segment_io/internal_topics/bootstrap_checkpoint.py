@@ -4,8 +4,8 @@
     data batches    metadata records without keys, in the order in which they apply
     footer batch    control record of type 4, SnapshotFooterRecord
 
-The format is that of a metadata snapshot.  A controller with an empty metadata log writes all data records to it, so
-they may also be those of topics.  `metadata_log` reads the file.
+The format is that of a metadata snapshot.  A controller with an empty metadata log copies all data records to the log,
+so records of topics are also allowed.  `metadata_log` reads the file.
 
 Source: Kafka 4.2.0, BootstrapDirectory, BatchFileReader and ActivationRecordsGenerator; KIP-630.
 """
@@ -21,11 +21,11 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.message import Message
 
 _LEADER_EPOCH = 0
-_VERSION = 0  # of keys and values of control records
+_VERSION = 0  # of the keys and values of control records
 
 
 def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> bytes:
-    """Return the file with the metadata records `values`, as `encode_metadata_record` returns them."""
+    """Return the file that contains the metadata records `values`, as encoded by `encode_metadata_record`."""
     header = m.SnapshotHeaderRecord(version=_VERSION, last_contained_log_timestamp=now_ms)
     parts = [_control_batch(CONTROL_SNAPSHOT_HEADER, header, 0, now_ms)]
     offset = 1

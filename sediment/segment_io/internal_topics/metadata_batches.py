@@ -1,10 +1,10 @@
-"""Batches of metadata records: without keys, all records of a batch with one timestamp, uncompressed.
+"""Batches of metadata records: uncompressed, without keys, and with the same timestamp for all records of a batch.
 
-A controller applies a batch as a whole.  Records that need several batches are one change only inside a transaction:
+A controller applies a batch as a whole.  Records in several batches are a single change only inside a transaction:
 
     BeginTransactionRecord | records, in several batches | EndTransactionRecord
 
-A node that finds a transaction without its end aborts it when it becomes the active controller.
+A node that finds an unfinished transaction aborts it when it becomes the active controller.
 
 Source: Kafka 4.2.0, RecordsIterator and MetadataBatchLoader; KIP-868.
 """
@@ -17,13 +17,13 @@ from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 
-_MOST_RECORDS = 1000  # of a batch
+_MOST_RECORDS = 1000  # in one batch
 _MOST_BYTES = 1 << 20
-_VERSION = 0  # of the records of a transaction
+_VERSION = 0  # of transaction records
 
 
 def data_batches(values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
-    """Yield batches with the records `values`, as `encode_metadata_record` returns them, from `base_offset` on."""
+    """Yield batches of the records `values`, as encoded by `encode_metadata_record`, from `base_offset` on."""
     for some in _groups(values):
         yield _batch(some, base_offset, leader_epoch, now_ms)
         base_offset += len(some)
@@ -37,7 +37,7 @@ def needs_transaction(values: Sequence[bytes]) -> bool:
 def transaction_batches(
     values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int, name: str
 ) -> Iterator[bytes]:
-    """Yield batches with a metadata transaction of the records, from `base_offset` on."""
+    """Yield the batches of a metadata transaction with the records, from `base_offset` on."""
     begin = encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION)
     yield _batch([begin], base_offset, leader_epoch, now_ms)
     first = base_offset + 1
@@ -47,7 +47,7 @@ def transaction_batches(
 
 
 def abort_batch(*, base_offset: int, leader_epoch: int, now_ms: int, reason: str) -> bytes:
-    """Return the batch that aborts the open transaction of a log."""
+    """Return the batch that aborts the open metadata transaction of a log."""
     abort = encode_metadata_record(m.AbortTransactionRecord(reason=reason), _VERSION)
     return _batch([abort], base_offset, leader_epoch, now_ms)
 

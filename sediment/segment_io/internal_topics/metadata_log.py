@@ -2,23 +2,23 @@
 
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
-    bootstrap.checkpoint ────────────────────> the state of a node that never started, if it names topics
+    bootstrap.checkpoint ────────────────────> the state of a node that was never started, if it has topics
 
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
 the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the last batches
-may not have been committed; no client got an acknowledgement for such changes.  A metadata transaction that was
-aborted, or is open
-at the end, is not applied (KIP-868).  Records that concern neither topic names nor configs are ignored.
+may be uncommitted; clients got no acknowledgement for these changes.  A metadata transaction that was aborted, or is
+still open at the end, is not applied (KIP-868).  Other records than those in
+`ClusterMetadata` are ignored.
 
-Invariants: nothing is written, and no data is left out silently.  These are errors:
+Invariants: nothing is written, and no data is skipped silently.  These are errors:
 
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good ones
-* a log that ends below an offset that its other files show
+* a log that ends below an offset that other files of the log show
 
-Only a torn batch, which a crash can leave, is accepted: the log then ends after the last complete batch, as when the
-node starts.
+Only a torn batch is accepted, because a crash can leave one: the log then ends after the last complete batch, as when
+the node starts.
 """
 
 from __future__ import annotations
@@ -93,15 +93,15 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last record that counts.
+    """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
-    A topic without its own configs has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text; the
-    configs of all brokers are under ALL_BROKERS.  `replicas` are the node ids of each partition by topic and number,
-    `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
-    `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` are records by their
-    ids, `quotas` records by (entity, key), where an entity is (type, name) pairs.  `quorum_records` are the values of
-    the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction`: the log ends
-    inside a metadata transaction.
+    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
+    the configs of all brokers are under ALL_BROKERS.  `replicas` has the node ids of each partition by topic and
+    number, `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
+    `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has the records by id,
+    and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the
+    values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction` is
+    True if the log ends inside a metadata transaction.
     """
 
     topic_ids: Mapping[str, str]
@@ -131,13 +131,13 @@ class ClusterMetadata:
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the metadata in `log_dir`; None if the directory has no metadata log or an empty one.
 
-    A directory on which no node ever started may have its topics in `bootstrap.checkpoint` instead.
+    If no node has ever started on the directory, its topics may be in `bootstrap.checkpoint` instead.
 
     Raises:
-        CorruptBatchError: a part of it is corrupt or missing.
-        CorruptCheckpointError: its leader epochs cannot be read.
-        UnsupportedDataError: a newer Kafka wrote it.
-        SourceChangedError: a running node replaces the files faster than they can be read.
+        CorruptBatchError: a part of the metadata is corrupt or missing.
+        CorruptCheckpointError: the leader epochs of the log cannot be read.
+        UnsupportedDataError: the metadata was written by a newer Kafka.
+        SourceChangedError: a running node replaced the files again and again while they were read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -172,7 +172,7 @@ def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
 
 
 def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> ClusterMetadata | None:
-    reached = _offsets_reached(directory, fs)  # listed before the log is read, because a running node appends to it
+    reached = _offsets_reached(directory, fs)  # read before the log, because a running node appends to the log
     state = _State()
     end_offset = 0
     if snapshot is not None:
@@ -202,10 +202,10 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
 
 
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
-    """Return log end offsets that the log once had, each with the name of the file that shows it.
+    """Return earlier log end offsets, each with the name of the file that shows it.
 
-    A clean stop leaves a producer snapshot named after the log end, and a leader epoch begins at a log end.  Both are
-    written after every record below them, so a log that ends below them is a truncated copy.
+    A clean stop leaves a producer snapshot named after the log end, and a new leader epoch begins at the log end.  Both
+    are written after all records below them, so a log that ends below them is a truncated copy.
     """
     names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
     ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]
@@ -215,9 +215,10 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
 
 
 def _read_bootstrap(path: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the state in a bootstrap checkpoint; None without one, or if it names no topic.
+    """Return the state in a bootstrap checkpoint; None if the file does not exist or has no topics.
 
-    The file of a formatted node has feature levels only.  If the metadata log was lost, they say nothing about topics.
+    On a formatted node, the file has only feature levels, which reveal nothing about topics if the metadata log was
+    lost.
     """
     if not fs.exists(path):
         return None
@@ -243,7 +244,7 @@ def _read_snapshot(path: Path, state: _State) -> int:
 
 
 class _VerifiedScan:
-    """The batches of one file up to the first torn or corrupt one, whose error is in `stopped`.
+    """The batches of one file, up to the first torn or corrupt batch, whose error is in `stopped`.
 
     `next_offset` is the offset after the last good batch, `last_control_type` the control type of that batch.
     """
@@ -261,7 +262,7 @@ class _VerifiedScan:
 
         Raises:
             CorruptBatchError: offsets are missing, or a batch with a valid CRC has content that Kafka never writes.
-            UnsupportedDataError: a newer Kafka wrote a record.
+            UnsupportedDataError: a record was written by a newer Kafka.
         """
         for span in self._good_spans():
             if in_order:
@@ -295,7 +296,7 @@ class _VerifiedScan:
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Check that each batch begins at the end of the one before; the first batch may begin below `expected`."""
+        """Check that each batch begins where the previous one ended; the first one may begin below `expected`."""
         firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
         expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds
@@ -321,7 +322,7 @@ class _VerifiedScan:
     def _records(
         self, span: BatchSpan, first_offset: int, *, left_out: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """Yield offset, key and value of each record at or above `first_offset`, but none of the batches left out."""
+        """Yield offset, key and value of each record at or above `first_offset`, except in unreadable batches."""
         bounds = np.array([first_offset, INT64_MAX, INT64_MIN, INT64_MAX], dtype=np.int64)
         gathered = RecordColumns(WANT_KEY | WANT_VALUE)
         done = 0
@@ -375,7 +376,7 @@ class _State:
                 self._change(change)
 
     def apply_control(self, key: bytes | None, value: bytes | None) -> None:
-        """Keep the value of a control record about the quorum."""
+        """Keep the value of a control record if it concerns the quorum."""
         if key is not None and value is not None and len(key) >= CONTROL_KEY_STRUCT.size:
             _, kind = CONTROL_KEY_STRUCT.unpack_from(key)
             if kind in _QUORUM_TYPES:

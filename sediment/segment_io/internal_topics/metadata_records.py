@@ -5,7 +5,7 @@
     | 1              | its API key |                 | fields … |
     +----------------+-------------+-----------------+----------+
 
-The three numbers are unsigned varints; in Kafka 4.2 each fits one byte.
+The three numbers are unsigned varints; in Kafka 4.2, each of them takes one byte.
 
 Invariant: a record that cannot be decoded completely is an error, because its change is unknown.
 """
@@ -31,7 +31,7 @@ _FRAME_BYTES = 3  # frame with three numbers of one byte each
 
 
 class ResourceType(IntEnum):
-    """Resource of a config: the types of Kafka's ConfigResource.Type that concern logs."""
+    """Resources of configs: the types of Kafka's ConfigResource.Type that matter for logs."""
 
     TOPIC = 2
     BROKER = 4
@@ -41,7 +41,7 @@ def decode_metadata_record(value: bytes | None, names: Container[str] | None = N
     """Return a record decoded from its value; None if its type is unknown, or not one of `names`.
 
     Raises:
-        UnsupportedDataError: a newer Kafka wrote the frame or message.
+        UnsupportedDataError: the frame or message was written by a newer Kafka.
         CorruptBatchError: the message contradicts its schema.
 
     Source: Kafka 4.2.0, MetadataRecordSerde.
@@ -67,7 +67,7 @@ def encode_metadata_record(record: Any, version: int) -> bytes:
     """Return the value of a record in the metadata log.
 
     Raises:
-        ProtocolError: the version lacks a field that is set.
+        ProtocolError: a field is set that the version lacks.
     """
     return bytes((FRAME_VERSION, record.API_KEY, version)) + bytes(record.to_bytes(version))
 

@@ -1,7 +1,7 @@
-"""`quorum-state`: the last election that a KRaft node knows of, a JSON object beside its metadata log.
+"""`quorum-state`: a JSON object beside the metadata log, with the last election that a KRaft node knows of.
 
     leaderEpoch      epoch of the election
-    currentVoters    node ids of a static quorum, in data_version 0; a dynamic quorum has them in the metadata log
+    currentVoters    node ids of a static quorum (data_version 0); those of a dynamic quorum are in the metadata log
 
 Source: Kafka 4.2.0, FileQuorumStateStore and QuorumStateData; KIP-595, KIP-853.
 """
@@ -21,14 +21,14 @@ _STATIC_QUORUM = 0  # data_version of a file that lists the voters
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The last election; `voters` are None if the file does not list them."""
+    """The last election; `voters` is None if the file does not list them."""
 
     leader_epoch: int
     voters: frozenset[int] | None
 
 
 def read_quorum_state(metadata_dir: Path, fs: Fs) -> QuorumState | None:
-    """Return the state in the directory of a metadata log; None without the file.
+    """Return the state in the directory of a metadata log, or None without the file.
 
     Raises:
         CorruptCheckpointError: the file is malformed.

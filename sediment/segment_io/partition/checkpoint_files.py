@@ -1,8 +1,8 @@
 """Reading and replacing the checkpoint and property files of logs; `format.checkpoints` defines their formats.
 
-Invariants: reading changes nothing; an absent file is None, never an empty value, because a loader distinguishes the
-two.  Every entry is checked before a file is touched, and the whole file is replaced through `Fs.replace_file`, so a
-crash leaves the old or the new content.
+Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader distinguishes the
+two.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash leaves
+the old or the new content.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | No
 def write_offset_checkpoint(
     fs: Fs, path: Path, entries: Mapping[TopicPartition, int], *, like: Path | None = None
 ) -> None:
-    """Replace the file; durable when it returns.  A new one gets the owner, group and mode of `like`.
+    """Replace the file durably; a new file gets the owner, group and mode of `like`.
 
     Raises:
         UsageError: as `format_offset_checkpoint`; the file is as it was.
@@ -51,9 +51,9 @@ def update_offset_checkpoint(
     *,
     like: Path | None = None,
 ) -> None:
-    """Set `entries`, drop `remove` and keep all other entries; do not write the file if nothing changes.
+    """Set `entries`, drop `remove`, and keep all other entries; do not write the file if nothing changes.
 
-    Unlike a broker, this keeps partitions that are not known.  A new file gets the owner, group and mode of `like`.
+    Unlike a broker, keep entries of unknown partitions.  A new file gets the owner, group and mode of `like`.
 
     Raises:
         CorruptCheckpointError: the file exists and is malformed.

@@ -1,4 +1,4 @@
-"""The marker of a clean stop in a log directory, `.kafka_cleanshutdown`: its format, and how it is read and replaced.
+"""`.kafka_cleanshutdown`, the marker of a clean stop in a log directory: its format, reading and replacement.
 
 The marker is the last file that a broker writes when it stops; it removes the marker when it starts.  A broker that
 starts without a marker verifies the segments from the recovery point on.
@@ -33,7 +33,7 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """Return the marker that a broker of this epoch writes; without an epoch the file is empty."""
+    """Return the marker that a broker with this epoch writes; without an epoch, the file is empty."""
     if marker.broker_epoch is None:
         return b""
     return json.dumps({"version": 0, "brokerEpoch": marker.broker_epoch}, separators=(",", ":")).encode()
@@ -48,7 +48,7 @@ def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
 
 
 def take_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
-    """Return the marker and remove it durably, so a crash while the logs are loaded counts as unclean."""
+    """Return the marker and remove it durably, so that a crash during the load counts as an unclean stop."""
     marker = read_clean_shutdown(fs, log_dir)
     if marker is not None:
         fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE)
@@ -57,5 +57,5 @@ def take_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
 
 
 def write_clean_shutdown(fs: Fs, log_dir: Path, marker: CleanShutdown, *, like: Path) -> None:
-    """Write the marker, the last write of a clean stop; durable when it returns."""
+    """Write the marker durably, as the last write of a clean stop."""
     fs.replace_file(log_dir / CLEAN_SHUTDOWN_FILE, format_clean_shutdown(marker), like=like)

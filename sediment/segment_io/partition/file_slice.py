@@ -1,7 +1,7 @@
 """FileSlice: a range of bytes of an open segment file, for sockets and readers.
 
-Invariant: a slice keeps its file open until the slice is closed or forgotten, so it can be sent to its end even if the
-segment is deleted.  Several slices share one descriptor.
+Invariant: a slice keeps its file open until the slice is closed or unreferenced, so it can be sent completely even if
+the segment is deleted.  Several slices share one descriptor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FileSlice:
         return self._open().descriptor
 
     def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return `size_bytes` from byte `position` of the slice; by default, all that follow.
+        """Return `size_bytes` from byte `position` of the slice; by default, all remaining bytes.
 
         Raises:
             OSError: the disk failed, or the file was truncated below the slice.
@@ -49,7 +49,7 @@ class FileSlice:
     def send_some(self, target: socket.socket, already_sent: int) -> int:
         """Send the slice from byte `already_sent` with sendfile, until the socket would block.
 
-        Returns the number of bytes sent: 0 if the socket would block at once, or if everything was sent before.
+        Return the number of bytes sent; 0 if the socket would block at once, or if everything was already sent.
 
         Raises:
             OSError: the socket or the disk failed, or the file was truncated below the slice.
@@ -86,7 +86,7 @@ class FileSlice:
         return sent
 
     def close(self) -> None:
-        """Give up the file; it closes when nothing else uses it.  Later calls have no effect."""
+        """Release the file, which is closed after its last use.  Later calls have no effect."""
         self._file = None
 
     def _open(self) -> ReadableFile:

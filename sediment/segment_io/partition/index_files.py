@@ -1,4 +1,4 @@
-"""Entries of an index file up to its zero tail.
+"""Entries of an index file before its zero tail.
 
 A broker preallocates the index of the active segment, so the file ends in megabytes of zeros.  Bisection finds the end
 of the entries; each step reads one entry.
@@ -32,7 +32,7 @@ def read_entries(path: Path, entry_bytes: int) -> bytes:
 def read_last_entry(path: Path, entry_bytes: int, fs: Fs) -> bytes | None:
     """Return the last entry before the zero tail of an index file; None if there is none.
 
-    A single entry counts even if it is all zeros.
+    A single entry counts even if all its bytes are zero.
 
     Raises:
         FileNotFoundError: the file does not exist.

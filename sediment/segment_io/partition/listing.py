@@ -1,4 +1,4 @@
-"""LogListing: names and sizes of the files in a partition directory, and leftovers of an interrupted replacement.
+"""LogListing: names and sizes of the files in a partition directory, with the leftovers of interrupted changes.
 
 Invariant: a listing opens no file; `segments` ascend by base offset and the last one is active.
 """
@@ -26,7 +26,7 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A segment and the sizes of its files, which identify it later without opening a file.
+    """A segment and the sizes of its files, by which it is recognised later without opening a file.
 
     Sizes are file lengths in bytes; the size of a missing index is None.
     """
@@ -51,7 +51,7 @@ class Leftover:
 class LogListing:
     """Files of one partition directory; `snapshots` are the offsets of producer snapshots, ascending.
 
-    The files of the segments with the base offsets `swapped` still have the suffix `.swap`.
+    For base offsets in `swapped`, the files of the segment still have the suffix `.swap`.
     """
 
     partition: TopicPartition
@@ -73,8 +73,8 @@ class LogListing:
     def is_replacement_open(self) -> bool:
         """Return True if an interrupted replacement leaves the set of segments undecided.
 
-        `.deleted` files and part files do not count, because the end of a deletion or a run only removes them.  A
-        broker that stops within a minute after a cleaning leaves `.deleted` files.
+        `.deleted` files and part files do not count, because they will only be removed.  A broker leaves `.deleted`
+        files if it stops within a minute after a cleaning.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
@@ -105,7 +105,7 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
 
 
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
-    """Return a segment with the present sizes of its files, whose names end in `suffix`; None if it has no `.log`."""
+    """Return a segment with the sizes of its files, whose names end in `suffix`; None if it has no `.log`."""
     found = {
         kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
         for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)

@@ -1,12 +1,11 @@
 """Segments of a partition that a reader may use, even while another process replaces them.
 
-    two equal listings --> no replacement in progress, or an interrupted one --> segments and their files
+    two equal listings --> no replacement is in progress, or it was interrupted --> segments and their files
 
 `live_segments` reads the clock and may sleep.  If a listing shows a replacement, the directory is listed again until
-the replacement is done.  If the directory does not change for some seconds, the replacement counts as interrupted.
+the replacement is complete.  If the directory does not change for some seconds, the replacement counts as interrupted.
 
-Invariant: the segments returned never show half of a replacement, unless replacements follow each other without a
-pause.
+Invariant: the result never shows half of a replacement, unless replacements follow each other without a pause.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _QUIET_SECONDS = 5.0  # after this time without a change, a replacement counts a
 
 @dataclass(frozen=True, slots=True)
 class LiveSegment:
-    """A segment that a reader may use; its offsets are below `end_offset`, which is the next base offset or 2^63 - 1.
+    """A segment that a reader may use; its offsets are below `end_offset`, the next base offset or 2^63 - 1.
 
     `log_name` is the name of its `.log`, with a suffix if a replacement was interrupted or is not complete.
     """
@@ -55,10 +54,10 @@ class LiveSegment:
 
 
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
-    """Return the segments of a partition by base offset, or the one that `source` names.
+    """Return the segments of a partition by base offset, or only the one that `source` names.
 
-    Wait for a replacement in progress.  For an interrupted one, return the new segments if Kafka's loader would
-    complete it, else the old ones.
+    Wait for a replacement in progress.  After an interrupted one, return the new segments if Kafka's loader would
+    complete the replacement, else the old ones.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -80,7 +79,7 @@ def as_loaded(listing: LogListing, fs: Fs) -> LogListing:
     """Return the listing with the segments that Kafka's loader would leave after an interrupted replacement.
 
     Raises:
-        CorruptBatchError: a new segment is corrupt, so the end of the replacement is unknown.
+        CorruptBatchError: a new segment is corrupt, so the end offset of the replacement is unknown.
 
     Source: kafka-log 05 §2.
     """

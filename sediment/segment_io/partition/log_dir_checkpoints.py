@@ -1,6 +1,6 @@
-"""Checkpoint files of a log directory: all entries, those of one partition, and which logs have a log start entry.
+"""Checkpoint files of a log directory: all entries, those of one partition, and the rule for log start entries.
 
-This is separate from `log_view`, so the driver can read checkpoints without loading compiled code.
+This module is separate from `log_view`, so that the driver can read checkpoints without loading compiled code.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdow
 LOG_DIRECTORY_FILES = frozenset(
     {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
 )
-"""Files of which a directory has at least one if a broker used it as a log directory."""
+"""Files that show that a broker has used a directory: it then has at least one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoints:
     """Entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
 
-    An offset is None if its file is absent or does not list the partition.  `recovery_point` is 0 if its file does not
-    list the partition, and None only if the file is absent.  A directory with neither that file nor the marker of a
-    clean stop is a bare copy.
+    An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
+    its file does not list the partition.  A directory with neither this file nor the marker of a clean stop is a bare
+    copy.
     """
 
     first_dirty: int | None = None
@@ -83,7 +83,7 @@ class LogDirCheckpoints:
 
 
 def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict[TopicPartition, int]:
-    """Return the entries of a log start checkpoint: only logs that start above the base offset of their first segment.
+    """Return the entries of a log start checkpoint: only logs that start above their first segment's base offset.
 
     `starts` has, for each log, its partition, its log start offset and the base offset of its first segment.
 
@@ -101,8 +101,8 @@ def read_checkpoints(
 ) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint counts as absent, which only costs time.  With `on_unreadable`, every file that is
-    malformed or cannot be read counts as absent, and the callback gets its path and the error.
+    A malformed cleaner checkpoint counts as missing, which only costs time.  With `on_unreadable`, every malformed or
+    unreadable file counts as missing, and the callback gets its path and the error.
 
     Raises:
         CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.

@@ -6,14 +6,15 @@
     every .txnindex ------------> aborted transactions
 
 Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
-entry counts only if a batch with its offset is at its position, and a snapshot only if its CRC is valid.  If one of
-these files is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few small
-reads, even for large segments.
+    entry
+is used only if a batch with its offset is at its position, and a snapshot only if its CRC is valid.  If such a file is
+missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few small reads, even for
+large segments.
 
-A broker that loads the same files gets a different result in three cases, because it keeps less state (kafka-log 05 §3,
-§6):
+In three cases, a broker that loads the same files gets a different result, because it keeps less state (kafka-log 05
+§3, §6):
 
-    files                               broker                                here
+    files                               broker                                this module
     no snapshot, clean stop             empty producer state                  the log is replayed
     torn batch at the end, clean stop   forgets the whole tail                the log ends after the last whole batch
     no `.timeindex`                     modification time of the file         timestamps of the batches
@@ -75,12 +76,12 @@ class SegmentTimes:
 class LogView:
     """A partition in the state that a broker would have after loading it; offsets are absolute, ends exclusive.
 
-    `segment_times` match `listing.segments`.  `high_watermark` is None if the directory has a checkpoint file that does
+    `segment_times` correspond to `listing.segments`.  `high_watermark` is None if the checkpoint file exists but does
     not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
-    segment, else None; `producers` and `last_stable_offset` do not cover that segment and later ones.
+    segment; otherwise it is None.  `producers` and `last_stable_offset` do not cover unverified segments.
 
-    `producers` are the active ones.  `aborted` has every aborted transaction of the log, ordered by the offset of its
-    marker. A lost transaction index is noticed only if the log is replayed, because most segments have none.
+    `producers` are the active ones.  `aborted` has every aborted transaction of the log, in the order of their markers.
+    Because most segments have no transaction index, a lost one is noticed only if the log is replayed.
     """
 
     listing: LogListing
@@ -112,8 +113,8 @@ def open_view(
     next segment.  With `on_corruption`, an unreadable transaction index counts as corrupt.
 
     Raises:
-        CorruptBatchError: a segment below the active one has to be scanned and is corrupt, without `on_corruption`.
-        UnsupportedDataError: a transaction index has a newer version, and `on_corruption` is not given.
+        CorruptBatchError: `on_corruption` is not given, and a segment below the active one must be scanned and is
+        corrupt.  UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
         SourceChangedError: a listed file is gone.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
@@ -147,7 +148,7 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """The reads that build one view."""
+    """The reads for one view."""
 
     listing: LogListing
     fs: Fs
@@ -228,7 +229,7 @@ class _Opening:
         return self.listing.segments[self._holding(checkpoints.recovery_point)].base_offset
 
     def _tail(self, active: SegmentRef) -> _Tail:
-        """Scan from the last index entries, or from the segment's start if the log contradicts them."""
+        """Scan from the last index entries; if the log contradicts them, scan from the segment's start."""
         indexed_ms = self._indexed_timestamp_ms(active, active.base_offset + INT32_MAX)
         if active.offset_index_bytes and indexed_ms is not None and indexed_ms >= 0:
             entry = _last_entry(self._path(active, SegmentFileKind.OFFSET_INDEX), OFFSET_ENTRY_STRUCT, self.fs)
@@ -241,7 +242,7 @@ class _Opening:
     def _scanned_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
         """Return the end of the segment, scanned from `position`.
 
-        Return None if no batch with offsets up to `indexed_offset` begins there.
+        Return None if no batch with an end at or below `indexed_offset` begins there.
         """
         tail = None
         for rows in self._batches(active, position):
@@ -256,7 +257,7 @@ class _Opening:
         """Return the base offset of the first batch that reaches `offset`.
 
         If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
-        that a read of the log start offset finds.  After a gap, that batch can be far past the log start offset.
+        found by a read of the log start offset.  After a gap, this batch can be far above the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):

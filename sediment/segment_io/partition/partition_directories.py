@@ -1,7 +1,7 @@
-"""Partition directories of a log directory: their names, a warning about other names, and patterns that select some.
+"""Partition directories of a log directory: their names, a warning about other names, and patterns for selection.
 
-Invariant: a directory with another name is never treated as a partition: no file in it is opened, and no checkpoint
-file names it.
+Invariant: a directory with any other name is never treated as a partition: no file in it is opened, and no checkpoint
+file lists it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NEAREST_NAMES = 3
 
 
 def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
-    """Return the partitions in `log_dir` by the names of their directories; warn of every other name.
+    """Return the partitions in `log_dir` by the names of their directories; warn about every other name.
 
-    `names` are the names of sub-directories; the warning names `log_dir` as `str()` shows it.  The metadata log and the
-    index cache of tiered storage are left out.
+    `names` are the names of sub-directories; `str(log_dir)` appears in warnings.  The metadata log and the index cache
+    of tiered storage are left out.
     """
     found = {}
     refused: list[UsageError] = []
@@ -58,7 +58,7 @@ def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str)
     """Check that every `--partition` matches one of `names`.
 
     Raises:
-        UsageError: a pattern matches nothing; the error gives the nearest of `names`.
+        UsageError: a pattern matches nothing; the error suggests the nearest of `names`.
     """
     _check_patterns(patterns, names, lambda pattern: f"--partition {pattern!r} matches no partition of {where}")
 

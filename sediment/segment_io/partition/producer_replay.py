@@ -1,12 +1,12 @@
-"""Kernel that replays batch headers into producer state; `producer_state.replay` allocates its arrays.
+"""Kernel that replays batch headers into producer state; its arrays are allocated by `producer_state.replay`.
 
     table        int64[n, 7]                   a row for each producer, with the fields of a snapshot entry
-    remembered   int64[n, REMEMBERED_FIELDS]   a row for each producer: the number of its batches under its epoch, and
-                                               the last five of these batches, batch i in slot i modulo 5
+    remembered   int64[n, REMEMBERED_FIELDS]   a row for each producer: the number of batches in its current epoch, and
+                                               the last five of them, with batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
 
-Invariants: the kernel returns a status and never raises.  A transaction that has ended stays in the queue until
-it reaches the head.
+Invariants: the kernel returns a status and never raises.  An ended transaction stays in the queue until it reaches the
+head.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def fold_rows(
 ) -> tuple[int, int, int]:
     """Fold the batches `rows`, BATCH_ROW[n]; `slots`, int64[n], are their producers' rows in `table`, `remembered`.
 
-    `queue`, int64[>= queued + n, 2] of (first offset, slot), holds the transactions that are open at the beginning.
-    `completed`, int64[n, COMPLETED_FIELDS], is filled with the transactions that end.
+    `queue`, int64[>= queued + n, 2] of (first offset, slot), has the transactions that are open at the start.
+    `completed`, int64[n, COMPLETED_FIELDS], receives the transactions that end.
 
     Returns:
         (status, row of an error, transactions that ended).
@@ -123,6 +123,6 @@ def fold_rows(
 
 
 def batch_positions(counted: int) -> list[int]:
-    """Return the indexes in a row of `remembered` at which its batches begin, oldest first; `counted` is its count."""
+    """Return the columns of a row of `remembered` where its batches begin, oldest first; `counted` is its count."""
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

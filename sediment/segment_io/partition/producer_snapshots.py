@@ -1,4 +1,4 @@
-"""Producer snapshots: their format, and which of them are loaded or removed (kafka-log 01 §8, 05 §6).
+"""Producer snapshots: their format, and the rules for loading and removing them (kafka-log 01 §8, 05 §6).
 
 snapshot     version i16 = 1 | crc u32 | count i32 | entries
 entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
@@ -36,7 +36,7 @@ def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEn
     """Return the entries of a producer snapshot, in file order.
 
     Raises:
-        CorruptSnapshotError: too short for its count, an unknown version, or a wrong checksum.
+        CorruptSnapshotError: the file is too short for its count, has an unknown version, or has a wrong checksum.
 
     Source: kafka-log 01 §8.
     """
@@ -76,9 +76,9 @@ def _entry(fields: tuple[int, ...]) -> ProducerEntry:
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the content of a snapshot file of `entries`, by ascending producer id.
+    """Return the content of a snapshot file with `entries`, by ascending producer id.
 
-    Source: kafka-log 01 §8, where the order has no meaning.
+    Source: kafka-log 01 §8, where the order does not matter.
     """
     body = [
         SNAPSHOT_ENTRY_STRUCT.pack(
@@ -115,7 +115,7 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
     """Return the snapshots that a loader removes because no segment begins at their offset, ascending.
 
-    The largest stray stays if it is not below the last segment's base: a clean stop wrote it at the log end.
+    The largest stray stays if it is at or above the last segment's base: a clean stop wrote it at the log end.
 
     Source: kafka-log 05 §6 (removeStraySnapshots).
     """
@@ -127,7 +127,7 @@ def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[i
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """The state from which a replay starts, at `state.end_offset`, and the corrupt snapshots that were skipped."""
+    """The state at `state.end_offset` from which a replay starts, and the corrupt snapshots that were skipped."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]
@@ -143,7 +143,7 @@ def load_producer_state(
     now_ms: int,
     expiration_ms: int | None,
 ) -> LoadedProducers:
-    """Return the state of the newest readable snapshot in range, without expired producers, or an empty state.
+    """Return the state of the newest readable snapshot in range without expired producers, or an empty state.
 
     No file is removed.
 

@@ -1,11 +1,12 @@
 """Producer state: replay as a fold over batch headers (kafka-log 04 §3, 05 §6); `producer_snapshots` stores it.
 
-Replay follows Kafka's rules for batches of a log (origin REPLICATION): sequences and epochs are not checked, because
+Replay follows Kafka's rules for batches from a log (origin REPLICATION): sequences and epochs are not checked, because
 the leader checked them at the append.
 
-Invariants: a state is a value, and `replay` returns a new one.  It reflects every batch below its `end_offset`, and no
-other batch.  A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of each
-producer; a replay remembers up to five batches, because a client may send the last five again.
+Invariants: a state is a value; `replay` returns a new one.  A state reflects exactly the batches below its
+    `end_offset`.
+A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of each producer; a
+replay remembers up to five, because a client may send its last five batches again.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class RememberedBatch:
 class ProducerEntry:
     """State of one producer, with the fields of a snapshot entry.
 
-    `last_sequence`, `last_offset` and `offset_delta` are those of its last data batch; −1, −1 and 0 without one.
-    `timestamp_ms` is the largest timestamp of that batch, or the timestamp of the last marker.
+    `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; they are −1, −1 and 0 without one.
+    `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -73,12 +74,12 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True if the producer has written data of a transaction, but no marker for it."""
+        """True if the producer has written data of a transaction that has no marker yet."""
         return self.current_txn_first_offset >= 0
 
     @property
     def batches(self) -> tuple[RememberedBatch, ...]:
-        """The batch that a snapshot has; empty if the producer has no data under this epoch."""
+        """The batch stored in a snapshot; empty if the producer has no data in this epoch."""
         if self.last_offset < 0:
             return ()
         return (RememberedBatch(self.last_sequence, self.last_offset, self.offset_delta, self.timestamp_ms),)
@@ -97,10 +98,10 @@ class ProducerEntry:
 
 @dataclass(frozen=True, slots=True)
 class CompletedTransaction:
-    """Transaction with its marker at `last_offset`.
+    """A transaction whose marker is at `last_offset`.
 
-    `last_stable_offset` is the log's last stable offset at the marker: the first offset of the earliest other open
-    transaction, else the offset after the marker.
+    `last_stable_offset` is the log's last stable offset after the marker: the first offset of the earliest other open
+    transaction, or the offset after the marker.
     """
 
     producer_id: int
@@ -132,7 +133,7 @@ class ProducerState:
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
-        """Return the batches of a producer that are recognised as duplicates, oldest first."""
+        """Return the batches of a producer that would be recognised as duplicates, oldest first."""
         entry = self.entries.get(producer_id)
         return self.remembered.get(producer_id, () if entry is None else entry.batches)
 
@@ -170,7 +171,7 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without expired producers, as a broker does at a load; with None, no producer expires."""
+        """Return the state without expired producers, as after a broker's load; with None, no producer expires."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)

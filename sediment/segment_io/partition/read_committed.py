@@ -4,11 +4,11 @@ r"""The end of a log in use, and the range that a READ_COMMITTED consumer reads,
             |                                        \-> aborted transactions since the snapshot
     every transaction index ------------------------------> aborted transactions
 
-Unlike `log_view`, this module is for logs in use.  A transaction that has just been aborted may not be in its index
-yet, so the aborted transactions of the replay count too.
+Unlike `log_view`, this module is for logs in use.  An aborted transaction may not be in its index yet, so aborted
+transactions found by the replay are added.
 
-Invariant: if the aborted transactions are left out, the range has no record of an open or aborted transaction.  It has
-no record at or above the high watermark, if that is known.
+Invariant: without the records of its aborted transactions, the range has only records of committed transactions and
+records outside transactions.  If the high watermark is known, the range ends at or below it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def log_end_offset(source: Source, fs: Fs) -> int:
 
     Raises:
         NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: its segments are replaced faster than they can be read.
+        SourceChangedError: its segments changed too often while they were read.
     """
 
     def find_end() -> int:
@@ -75,7 +75,7 @@ def log_end_offset(source: Source, fs: Fs) -> int:
 
 
 def _retried(read: Callable[[], _Found]) -> _Found:
-    """Return the result of `read`, called again if files changed meanwhile."""
+    """Return the result of `read`, and call it again if files changed meanwhile."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()
@@ -85,12 +85,12 @@ def _retried(read: Callable[[], _Found]) -> _Found:
 
 
 def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> CommittedRange:
-    """Return the committed range of the partition of `source`; all segments of its directory count.
+    """Return the committed range of the partition of `source`, from all segments of its directory.
 
     Raises:
         CorruptBatchError: a segment below the active one has to be scanned and is corrupt.
         NotALogDirectoryError: the directory does not exist.
-        SourceChangedError: its segments are replaced faster than they can be read.
+        SourceChangedError: its segments changed too often while they were read.
 
     Source: kafka-log 04 §3, §8.
     """
@@ -133,7 +133,7 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
 def _replayed(state: ProducerState, source: Source, fs: Fs) -> tuple[ProducerState, int]:
     """Return the state at the log end, and the log end.
 
-    The scan begins with the batch before the end of `state`, so it finds the log end even if no batch follows.
+    The scan begins with the last batch below the end of `state`, so it finds the log end even if no batch follows.
     """
     start_offset = state.end_offset
     log_end = 0

@@ -1,7 +1,7 @@
-"""A sample of a log: chunks spread evenly over its segments, each beginning at an indexed batch.
+"""A sample of a log: chunks that are evenly distributed over its segments, each beginning at an indexed batch.
 
-Invariants: a log within the budget is read completely.  An index is only a hint, so a chunk that does not begin with a
-batch is left out.  Memory is one chunk.
+Invariants: a log that fits the budget is read completely.  An index is only a hint, so chunks that do not begin with a
+batch are skipped.  Memory is one chunk.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SAMPLE_CHUNK_BYTES = 1 << 20
 def sampled_batches(
     directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, budget_bytes: int = INT64_MAX
 ) -> Iterator[BatchSpan]:
-    """Yield whole batches of `segments`, about `budget_bytes` or all of them; a span is valid until the next one.
+    """Yield about `budget_bytes` of whole batches of `segments`, or all of them; a span is valid until the next one.
 
     CRCs are not checked.
 
     Raises:
-        CorruptBatchError: a segment that is read whole holds a malformed batch.
+        CorruptBatchError: a segment that is read completely has a malformed batch.
     """
     total_bytes = sum(segment.log_bytes for segment in segments)
     if total_bytes <= budget_bytes:
@@ -51,7 +51,7 @@ def sampled_batches(
 
 
 def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
-    """Return the last indexed position up to each of `positions`, ascending and without duplicates."""
+    """Return the last indexed position at or before each of `positions`, ascending and without duplicates."""
     if not positions:
         return []
     entries = [0]

@@ -4,15 +4,14 @@ r"""Slices: byte ranges of segments that contain a range of offsets and times, c
              \-> first and last position in a segment   by the entries of its offset and time index
               \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
-A log in use changes while it is read: segments roll, retention removes them, compaction replaces them.  Therefore a
-slice is identified by its offsets.  Its positions are valid only for the file from which they were taken; if that file
-was replaced, `current_slices` plans the same offsets again.
+A log in use changes while it is read: segments roll, retention removes them, compaction replaces them.  So a slice is
+identified by its offsets.  Its positions are valid only for the file in which they were found; if this file was
+replaced, `current_slices` plans the same offsets again.
 
-Planning lists the directory with `live_segments`, which reads the clock and may sleep while a replacement is in
-progress.
+Planning lists the directory with `live_segments`, which reads the clock and may wait for a replacement to finish.
 
-Invariants: an index is a hint, used only if the log confirms it.  Every record within the bounds is in a slice; a slice
-may hold other records too.  Planning needs no compiled code.
+Invariants: an index is a hint that is used only if the log confirms it.  Every record within the bounds is in a slice;
+slices may also contain other records.  Planning needs no compiled code.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ ALL = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Bytes [start_position, end_position) of a segment, which held the offsets [start_offset, end_offset).
+    """Bytes [start_position, end_position) of a segment, which contained the offsets [start_offset, end_offset).
 
     `inode` was the inode of the `.log` when the positions were taken; -1 if the file no longer existed.
     """
@@ -134,7 +133,7 @@ def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
     """Return the current slices for the offsets of `stale`, whose file was replaced or removed.
 
     Raises:
-        SourceChangedError: the partition or the named segment is gone.
+        SourceChangedError: the partition or the named segment no longer exists.
     """
     bounds = Bounds(first_offset=stale.start_offset, end_offset=stale.end_offset)
     try:
@@ -165,7 +164,7 @@ def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int)
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # The file was listed and is gone; the reader of the slice plans its offsets again.
+        # The listed file is gone; the reader of the slice will plan its offsets again.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
@@ -195,7 +194,7 @@ class _Cuts:
     descriptor: int
 
     def cuts(self, slice_bytes: int) -> list[tuple[int, int]]:
-        """Return (position, offset) of the start of each slice, and of the end of the last one."""
+        """Return (position, offset) of the start of each slice, and of the end of the last slice."""
         segment, bounds = self.segment, self.bounds
         size_bytes = segment.ref.log_bytes
         start, end = 0, size_bytes
@@ -213,7 +212,7 @@ class _Cuts:
         return [(start, _first(segment, bounds)), *found, (end, _end(segment, bounds))]
 
     def _start(self, index: OffsetIndex) -> int:
-        """Return the position of the last verified entry with no record within the bounds before it; 0 without one."""
+        """Return the position of the last verified entry before all records within the bounds; 0 if there is none."""
         target = self.bounds.first_offset
         if self.bounds.first_timestamp_ms != INT64_MIN:
             times = _time_index(self.source, self.segment)
@@ -228,8 +227,8 @@ class _Cuts:
     def _end(self, index: OffsetIndex, start: int) -> int:
         """Return the position of the first verified entry after which all offsets are above the bounds.
 
-        Without such an entry, return the end of the file.  All batches after the batch of an entry are above the
-        entry's offset; that batch itself may not be.
+        Without such an entry, return the end of the file.  The batches after an entry's batch are above the entry's
+        offset; the batch itself may not be.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -262,11 +261,11 @@ class _Cuts:
 
 
 def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int, highest: int) -> int | None:
-    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if that is not proved.
+    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if a batch there is not proved.
 
-    Its CRC must be valid and its base offset within [lowest, highest]: an index entry names the last offset of its
-    batch, or of the append that began there.  The header of a compressed message of magic 0 or 1 does not have its base
-    offset, so such a message never counts.
+    The CRC must be valid and the base offset within [lowest, highest], because an index entry has the last offset of
+    its batch, or of the append that began there.  A compressed message of magic 0 or 1 never counts, because its header
+    lacks the base offset.
 
     Source: kafka-log 01 §7.1.
     """
@@ -298,7 +297,7 @@ def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:
 
 
 def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
-    """Return the time index up to the first entry with an offset past the segment's end."""
+    """Return the time index before the first entry with an offset past the segment's end."""
     content = read_entries(segment.path(source.directory, SegmentFileKind.TIME_INDEX), TIME_ENTRY_BYTES)
     index = parse_time_index(content, segment.base_offset, preallocated=True)
     inside = _search(index.relative_offsets, segment.end_offset - segment.base_offset, "left")
@@ -315,9 +314,9 @@ def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
 def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
     """Open the file of a slice; yield its descriptor, or None if the slice's positions belong to a different file.
 
-    A `.log` only grows, so the same inode with at least the same size still has the slice.  Inodes mean nothing on
-    another host; there, the same size and modification time are enough.  With `or_deleted`, the file may also have the
-    suffix `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
+    A `.log` only grows, so the slice is valid if the inode is the same and the file is not smaller.  On another host,
+    inodes mean nothing; there, the size and modification time must be the same.  With `or_deleted`, the file may also
+    have the suffix `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
     """
     descriptor = _opened(part, part.path)
     if descriptor is None and or_deleted:

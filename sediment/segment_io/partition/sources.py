@@ -1,7 +1,7 @@
-"""The sources that paths name: the partitions of a log directory, one partition, or one segment.
+"""Sources named by paths: the partitions of a log directory, one partition, or one segment.
 
-Only names are read; no file is opened.  A path to a log directory means its live partitions.  The metadata log, and
-directories that are being deleted, stray or not yet in use, are read only if a path names them.
+Only names are read; no file is opened.  A path to a log directory means its live partitions.  The metadata log and
+directories that are being deleted, stray, or not in use yet are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
 """
@@ -36,10 +36,10 @@ _WHAT_TO_NAME = "name a log directory, a partition's directory in it, or a segme
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """Partition directory, or with `base_offset` one segment of it, whose `.log` is `log_name`.
+    """A partition directory; with `base_offset`, only one of its segments, whose `.log` is `log_name`.
 
-    For a directory that is not named topic-N, its whole name is the topic, and the partition is UNNUMBERED.  `named` is
-    the kind of the file that the path names; None if the path names a directory.
+    If a directory is not named topic-N, its whole name is the topic, and the partition is UNNUMBERED.  `named` is the
+    kind of file that the path names, or None for a directory.
     """
 
     partition: TopicPartition
@@ -50,13 +50,13 @@ class Source:
 
 
 def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
-    """Return the sources that `paths` name, each once, in the order of their names within each path.
+    """Return the sources that `paths` name without duplicates, sorted by name within each path.
 
     Paths may be `file:` URIs and may be globs.
 
     Raises:
         UsageError: no path is given, a path is on another filesystem, or a glob matches nothing.
-        NotALogDirectoryError: a path does not exist, has nothing of a log in it, or is not a file of a segment.
+        NotALogDirectoryError: a path does not exist, holds no files of a log, or is not a segment's file.
     """
     if not paths:
         raise UsageError("no path is given", advice=_WHAT_TO_NAME)
@@ -124,9 +124,9 @@ def _segment(path: Path) -> Source:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Return the topic partition of a directory's name; for any other name, the name as a topic, and UNNUMBERED.
+    """Return the topic partition of a directory name; for any other name, the name as the topic, and UNNUMBERED.
 
-    A table cannot hold bytes that are not UTF-8, so such a name is escaped.
+    Bytes that are not UTF-8 are escaped, because a table cannot hold them.
     """
     try:
         return parse_partition_directory(directory.name)[0]

@@ -1,18 +1,18 @@
-"""Compiler of message schemas: Python source of a decoder or an encoder of one message in one version.
+"""Compiler for message schemas: it produces the Python source of a decoder or encoder for one version of a message.
 
-Each function has the fields of all its structures in line, because a call for each field would take longer than the
-field itself:
+Each function handles the fields of all nested structures inline, because a call for each field would take longer than
+the field itself:
 
-1. adjacent fields of fixed size are one `struct` format, together with a plain length that follows them
-2. a structure is an object made without its constructor, and its attributes are set one by one
-3. an array of structures is a loop; an array of numbers is one `struct` call
-4. tagged fields are a loop over the tags that are present, or one comparison if none are
+1. adjacent fields of fixed size become one `struct` format, including the plain length that follows them
+2. a structure is created without its constructor, and its attributes are set one by one
+3. an array of structures becomes a loop; an array of numbers becomes one `struct` call
+4. tagged fields become a loop over the present tags, or a single comparison if there are none
 
     decode(buffer) -> message          b: the buffer, p: the position, e: the end
     encode(message) -> list of chunks  out: bytes since the last chunk
 
-Invariants: a decoder checks every length and count against the bytes that are left, before it allocates anything of
-that size.  Inside, it fails with one of READ_ERRORS; it raises only ProtocolError.
+Invariants: a decoder checks every length and count against the remaining bytes before it allocates memory of that size.
+Errors inside it are among READ_ERRORS; it converts them to ProtocolError.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def has_records(schema: MessageSchema) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- source
 class _Source:
-    """Lines of a function under construction, and the objects that they name."""
+    """Lines of a function under construction, and the objects that the lines use."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         self.schema = schema
@@ -113,7 +113,7 @@ class _Source:
         return f"{prefix}{self._variables}"
 
     def constant(self, prefix: str, value: Any) -> str:
-        """Return the name under which the function finds `value`."""
+        """Return the name that stands for `value` in the function."""
         name = self.variable(prefix)
         self.names[name] = value
         return name
@@ -157,7 +157,7 @@ def _failure(schema: MessageSchema, version: int, deed: str) -> Callable[..., Pr
 def compile_decoder(
     schema: MessageSchema, version: int, classes: Mapping[str, type]
 ) -> Callable[[bytes | memoryview], Any]:
-    """Return `decode(buffer) -> message` of one version; `classes` are those of the message and its structures."""
+    """Return `decode(buffer) -> message` for one version; `classes` are the message's and its structures' classes."""
     source = _DecoderSource(schema, version, classes)
     source.names.update(
         malformed=MalformedError,
@@ -174,7 +174,7 @@ def compile_decoder(
     with source.block("def decode(b):"):
         source.line("p = 0")
         with source.block("try:"):
-            # Views of records have to be views of the frame.  Slices of bytes are faster than those of a view.
+            # Views of records must be views of the frame; for other fields, slices of bytes are faster.
             kind = "memoryview" if source.in_place else "bytes"
             source.line(f"if type(b) is not {kind}: b = {kind}(b)")
             source.line("e = len(b)")
@@ -190,7 +190,7 @@ def compile_decoder(
 
 
 class _DecoderSource(_Source):
-    """Source of a decoder.  `run` are fixed-size fields that are not read yet: code, target, and the line after it."""
+    """Source of a decoder.  `run` has the pending fixed-size fields: code, target, and the line after the field."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
@@ -216,7 +216,7 @@ class _DecoderSource(_Source):
             self.line(f"{target} = {self.literal(default_of(field))}")
 
     def _tagged_fields(self, fields: Sequence[FieldSchema], owner: str) -> None:
-        """Read the tagged fields; `fields` are those with a tag in any version."""
+        """Read the tagged fields; `fields` are those that have a tag in any version."""
         self.flush()
         self.line("n = b[p]; p += 1")
         if not fields:
@@ -274,7 +274,7 @@ class _DecoderSource(_Source):
         self._run.clear()
 
     def _read_length(self, field: FieldSchema) -> None:
-        """Read the length of text, bytes or records, or the number of elements, into `n`; -1 or less is null."""
+        """Read into `n` the length of text, bytes or records, or the number of elements; -1 or less means null."""
         self._read_length_of("array" if field.is_array else field.type, field)
 
     def _read_length_of(self, kind: str, field: FieldSchema) -> None:
@@ -402,7 +402,7 @@ class _DecoderSource(_Source):
 
 # ------------------------------------------------------------------------------------------------------------ encoding
 def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, type]) -> Callable[[Any], list[Any]]:
-    """Return `encode(message) -> chunks` of one version; `classes` are those of the message and its structures."""
+    """Return `encode(message) -> chunks` for one version; `classes` are the message's and its structures' classes."""
     source = _EncoderSource(schema, version, classes)
     source.names.update(
         malformed=MalformedError,
@@ -425,7 +425,7 @@ def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, t
 
 
 class _EncoderSource(_Source):
-    """Source of an encoder.  `out` names the buffer for the output; `run` are numbers that are not written yet."""
+    """Source of an encoder.  `out` is the name of the output buffer; `run` has the pending numbers."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
@@ -449,7 +449,7 @@ class _EncoderSource(_Source):
             self._tagged_fields(sorted(tagged, key=lambda field: field.tag or 0), owner)
 
     def _differs(self, field: FieldSchema, value: str) -> str:
-        """Return the condition that the value is not the default."""
+        """Return an expression that is true if the value is not the default."""
         if has_new_structure(field):
             inner = self.variable("o")
             fields = self.schema.structures[field.type]

@@ -3,8 +3,8 @@
     request     api key i16 | api version i16 | correlation id i32 | client id, nullable string | tagged fields
     response    correlation id i32 | tagged fields
 
-The length of the client id is never compact.  Only flexible versions of an API have tagged fields, and a response to
-ApiVersions never has them, because its client does not yet know the server's versions (KIP-511).
+The length of the client id is never compact.  Only flexible versions of an API have tagged fields.  A response to
+ApiVersions never has them, because its client does not know the server's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NULL = -1
 class RequestHeader(NamedTuple):
     """Header of a request; `body` is the rest of its frame.
 
-    `api_version` may be a version that is not supported.
+    `api_version` may be an unsupported version.
     """
 
     api_key: ApiKey
@@ -39,7 +39,7 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
     """Return the header of a request, from its frame without the size.
 
     Raises:
-        ProtocolError: it is malformed, or its API key is unknown.
+        ProtocolError: the header is malformed, or its API key is unknown.
     """
     buffer = memoryview(frame)
     try:

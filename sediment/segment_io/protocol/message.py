@@ -1,9 +1,9 @@
-"""Classes of messages, made from a schema: one for a message and one for each structure in it.
+"""Message classes that are made from schemas: one for each message, and one for each structure in it.
 
-An instance has an attribute for each field of any version.  An array is any sequence.  An empty array is decoded as
-`()`, because an empty list takes 72 bytes, and a client may send millions of them in one frame.  Record batches are
-views of the decoded buffer and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a
-file, of which only `size_bytes` matters here.
+An instance has an attribute for each field in any version.  An array is any sequence.  Empty arrays are decoded as
+`()`, because an empty list takes 72 bytes and a client may send millions in one frame.  Record batches are views of the
+decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a file, of which
+only `size_bytes` is used here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Structure:
 class Message(Structure):
     """Request, response, header or record.
 
-    `API_KEY` is the number of its API or of its record type, -1 if it has none.
+    `API_KEY` is the number of its API or its record type, or -1.
     """
 
     __slots__ = ()
@@ -74,10 +74,10 @@ class Message(Structure):
     def decode(cls, buffer: bytes | memoryview, version: int) -> Self:
         """Return the message that fills `buffer`.
 
-        Tagged fields that the schema does not know are left out.
+        Tagged fields that are not in the schema are ignored.
 
         Raises:
-            ProtocolError: it is malformed, or `version` is not one of VERSIONS.
+            ProtocolError: the message is malformed, or `version` is not one of VERSIONS.
         """
         decoder = cls._DECODERS.get(version)
         if decoder is None:
@@ -87,7 +87,7 @@ class Message(Structure):
         return message
 
     def encode(self, version: int) -> list[Chunk]:
-        """Return the message as chunks; the chunks of records are the same objects as in its fields.
+        """Return the message as chunks; record chunks are the same objects as in its fields.
 
         Raises:
             ProtocolError: a value does not fit its field, the version lacks a field that is set and not ignorable, or

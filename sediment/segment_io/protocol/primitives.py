@@ -1,9 +1,9 @@
 """Functions that compiled decoders and encoders call: for varints, uuids and unknown tagged fields.
 
-An unsigned varint has seven bits in each byte, the lowest first; the last byte is below 128, and the varint has at most
-five bytes.  A compact length is an unsigned varint of the length plus one; 0 means null.
+An unsigned varint has seven bits in each byte, the lowest first, and at most five bytes; only its last byte is below
+128.  A compact length is the length plus one as an unsigned varint; 0 means null.
 
-Invariant: no function reads past its buffer; if it cannot read something, it raises MalformedError or IndexError.
+Invariant: no function reads past its buffer; on bad input, it raises MalformedError or IndexError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-MAX_STRING_BYTES = 32767  # of a string in UTF-8, as in Kafka's generated classes
+MAX_STRING_BYTES = 32767  # limit for UTF-8 strings, as in Kafka's generated classes
 ZERO_UUID = UUID(int=0)
 
 _MAX_INT32 = 2**31 - 1
@@ -43,13 +43,13 @@ def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def read_long_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return a compact length whose first byte is before `position`, and the position after it."""
+    """Return a compact length and the position after it; its first byte is before `position`."""
     value, position = read_varint(buffer, position - 1)
     return value - 1, position
 
 
 def read_long_string_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return the compact length of a string whose first byte is before `position`, and the position after it."""
+    """Return the compact length of a string and the position after it; its first byte is before `position`."""
     length, position = read_long_length(buffer, position)
     if length > MAX_STRING_BYTES:
         raise MalformedError(f"a string has {length} bytes, more than {MAX_STRING_BYTES}")
@@ -83,7 +83,7 @@ def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int) -> i
 
 @lru_cache(maxsize=_KNOWN_UUIDS)
 def uuid_of(raw: bytes) -> UUID:
-    """Return the uuid of 16 bytes; cached, because the same topic ids are frequent."""
+    """Return the uuid of 16 bytes; cached, because the same topic ids occur often."""
     return UUID(bytes=raw)
 
 

@@ -1,7 +1,7 @@
 """Message schemas: their parts, and the notation of the files in `schemas/`.
 
-A line that is not indented begins a message, and an empty line ends it.  Each indented line is a field; the fields of
-its structure follow with more indentation.
+A line without indentation begins a message, and an empty line ends it.  Each indented line is a field; the fields of
+its structure follow with deeper indentation.
 
     HeartbeatRequest  request=12 versions=0-4 flexible=4+ listeners=broker
       groupId                   string                   0+
@@ -14,17 +14,17 @@ its structure follow with more indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-A structure that several fields share follows the fields: `struct TopicPartitions  0+`, and its own fields.
+Structures that several fields share follow the fields, as `struct TopicPartitions  0+` with their own fields.
 
 | word of a field | meaning |
 | --- | --- |
-| `0-3`, `4+`, `7` | the versions that have it |
+| `0-3`, `4+`, `7` | the versions with the field |
 | `default=` | value of a new message, and of a version without the field; otherwise 0, false, empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
-| `tagged=4+` | the versions in which it is tagged, if not all |
-| `flexible=none` | its length is written as before flexible versions |
-| `ignorable` | a version without the field drops a value that is not the default |
+| `tagged=4+` | the versions in which it is tagged, if not in all |
+| `flexible=none` | its length is always written as in versions that are not flexible |
+| `ignorable` | a version without the field silently drops a value that is not the default |
 
 The kind of a message is `request`, `response`, `header`, `data`, or one of the records: `metadata`, `coordinator-key`,
 `coordinator-value`.  The number after it is the API key or the type of the record.

@@ -1,9 +1,9 @@
 """Ends of the complete batches of a segment file, from the header fields that all magics share (kafka-log 01 §2.2).
 
-A broker finds the end of a trusted log in this way (LogSegment.readNextOffset): it uses the offsets of a batch even if
-the rest of the batch is malformed.
+A broker finds the end of a trusted log in the same way (LogSegment.readNextOffset): it uses the offsets of a batch even
+if the rest of the batch is malformed.
 
-Invariants: no checksum is computed; memory is one window, for a file and batches of any size.
+Invariants: no checksum is computed.  Memory is one window, for files and batches of any size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
     """Yield (last offset, end position) of each complete batch between `position` and `size_bytes` of the file.
 
     Raises:
-        CorruptBatchError: while iterating, for a batch whose length field is below the size of the smallest batch.
+        CorruptBatchError: while iterating, if a batch's length field is too small for any batch.
 
     Source: kafka-log 01 §2.2.
     """
@@ -62,12 +62,12 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
 
 
 def next_offset_of(path: Path, base_offset: int, fs: Fs) -> int:
-    """Return the next offset after the last whole batch of a segment file; `base_offset` if there is none.
+    """Return the offset after the last whole batch of a segment file; `base_offset` if there is none.
 
-    Only `lastOffsetDelta` and the header fields that all magics share are read; no checksum is computed.
+    Besides the header fields that all magics share, only `lastOffsetDelta` is read; no checksum is computed.
 
     Raises:
-        CorruptBatchError: the length field of a batch is below the smallest batch.
+        CorruptBatchError: a batch's length field is too small for any batch.
 
     Source: kafka-log 01 §2.2, 05 §3 (readNextOffset).
     """

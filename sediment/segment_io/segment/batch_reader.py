@@ -68,10 +68,10 @@ from sediment.segment_io.format.record_decoder import (
     decode_records,
     read_varint,
 )
-from sediment.segment_io.segment.append import NO_EPOCH_LIMIT, read_verified
+from sediment.segment_io.segment.append_validation import NO_EPOCH_LIMIT, read_verified
 
 LIMIT_BYTES = 256 << 20
-"""The default bound of one decompressed batch."""
+"""The default limit on the size of one decompressed batch."""
 
 _ADVICE = "fetch it again, or restore the segment from a replica"
 _CODECS = (*CODEC_NAMES, "5", "6", "7")
@@ -102,10 +102,10 @@ class ControlType(Enum):
 
 
 class Batch(NamedTuple):
-    """The header of a batch, with its place in the bytes that were read.
+    """The header of a batch, with its position in the bytes that were read.
 
-    A message of magic 0 or 1 is a separate batch.  A compressed message has only the offset of its last record, so its
-    `base_offset` equals `last_offset` and its `record_count` is -1.  Fields that a magic lacks are -1.
+    A message of magic 0 or 1 is a separate batch.  For a compressed message, only the offset of its last record is
+    known, so `base_offset` equals `last_offset` and `record_count` is -1.  Fields that do not exist in a magic are -1.
     """
 
     position: int
@@ -121,10 +121,10 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
-    """The number of records; 0 after cleaning removed them all."""
+    """The number of records; 0 after a cleaning has removed all of them."""
     stored_control_type: int
     coordinator_epoch: int
-    """Of a transaction marker."""
+    """Epoch in a transaction marker, else -1."""
     control_timestamp_ms: int
     """Of a transaction marker."""
 
@@ -160,7 +160,7 @@ class Batch(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time from which cleaning may remove the tombstones or the marker of the batch; None without one."""
+        """The time after which a cleaning may remove the batch's tombstones or marker; None if it has none."""
         has_horizon = self.magic >= MAGIC_V2 and bool(self.attributes & DELETE_HORIZON_BIT)
         return self.base_timestamp_ms if has_horizon else None
 
@@ -169,7 +169,7 @@ assert len(Batch._fields) == len(BATCH_ROW.names or ())
 
 
 class Record(NamedTuple):
-    """A record as it was read; a null key or value is None, and a missing `timestamp_ms` is -1."""
+    """A record as read; a null key or value is None, and a missing `timestamp_ms` is -1."""
 
     offset: int
     timestamp_ms: int
@@ -205,9 +205,9 @@ def batches(data: Buffer) -> Iterator[Batch]:
 
 
 def next_offset(data: Buffer, from_offset: int) -> int:
-    """Return the offset for the next read: after the last whole batch of `data`, and at least `from_offset`.
+    """Return the offset at which the next read begins: after the last whole batch of `data`, at least `from_offset`.
 
-    The records alone do not show it, because cleaning leaves gaps and batches without records.
+    It cannot be derived from the records, because cleaning leaves gaps and batches without records.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum.
@@ -266,7 +266,7 @@ def read_records(
 
 
 def _verified(buffer: ByteArray) -> Iterator[Rows]:
-    """Yield BATCH_ROW tables of the whole batches; positions count from the start of the buffer."""
+    """Yield BATCH_ROW tables of the whole batches; positions are relative to the start of the buffer."""
     end = buffer.size - PADDING_BYTES
     start, status = 0, ROWS_FULL
     while status == ROWS_FULL and start < end:
@@ -287,7 +287,7 @@ def _headers_of(rows: Rows) -> list[Batch]:
 
 
 class _Visibility:
-    """The batches that a consumer sees; call `of` in the order of the log."""
+    """The batches that a consumer sees; call `of` in log order."""
 
     def __init__(self, from_offset: int, aborted: Iterable[AbortedTransaction] | None, with_control: bool) -> None:
         self._from_offset = from_offset
@@ -381,7 +381,7 @@ def _read_plain(
 def collect_fields(
     rows: Rows, index: int, records: Int64s, count: int, from_offset: int, fields: Int64s, to: int
 ) -> int:
-    """Fill `fields` from column `to` on from `count` decoded records of batch `index`; return the column after them.
+    """Add `count` decoded records of batch `index` to `fields`, from column `to` on; return the next free column.
 
     Records below `from_offset` are left out.
     """
@@ -442,9 +442,9 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 
 
 def _records(content: bytes, buffer: ByteArray, fields: Int64s, found: list[Batch]) -> Iterator[Record]:
-    """Return the records with these fields; positions count in `content` and in its padded copy `buffer`.
+    """Return the records with these fields; positions refer to `content` and to its padded copy `buffer`.
 
-    The columns are joined without Python code for each record, because such code would take twice as long.
+    The columns are joined without Python code for each record, which would take twice as long.
     """
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()
     columns = zip(
@@ -467,7 +467,7 @@ def _contents(content: bytes, starts: list[int], ends: list[int]) -> list[bytes 
 
 
 def _headers(content: bytes, buffer: ByteArray, fields: Int64s) -> Iterable[Headers]:
-    """Return the headers of each record; if no record has headers, an endless iterator of empty tuples."""
+    """Return the headers of each record; if none has headers, return an endless iterator of empty tuples."""
     count = _number_headers(buffer.ctypes.data, fields)
     if not count:
         return repeat(())

@@ -7,8 +7,8 @@
 Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
-* The status of a kernel requests work that it cannot do itself: decompress, unwrap, enlarge an array, take a full
-  table.  At that time, no batch is half done.
+* A kernel's status requests work that the kernel cannot do itself: decompress, unwrap, enlarge an array, or take a full
+  table.  No batch is half done at that time.
 * pyarrow is imported when the first table is taken, because a process must not load it before it forks.
 """
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 TABLE_ROWS = 1 << 16
 TABLE_BYTES = 16 << 20
-MAX_RECORDS_BYTES = 1 << 30  # of one decompressed batch; a column of a table holds at most 2^31 - 1 bytes
+MAX_RECORDS_BYTES = 1 << 30  # limit for one decompressed batch; a column of a table has at most 2^31 - 1 bytes
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -79,7 +79,7 @@ WANT_HEADERS = 4
 
 # ------------------------------------------------------------------------------------------ bounds, int64[BOUND_FIELDS]
 FIRST_OFFSET = 0
-END_OFFSET = 1  # exclusive, as all ends; 2^63 - 1 means none
+END_OFFSET = 1  # exclusive, like all ends; 2^63 - 1 means no end
 FIRST_TIMESTAMP_MS = 2
 END_TIMESTAMP_MS = 3
 BOUND_FIELDS = 4
@@ -112,7 +112,7 @@ HEADER_KEY_USED = 4
 HEADER_VALUE_USED = 5
 USED_REGISTERS = 6
 NEEDED = 6  # amount that a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
-RECORDS_NEEDED = 12  # rows of scratch that the batch needs
+RECORDS_NEEDED = 12  # scratch rows that the batch needs
 STATE_REGISTERS = 13
 
 
@@ -306,7 +306,7 @@ def gather_batches(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> tuple[int, int]:
-    """Append the batches headers[first:] that are not in `skip`; file position + `shift` = position in the buffer.
+    """Append the batches headers[first:] that are not in `skip`; a buffer position is file position + `shift`.
 
     `counts`, int64[batches], receives the number of records that each batch added.
 
@@ -436,7 +436,7 @@ _HEADERS_AT_FIRST = TABLE_ROWS
 class RecordColumns:
     """Records of batches, gathered until a table is full.
 
-    `want` is a set of WANT_ bits; columns not wanted cannot be taken.
+    `want` is a set of WANT_ bits; only wanted columns can be taken.
     """
 
     def __init__(self, want: int) -> None:
@@ -463,11 +463,11 @@ class RecordColumns:
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
         """Gather the batches span.rows[first:] that are not in `skip`; return the index after the last gathered batch.
 
-        `bounds` is int64[BOUND_FIELDS].  If the result is below the number of batches, the table is full: `take` it,
+        `bounds` is int64[BOUND_FIELDS].  A result below the number of batches means that the table is full: `take` it,
         and call again with the result as `first`.
 
         Raises:
-            BadBatchError: a batch is corrupt or of an unknown kind; earlier batches were gathered.
+            BadBatchError: a batch is corrupt or of an unknown kind; the batches before it were gathered.
         """
         shift = span.start - span.position
         counts = np.zeros(len(span.rows), dtype=np.int64)
@@ -530,7 +530,7 @@ class RecordColumns:
         return len(self) - before, status
 
     def _decompressed(self, span: BatchSpan, row: np.void, at: int, size_bytes: int) -> ByteArray:
-        """Decode the records of a batch into the scratch; return the buffer that their positions refer to."""
+        """Decode the records of a batch into the scratch rows; return the buffer to which their positions refer."""
         payload = span.buffer[at + BATCH_HEADER_BYTES : at + size_bytes].data
         content = decompress(int(row["attributes"]) & CODEC_MASK, payload, limit_bytes=MAX_RECORDS_BYTES)
         size = len(content)
@@ -557,7 +557,7 @@ class RecordColumns:
 
 
 def readable_tables(spans: Iterable[BatchSpan], want: int) -> Iterator[RecordTable]:
-    """Yield the records of `spans` as tables of at least one batch; a batch that cannot be read is left out."""
+    """Yield the records of `spans` as tables of at least one batch; unreadable batches are skipped."""
     columns = RecordColumns(want)
     for span in spans:
         skip = np.zeros(len(span.rows), dtype=np.bool_)
@@ -628,7 +628,7 @@ class RecordTable:
     def headers_of_records(self) -> pa.Array:
         """Return list<element: struct<key: string, value: binary>>, null for records without headers.
 
-        Bytes of keys that are not UTF-8 become the replacement character, as in a Java client.
+        Bytes of keys that are not UTF-8 are replaced by the replacement character, as in a Java client.
         """
         import pyarrow as pa
 

@@ -1,6 +1,6 @@
 """Search over the batch headers of an open segment file; `search` has the kernel.
 
-Invariant: memory is one window for each thread that searches, for a file and batches of any size.
+Invariant: memory is one window for each searching thread, for files and batches of any size.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _window = _Window()
 
 
 def find_in_file(file: ReadableFile, position: int, end_position: int, kind: int, target: int) -> FoundBatch | None:
-    """Return the first batch from `position` on that a search of `kind` finds; None if there is none.
+    """Return the first batch found by a search of `kind` from `position` on; None if there is none.
 
-    Only whole batches below `end_position` count.
+    Only whole batches that end at or below `end_position` count.
 
     Raises:
-        CorruptBatchError: the bytes at `position` are not a batch, or a header before the wanted one is malformed.
+        CorruptBatchError: the bytes at `position` are not a batch, or a header before the result is malformed.
         OSError: the disk failed.
     """
     buffer, whole, address = _window.parts

@@ -1,17 +1,17 @@
-"""The common part of the offset and time index of an open segment: a file of entries, appended to and searched.
+"""The common part of offset and time indexes of open segments: a file of entries that is appended to and searched.
 
-Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
-mapping of the same file, which shows new entries at once.
+Entries are appended with ordinary writes, so a full disk causes an error and not a signal.  Look-ups use a read-only
+mapping of the same file, in which new entries are visible at once.
 
-Most look-ups are for the end of the log.  Therefore the last 8192 bytes of entries are searched first (the warm section
-of Kafka's AbstractIndex): they stay in the page cache.  A binary search over the whole file would touch pages that have
-been cold for hours.
+Most look-ups are near the end of the log.  So the last 8192 bytes of entries, which stay in the page cache, are
+searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would touch pages that
+were not used for hours.
 
 Invariants
-* An index file is created when the index is first needed.  While an index grows, its file has its full size, with zeros
-  after the last entry.
-* Only an index that grows keeps a descriptor; an index that is only searched is mapped and its file is closed.
-* Only the bytes of entries are read from a mapping, and nothing here cuts a file below its entries.
+* An index file is created when the index is first used.  While an index can grow, its file has its full size, with
+  zeros after the last entry.
+* Only an index that can grow keeps a file descriptor; any other index is mapped, and its file is closed.
+* Only entries are read from a mapping, and the file is never truncated below its entries.
 * Offsets and timestamps ascend, so every search is a binary search.
 """
 
@@ -69,7 +69,7 @@ class MappedIndex:
     entry_bytes: int
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """Prepare an index; `entries` is 0 for a new file, and None for a file of entries without zeros after them."""
+        """Prepare an index; `entries` is 0 for a new file, and None for a file that consists of entries only."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
                 f"an index of {max_bytes} bytes cannot hold an entry", advice="raise segment.index.bytes to at least 12"
@@ -89,7 +89,7 @@ class MappedIndex:
         return self._entries or 0
 
     def open(self) -> OpenFile:
-        """Return the file, created if it is missing; only an index that grows keeps it open."""
+        """Return the file, created if missing; it stays open only if the index can grow."""
         file = self._file
         if file is None:
             file = self._fs.create_file(self.path, like=self.path.with_suffix(SegmentFileKind.LOG))
@@ -143,7 +143,7 @@ class MappedIndex:
         self._file = None
 
     def release(self) -> None:
-        """Drop the file, which closes with its last reference."""
+        """Drop the reference to the file, which is closed with its last reference."""
         self._file = self._mapping = None
 
     def mapped(self) -> FileMapping:
@@ -156,7 +156,7 @@ class MappedIndex:
 
     @property
     def warm_entries(self) -> int:
-        """The number of last entries that a search tries first."""
+        """The number of entries in the warm section, which a search tries first."""
         return _WARM_BYTES // self.entry_bytes
 
 
@@ -164,7 +164,7 @@ def relative_offset(offset: int, base_offset: int) -> int:
     """Return `offset` relative to the base offset of its segment, as stored in an index entry.
 
     Raises:
-        IndexOffsetOverflowError: it is out of the segment's range.
+        IndexOffsetOverflowError: the offset is outside the segment's range.
     """
     relative = offset - base_offset
     if not 0 <= relative <= INT32_MAX:

@@ -32,8 +32,8 @@ class MappedOffsetIndex(MappedIndex):
         """Return the entry with the largest offset ≤ `target_offset`; (base offset, 0) if there is none.
 
         Raises:
-            CorruptIndexError: its position is negative; after a clean stop, indexes are not checked when they are
-                opened.
+            CorruptIndexError: the position in the entry is negative; after a clean stop, indexes are opened without a
+                check.
         """
         slot = self._slot(target_offset - self.base_offset)
         if slot < 0:

@@ -33,12 +33,12 @@ class MappedTimeIndex(MappedIndex):
         return TimestampOffset(timestamp_ms, self.base_offset + relative)
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
-        """Add an entry if `timestamp_ms` exceeds the last one.
+        """Add an entry if `timestamp_ms` is above that of the last entry.
 
         Raises:
             IndexFullError: the index is full; `skip_full_check` allows the reserved slot.
             IndexOrderError: `offset` or `timestamp_ms` is below the last entry's.
-            IndexOffsetOverflowError: `offset` is out of the segment's range.
+            IndexOffsetOverflowError: `offset` is outside the segment's range.
         """
         if len(self) >= self.max_entries or (self.is_full and not skip_full_check):
             raise IndexFullError(f"index is full with {len(self)} entries", advice="raise segment.index.bytes")
@@ -62,7 +62,7 @@ class MappedTimeIndex(MappedIndex):
         return self[slot] if slot >= 0 else TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Keep the entries whose offset is below `offset`."""
+        """Keep the entries with offsets below `offset`."""
         entries = len(self)
         if entries:
             mapping, target = self.mapped(), offset - self.base_offset - 1

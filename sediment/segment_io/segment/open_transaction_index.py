@@ -1,4 +1,4 @@
-"""The transaction index of an open segment: entries are appended to its file, and it is read as a whole."""
+"""The transaction index of an open segment: entries are appended to its file, which is read as a whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OpenTransactionIndex:
         return self._index
 
     def append(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add entries; the caller has appended their markers after all earlier ones."""
+        """Add entries; their markers must follow all earlier markers."""
         entries = encode_transaction_index(transactions)
         if entries:
             at = len(self.index()) * TRANSACTION_ENTRY_BYTES
@@ -64,9 +64,9 @@ class OpenTransactionIndex:
             self._file.path = path
 
     def close_file(self) -> None:
-        """Close the descriptor; the caller has made changes durable."""
+        """Close the descriptor; the caller must have made changes durable."""
         self._file = None
 
     def release(self) -> None:
-        """Drop the file, which closes with its last reference."""
+        """Drop the reference to the file, which is closed with its last reference."""
         self._file = None

@@ -1,7 +1,7 @@
 """Forward reading of segment files in chunks, as rows of batch headers.
 
 Invariants: a file is read with pread into padded buffers and never mapped, so a failing disk or a shrinking file causes
-an error, not a signal.  Memory is one chunk and the largest batch, for a file of any size.
+an error and not a signal.  Memory is one chunk and the largest batch, for files of any size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ByteArray = npt.NDArray[np.uint8]
 def read_into(source: int | ReadableFile, buffer: ByteArray, start: int, count: int, position: int) -> int:
     """Fill buffer[start : start + count] from `position` of a file; return the bytes read, fewer at its end.
 
-    `source` is the file, or a descriptor of one on this machine.
+    `source` is an open file or a local file descriptor.
     """
     view = buffer.data[start : start + count]
     if not isinstance(source, int):
@@ -76,13 +76,14 @@ class BatchSpan:
 class HeaderScan:
     """The complete batches of a segment after `start_position`, chunk by chunk, with their header rows.
 
-    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards `end_position` is the first
-    byte not consumed: the end of the file, the start of a torn tail, or the batch of an error.  The scan ends at
-    `size_bytes`, by default the file's length at the start.
+    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards, `end_position` is the first
+    byte that was not consumed: the end of the file, the start of a torn tail, or the batch of an error.  The scan ends
+    at `size_bytes`, by default the initial length of the file.
 
     Raises:
         CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed).  With
-        `unknown_magic_may_be_torn`, a batch of an unknown magic that would end after the scan's end is not an error.
+            `unknown_magic_may_be_torn`, a batch of an unknown magic is accepted as torn if it ends after the scan's
+            end.
         SourceChangedError: while iterating, if the file became shorter.
     """
 
@@ -108,8 +109,8 @@ class HeaderScan:
     def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
         """Yield the chunks; a span's buffer is valid until the next span is requested.
 
-        If `source`, the file or a descriptor of it, is given, it is read and left open; otherwise the file is opened
-        and closed here.
+        A given `source`, the file or a descriptor of it, is read and left open; otherwise the file is opened and closed
+        here.
         """
         if source is not None:
             size_bytes = _size_of(source) if self._size_bytes is None else self._size_bytes
@@ -130,11 +131,11 @@ class HeaderScan:
             filled = read_into(source, buffer, 0, wanted, start)
             at = 0
             while True:
-                status, count, behind, needed = batch_headers.read_headers(buffer.ctypes.data, at, filled, start, rows)
+                status, count, end, needed = batch_headers.read_headers(buffer.ctypes.data, at, filled, start, rows)
                 if count:
-                    self.end_position = start + behind
-                    yield BatchSpan(buffer, at, behind, start + at, rows[:count])
-                at = behind
+                    self.end_position = start + end
+                    yield BatchSpan(buffer, at, end, start + at, rows[:count])
+                at = end
                 if status != ROWS_FULL:
                     break
             if self._unknown_magic_may_be_torn and needed > size_bytes - self.end_position:

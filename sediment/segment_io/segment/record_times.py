@@ -45,12 +45,12 @@ class FoundRecord(NamedTuple):
 def first_record_since(
     file: ReadableFile, position: int, end_position: int, target_ms: int, start_offset: int
 ) -> FoundRecord | None:
-    """Return the first record at or above `start_offset` whose timestamp is at least `target_ms`; None without one.
+    """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`; None without one.
 
     The batches in [position, end_position) of the file are searched.
 
     Raises:
-        CorruptBatchError: a batch before it is malformed.
+        CorruptBatchError: a batch before that record is malformed.
         OSError: the disk failed.
     """
     while (batch := find_in_file(file, position, end_position, BY_TIMESTAMP, target_ms)) is not None:
@@ -62,10 +62,10 @@ def first_record_since(
 
 
 def first_record_at(file: ReadableFile, position: int, end_position: int, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record with exactly `timestamp_ms` in the first batch that has it as its largest timestamp.
+    """Return the first record with `timestamp_ms` in the first batch whose largest timestamp equals it.
 
     Raises:
-        CorruptBatchError: a batch before it is malformed.
+        CorruptBatchError: a batch before that record is malformed.
         OSError: the disk failed.
     """
     batch = find_in_file(file, position, end_position, BY_EXACT_TIMESTAMP, timestamp_ms)
@@ -78,7 +78,7 @@ def records_of(file: ReadableFile, batch: FoundBatch) -> list[FoundRecord]:
     """Return the records of a batch by timestamp and offset, in order.
 
     Raises:
-        CorruptBatchError: the batch is malformed.  Its checksum is not verified.
+        CorruptBatchError: the batch is malformed; its checksum is not verified.
         OSError: the disk failed.
     """
     entry = file.read(batch.position, batch.size_bytes)

@@ -1,14 +1,14 @@
 """Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
-A segment that is not trusted (kafka-log 05 §4) is good up to its first bad batch.  The good batches get index entries
-by the rule of `format.index_entries`.  During the scan, the caller gets the batches of producers and the first batch of
-each leader epoch, so nothing has to be read twice.
+An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The good batches get index entries by the
+rule of `format.index_entries`.  During the scan, the caller gets the batches of producers and the first batch of each
+leader epoch, so nothing has to be read twice.
 
 Invariants
-* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for a file of any size.
-* The file is read with pread up to the size that the caller names.
-* If an index entry would have a lower offset than the entry before, it is left out, or the scan ends if the caller asks
-  for that.
+* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for files of any size.
+* The file is read with pread, up to the size given by the caller.
+* An index entry with a lower offset than the previous one is left out; if the caller asks for it, the scan ends there
+  instead.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ _EPOCHS = PROGRESS_FIELDS + 4
 _FIELDS = PROGRESS_FIELDS + 5
 
 _ROWS_PER_TABLE = 1 << 14
-_SECTOR_BYTES = 512  # the unit that a disk writes as a whole
+_SECTOR_BYTES = 512  # the unit in which a disk writes
 _EPOCHS_PER_TABLE = 64
 
 
 @kernel
 def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
-    """Return the result of `batch_at`; for a complete batch that fails verification, BAD_CRC or BAD_MAGIC.
+    """Return the result of `batch_at`; or BAD_CRC or BAD_MAGIC for a complete batch that fails verification.
 
-    BAD_MAGIC means that the checksum is right; the batch may have a magic of a later version.
+    BAD_MAGIC means that the checksum is correct; the batch may have a later magic.
     """
     status, size_bytes = batch_at(base, position, end)
     address = base + position
@@ -115,7 +115,7 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
     """Return True if the first bytes of a batch's offset are on a disk sector that was not written.
 
-    No checksum covers the offset.  Its lost bytes lie at the end of a sector and are zero, so the offset is below
+    No checksum covers the offset.  The lost bytes, at the end of a sector, are zero, so the offset is below
     `next_offset`.
     """
     bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
@@ -145,7 +145,7 @@ def _scan_batches(
     rows: npt.NDArray[np.void],
     epochs: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Verify and index the complete batches in [position, end) of a buffer whose byte 0 is at `file_position`.
+    """Verify and index the complete batches in [position, end) of a buffer; its byte 0 is at `file_position`.
 
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
@@ -218,7 +218,8 @@ def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> 
 
     Returns:
         (status, position, size there or 0, number of good batches, last offset of the last one or -1).  The status is
-        INCOMPLETE if a batch at the position may continue past the buffer, else OK: the buffer holds no further batch.
+        INCOMPLETE if a batch at the position may continue past the buffer; OK means that no further batch is in the
+        buffer.
     """
     good = 0
     last_offset = -1
@@ -263,12 +264,12 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
 class SegmentScan:
     """The good batches at the start of a segment.
 
-    `good_bytes` is their size.  `stop` says why the next batch is bad, or is None if the file ends there.  `is_torn` is
-    True if the rest of the file is shorter than a batch, or shorter than its length field says.  `next_offset` follows
-    the last good batch, and `producers_end_offset` follows the last good batch of a magic with producers; without a
-    batch both are the base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are the
-    contents of complete files.  `leader_epochs` are the epochs above the known one, with the base offset of the first
-    batch of each.
+    `good_bytes` is their size.  `stop` says why the next batch is bad; None means that the file ends there.  `is_torn`
+    is True if the rest of the file is shorter than any batch, or than its length field says.  `next_offset` is the
+    offset after the last good batch; `producers_end_offset` is the same for batches of a magic with producers.  Without
+    such a batch, they are the base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are
+    the contents of complete files.  `leader_epochs` are the epochs above the known one, with the base offset of each
+    one's first batch.
     """
 
     good_bytes: int
@@ -296,13 +297,13 @@ def scan_segment(
 ) -> SegmentScan:
     """Verify and index the first `size_bytes` of a segment file.
 
-    `on_producer_batches` gets BATCH_ROW tables of the good batches with a producer, in log order; a table is valid
-    during the call only.
+    `on_producer_batches` gets BATCH_ROW tables of the good batches with a producer, in log order; a table is valid only
+    during the call.
 
     Raises:
-        IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base; the segment has to be split.
+        IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base; the segment must be split.
         CorruptBatchError: a good batch is below the segment's base offset.
-        UnsupportedDataError: a batch with a right checksum has a magic or codec of a later version.
+        UnsupportedDataError: a batch with a correct checksum has a magic or codec of a later version.
 
     Source: kafka-log 05 §4, 01 §7.5.
     """
@@ -465,9 +466,9 @@ class BatchesAfterCorruption:
 def find_batches_after(
     path: Path, position: int, size_bytes: int, least_offset: int, fs: Fs | None = None
 ) -> BatchesAfterCorruption:
-    """Look for good batches after `position` of a file of `size_bytes`, with offsets of at least `least_offset`.
+    """Search for good batches after `position` of a file of `size_bytes`, with offsets of at least `least_offset`.
 
-    If a length is corrupt too, the next batch is recognised by its header and its checksum.
+    If a length is corrupt too, the next batch is found by its header and its checksum.
     """
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))

@@ -1,7 +1,6 @@
 """Compiled search over batch headers for the first batch with an offset or timestamp.
 
-Invariants: as in `batch_headers`, lengths are checked before they are used, and the result is a status; no policy is
-applied.
+Invariants: as in `batch_headers`, lengths are checked before they are used, and the result is a status.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ BY_EXACT_TIMESTAMP = 2
 
 @kernel
 def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, int]:
-    """Find the first batch in [0, end) of a buffer whose last offset, or largest timestamp, is at least `target`.
+    """Find the first batch in [0, end) of a buffer with a last offset, or largest timestamp, of at least `target`.
 
-    `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  The last batch may be incomplete after its
-    header.
+    `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  Of the last batch, only the header must be
+    complete.
 
     Returns:
         (status, position, size of the batch there or 0).  OK: found; INCOMPLETE: not among the headers in the buffer.

@@ -1,10 +1,10 @@
-"""Writing of rebuilt batches as segment files with their indexes, under names that loaders ignore.
+"""Writing rebuilt batches as segment files with indexes, under names that loaders ignore.
 
-Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  Kafka fails if an index is full.  Two ways
-avoid that: `lay_out_segments` keeps the entries that fit, because a sparser index answers every look-up.
-`write_segments` begins another segment, so a broker can also rebuild the indexes.
+Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  If an index is full, Kafka fails.  Here,
+`lay_out_segments` keeps the entries that fit, because look-ups also work in a sparser index.  `write_segments` begins
+another segment, so that a broker can also rebuild the indexes.
 
-Invariant: a file is written once, from its first byte to its last, and synced before its name is returned.
+Invariant: a file is written once, from start to end, and synced before its name is returned.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NOTHING_UNREADABLE = np.zeros((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """The content of one new segment, in memory; `log` is a slice of the rebuilt batches."""
+    """The content of one new segment in memory; `log` is a slice of the rebuilt batches."""
 
     base_offset: int
     log: ByteArray
@@ -92,18 +92,18 @@ def _index_batches(
     time_entries: npt.NDArray[np.uint8],
     progress: npt.NDArray[np.int64],
 ) -> int:
-    """Index the next batches of a segment until one does not fit it; return the number of log bytes indexed.
+    """Index the next batches of a segment until one does not fit; return the number of log bytes indexed.
 
-    `file_position` is the number of the segment's bytes before these batches.  `unreadable`, int64[n, 2], are (start,
-    end) of the bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`,
-    int64[PROGRESS_FIELDS], to each call; `start_indexes` precedes the first call of a segment and `end_time_index`
-    follows the last.  With `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
+    `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], has (start, end) of
+    bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`, int64[PROGRESS_FIELDS], to
+    each call, after `start_indexes` for the segment; call `end_time_index` after the last call.  With
+    `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
     """
     position = 0
     skipped = 0
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
-            # So look-ups of later offsets do not have to read across unreadable bytes.
+            # Without it, look-ups of later offsets would have to read across unreadable bytes.
             progress[SINCE_ENTRY_BYTES] = interval_bytes + 1
             position = unreadable[skipped, 1]
             skipped += 1
@@ -152,9 +152,9 @@ def lay_out_segments(
 ) -> tuple[SegmentImage, ...]:
     """Return the segments of `batches`, uint8[n] of whole batches of any magic in log order.
 
-    The first segment is at `base_offset`.  If a batch would exceed Kafka's limits of file size or offsets, it begins
-    another segment, at its own base offset.  `aborted` are the transaction index entries to keep, by the offset of
-    their marker.  `unreadable` are (start, end) of the bytes that are not batches; index entries never refer to them.
+    The first segment is at `base_offset`.  A batch that would exceed Kafka's limits on file size or offsets begins
+    another segment, at its own base offset.  `aborted` are the transaction index entries to keep, in the order of their
+    markers.  `unreadable` has (start, end) of bytes that are not batches; index entries never refer to them.
     """
     images: list[SegmentImage] = []
     progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
@@ -212,7 +212,7 @@ def write_segment(
 ) -> tuple[PartFile, ...]:
     """Write and sync the files of `image` under names unique to the attempt in `directory`.
 
-    They get the owner, group and mode of `like` and the modification time `mtime_ns`.
+    The files get the owner, group and mode of `like`, and the modification time `mtime_ns`.
 
     Raises:
         OwnerNotKeptError: this process may not set the owner, group or mode.
@@ -238,11 +238,11 @@ def write_segments(
     attempt: str,
     fs: Fs,
 ) -> tuple[PartSegment, ...]:
-    """Write and sync the segments of batches that come in pieces, uint8[n] of whole batches of any magic in log order.
+    """Write and sync the segments of batches that arrive in pieces, uint8[n] of whole batches in log order, any magic.
 
     The result is that of `lay_out_segments` and `write_segment`, except that a full index also begins another segment.
-    A piece is used before the next piece is requested, so the caller may reuse its memory, and only the indexes are
-    held.  If writing or `pieces` fails, the files written so far are removed.
+    A piece is used before the next one is requested, so the caller may reuse its memory, and only the indexes are
+    held.  If a write or `pieces` fails, the files written so far are removed.
 
     Raises:
         OwnerNotKeptError, OSError: as `write_segment`.
@@ -274,7 +274,7 @@ def write_segments(
 
 
 class _PieceSource:
-    """The pieces, preceded by the bytes that did not fit the segment before."""
+    """The pieces, preceded by the bytes that did not fit into the previous segment."""
 
     def __init__(self, pieces: Iterator[ByteArray]) -> None:
         self._pieces = pieces
@@ -295,7 +295,7 @@ class _PieceSource:
 
 
 class _GrowingIndexes:
-    """The indexes of one segment whose batches come piece by piece."""
+    """The indexes of one segment whose batches arrive in pieces."""
 
     def __init__(
         self, base_offset: int, index_interval_bytes: int, segment_index_bytes: int, max_segment_bytes: int
@@ -312,7 +312,7 @@ class _GrowingIndexes:
         start_indexes(self._progress)
 
     def taken_from(self, source: _PieceSource) -> Iterator[Buffer]:
-        """Yield the indexed pieces of the segment; put back the rest of a piece that does not fit."""
+        """Yield the indexed pieces of the segment; put back the part of a piece that does not fit."""
         while (piece := source.take()) is not None:
             taken = self._add(piece)
             if taken:
@@ -329,7 +329,7 @@ class _GrowingIndexes:
             int(filled[OFFSET_INDEX_BYTES]) + most_entries * OFFSET_ENTRY_BYTES,
             self._offset_limit,
         )
-        # One more entry, because the last slot is reserved for the end of the time index.
+        # One more entry, because the last slot is reserved for `end_time_index`.
         self._time_entries = _with_room(
             self._time_entries, int(filled[TIME_INDEX_BYTES]) + (most_entries + 1) * TIME_ENTRY_BYTES, self._time_limit
         )
@@ -362,7 +362,7 @@ class _GrowingIndexes:
 
 
 def _with_room(entries: ByteArray, size_bytes: int, limit_bytes: int) -> ByteArray:
-    """Return `entries`, or a larger copy that holds `size_bytes`, up to the limit."""
+    """Return `entries`, or a larger copy with room for `size_bytes`, up to the limit."""
     if entries.size >= min(size_bytes, limit_bytes):
         return entries
     larger = np.zeros(min(2 * size_bytes, limit_bytes), dtype=np.uint8)
@@ -393,7 +393,7 @@ class _PartFiles:
         return PartFile(path.name, segment_file_name(base_offset, kind), size_bytes)
 
     def remove(self) -> None:
-        """Remove the files that were begun, as far as the filesystem allows."""
+        """Remove the files, complete or not, as far as the filesystem permits."""
         for path in self._begun:
             with suppress(OSError):
                 self.fs.unlink(path, missing_ok=True)

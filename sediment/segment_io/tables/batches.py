@@ -67,7 +67,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `batches`; arguments and errors are those of `readers.read_table`.
 
-    A batch with a wrong CRC is not unreadable here: it has a row in which `valid` is False.
+    A batch with a wrong CRC does not count as unreadable: it has a row in which `valid` is False.
     """
     selected = request.selected()
     gathered = _Batches([], [], [], [])
@@ -110,7 +110,7 @@ def _gather(gathered: _Batches, span: BatchSpan, scan_task: ScanTask) -> None:
 
 
 def _look_inside(row: np.void, valid: bool, span: BatchSpan) -> None:
-    """Fill in the base offset and record count of a message of magic 0 or 1; decompress it if it is compressed."""
+    """Set the base offset and record count of a message of magic 0 or 1, for which it may have to be decompressed."""
     if not row["attributes"] & CODEC_MASK:
         row["record_count"] = 1
         return

@@ -1,6 +1,6 @@
-"""Tasks that read a table: each reads slices of segments up to a total size, or the small files of several partitions.
+"""Tasks that read a table: each reads slices of segments up to a total size, or small files of several partitions.
 
-Invariant: together, the rows of the tasks of `plan_table` are the table, in the order of sources and offsets.
+Invariant: together, the tasks of `plan_table` return the rows of the table, in the order of sources and offsets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOURCES_PER_TASK = 64
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A slice to read: the records within `bounds`; if `committed`, no control records and none of `aborted`."""
+    """A slice to read: the records within `bounds`; if `committed`, without control records and without `aborted`."""
 
     slice: Slice
     bounds: Bounds
@@ -33,7 +33,7 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """Work of one Spark task: `scan_tasks` of records or batches, or the small files of `sources`."""
+    """The work of one Spark task: `scan_tasks` of records or batches, or the small files of `sources`."""
 
     sources: tuple[Source, ...] = ()
     scan_tasks: tuple[ScanTask, ...] = ()
@@ -47,12 +47,12 @@ class TableTask:
 def plan_table(
     request: TableRequest, sources: Sequence[Source], fs: Fs, *, task_bytes: int | None = None
 ) -> list[TableTask]:
-    """Return the tasks; together, their rows are the table, in the order of `sources` and offsets.
+    """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
-    A task reads about `task_bytes` of segments; None means the default of the table.
+    A task reads about `task_bytes` of segments; None means the table's default.
 
     Raises:
-        SedimentError: a directory vanished, or the log is so corrupt that the committed range cannot be found.
+        SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.
     """
     wanted = [source for source in sources if request.selects(source)]
     if task_bytes is None:
@@ -71,7 +71,7 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
     committed = None
     bounds = request.bounds
     if request.isolation == READ_COMMITTED:
-        # Imported late, because it decodes records and so loads compiled code, which planning otherwise does not need.
+        # Imported here: it decodes records and so loads compiled code, which planning does not need otherwise.
         from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range
 
@@ -108,7 +108,7 @@ class UnreadableRange:
 
 
 def parse_range(text: str | None, name: str) -> tuple[int, int]:
-    """Return `A:B` as (A, B); an empty side, or None for both, means no bound.
+    """Parse `A:B` as (A, B); an empty side, or None for both, means no bound.
 
     Raises:
         UsageError: `text` is not a range of numbers.

@@ -216,7 +216,7 @@ def _epochs_table(source: Source, fs: Fs) -> _Rows:
 
 
 def _indexes_table(source: Source, fs: Fs) -> _Rows:
-    from sediment.segment_io.partition.index_check import check_indexes
+    from sediment.segment_io.partition.index_mismatches import check_indexes
 
     return _from_dicts(
         [

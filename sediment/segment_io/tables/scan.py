@@ -1,12 +1,12 @@
-r"""Scan of slices of segments: it yields spans of complete batches, and the ranges between them that cannot be read.
+r"""Scan of slices of segments: it yields spans of complete batches, and the unreadable ranges between them.
 
-    slice --chunks--> spans of whole batches --headers--> batches of which no record is wanted are left out
+    slice --chunks--> spans of whole batches --headers--> without the batches of which no record is wanted
                         \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
 
-If a segment is being written to, bytes after its last complete batch are not an error: they are a batch that is being
-appended, or the zeros of a preallocated file.
+If a segment is being written to, bytes after its last complete batch are not an error: they belong to a batch that is
+being appended, or are the zeros of a preallocated file.
 
-Invariants: memory is one chunk and the largest batch; a file is read through one descriptor, so it may be renamed or
+Invariants: memory is one chunk and the largest batch.  A file is read through one descriptor, so it may be renamed or
 deleted meanwhile.
 """
 
@@ -135,11 +135,11 @@ def read_spans(
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     """Yield the spans and unreadable ranges of a scan task.
 
-    With `follow`, the current segments with its offsets are read; otherwise only the planned file.
+    With `follow`, read the current segments with the task's offsets; otherwise read only the planned file.
 
     Raises:
-        SourceChangedError: without `follow`, the planned file is gone; with `follow`, files are replaced faster than
-            they can be read, or records are lost and `on_lost` is None.
+        SourceChangedError: without `follow`, the planned file is gone; with `follow`, files change too often while they
+            are read, or records are lost and `on_lost` is None.
     """
     attempts = 0
     waiting = [scan_task]
@@ -221,7 +221,7 @@ def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, Bat
 def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
     """Return the position of the next batch with a valid CRC after the bad one at `position`, else the slice's end.
 
-    Candidates are the end of the bad batch according to its length, and the entries of the offset index.
+    Candidates are the end of the bad batch according to its length, and the positions in the offset index.
     """
     segment, end = scan_task.slice.segment, scan_task.slice.end_position
     base_offset, size_bytes = segment.base_offset, segment.ref.log_bytes
@@ -247,7 +247,7 @@ def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
 
 # --------------------------------------------------------------------------------------------------- unreadable ranges
 def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -> UnreadableRange:
-    """Return the range of the batch that could not be decoded, and add its path and position to the error."""
+    """Return the range of a batch that could not be decoded; add its path and position to the error."""
     row = span.rows[bad.index]
     position, size_bytes = int(row["position"]), int(row["size_bytes"])
     bad.error.path = str(scan_task.slice.path)
@@ -262,7 +262,7 @@ def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -
 def report_unreadable(
     unreadable: UnreadableRange, request: TableRequest, selected: Sequence[Column], on_unreadable: OnUnreadable
 ) -> Iterator[pa.RecordBatch]:
-    """Raise the error, report the range, or report it and yield it as a row, as `request.on_corruption` says."""
+    """Raise the error, report the range, or report it and yield it as a row, according to `request.on_corruption`."""
     error = unreadable.error
     error.partition = str(unreadable.scan_task.slice.source.partition)
     if request.on_corruption == FAIL:

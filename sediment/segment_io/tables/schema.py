@@ -1,12 +1,12 @@
-"""Tables of a log's files: their columns, requests for them, and their pyarrow schemas.
+"""Tables of a log's files: their columns, requests for rows, and pyarrow schemas.
 
     records, batches          one row each, read from slices of segments
     the others                one row for each entry of a small file
 
-Column names are those of Spark's Kafka source if it has the column, else Kafka's own terms.  A missing value is null,
-except in columns of a record for which Kafka's clients return -1, such as `timestamp`, `producerId` and `sequence`.
+Columns have the names of Spark's Kafka source if it has them, otherwise Kafka's own terms.  A missing value is null,
+except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId` and `sequence`.
 
-Invariant: pyarrow is imported when a schema or an array is asked for, not before.
+Invariant: pyarrow is imported only when a schema or an array is requested.
 """
 
 from __future__ import annotations
@@ -177,11 +177,11 @@ SLICED_TABLES = frozenset({"records", "batches"})
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """Request for rows and columns of one table.
+    """A request for rows and columns of one table.
 
-    If `columns`, `topics` or `partitions` is None, all are requested.  Only `records` and `batches` contain exactly the
-    rows that `topics`, `partitions` and `bounds` select; the other tables may contain more.  With `on_corruption` ROWS,
-    the table also has a column `corruption`.
+    `columns`, `topics` and `partitions` are None for all.  `topics`, `partitions` and `bounds` select rows exactly only
+    in `records` and `batches`; the other tables may return more rows.  With `on_corruption` ROWS, the table also has a
+    column `corruption`.
     """
 
     what: str = "records"
@@ -196,7 +196,7 @@ class TableRequest:
         """Return the requested columns in the requested order.
 
         Raises:
-            UsageError: an unknown table or column.
+            UsageError: the table or a column is unknown.
         """
         if self.what not in TABLES:
             raise UsageError(f"table {self.what!r} does not exist", advice=f"it is one of {', '.join(TABLES)}")
@@ -247,7 +247,7 @@ def _arrow_types() -> dict[str, Any]:
 def timestamps_from_ms(values_ms: Any) -> pa.Array:
     """Return timestamps for ms since the epoch.
 
-    None and -1 become null; a value that does not fit microseconds becomes the nearest value that does.
+    None and -1 become null; a value outside the range of microseconds becomes the nearest value in the range.
     """
     import pyarrow as pa
 

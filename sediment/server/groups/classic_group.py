@@ -7,13 +7,14 @@
     PreparingRebalance --- all have left -----> Empty
     any ------------------ unloaded ----------> Dead                    final
 
-Every method takes the time and returns effects in order: answers to waiting requests, and times at which the caller
-must call `wake`.  A waiter stands for one request.
+Every method takes the current time and returns effects in order: answers to waiting requests, and times at which the
+caller must call `wake`.  A waiter represents one request.
 
 Deadlines of a group: one for each member's session, one for the join phase, one for the sync phase.
 
-Invariants: every waiter is answered exactly once.  The generation never falls.  A group with members has exactly one
-leader, a member of it.  While there is a deadline, a `WakeAt` at or before it is outstanding.
+Invariants: every waiter is answered exactly once.  The generation never decreases.  A group with members has exactly
+    one
+leader, which is a member.  If there is a deadline, a `WakeAt` no later than the deadline is pending.
 
 Source: Kafka's ClassicGroup, ClassicGroupMember and GroupMetadataManager.classicGroup*.
 """
@@ -45,11 +46,11 @@ from sediment.server.groups.group_requests import (
 from sediment.server.server_config import ServerConfig
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-LEAST_REBALANCE_TIMEOUT_MS = 100  # so that a client's timeout of 0 does not keep the coordinator busy
+LEAST_REBALANCE_TIMEOUT_MS = 100  # a client's timeout of 0 would keep the coordinator busy
 
 
 class GroupState(Enum):
-    """State of a group; the value is Kafka's name of it."""
+    """State of a group; the value is Kafka's name."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -71,7 +72,7 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.
 class Member:
     """Member of a group; `joining` and `syncing` are the waiters of its requests.
 
-    A new member has not got its first generation; its session is the time that it may wait for it.
+    A new member waits for its first generation; until then, its session limits how long it may wait.
     """
 
     member_id: str
@@ -96,13 +97,13 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the member takes."""
+        """Memory that the member uses."""
         names = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
         return MEMBER_BYTES + names + protocols_bytes(self.protocols) + len(self.assignment)
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of a known member waits, which is as good as a heartbeat."""
+        """True while a request of a known member is waiting; this counts as a heartbeat."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
@@ -111,7 +112,7 @@ class Member:
 class ClassicGroup:
     """Members of one group, and the rules for their requests.
 
-    `new_member_id` returns an unused member id that begins with the given prefix.  `protocol_type` is None for a group
+    `new_member_id` returns an unused member id with the given prefix.  `protocol_type` is None for a group
     that only commits offsets.
     """
 
@@ -137,7 +138,7 @@ class ClassicGroup:
 
     # ------------------------------------------------------------------------------------------------------- requests
     def join(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Let a member join, or join again; its waiter may be answered in a later call."""
+        """Add a member, or let it rejoin; its waiter may be answered in a later call."""
         if not (self._accepts(request.member_id) and self._has_room(request)):
             self._remove(request.member_id)
             self._answer_join(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
@@ -154,7 +155,7 @@ class ClassicGroup:
         return self._take_effects()
 
     def sync(self, request: SyncRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Take the leader's assignment, or let a member wait for it; its waiter may be answered in a later call."""
+        """Take the leader's assignment, or make a member wait for it; the waiter may be answered in a later call."""
         error = self._sync_error(request)
         member = self.members.get(request.member_id)
         if error is not ErrorCode.NONE or member is None:
@@ -172,7 +173,7 @@ class ClassicGroup:
         return self._take_effects()
 
     def heartbeat(self, identity: MemberIdentity, generation: int, now_ms: int) -> tuple[ErrorCode, list[Effect]]:
-        """Return the answer to a heartbeat, which extends the member's session."""
+        """Extend the member's session; return the error code and the effects."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         error = self._member_error(identity)
@@ -185,7 +186,7 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._take_effects()
 
     def leave(self, identities: Sequence[MemberIdentity], now_ms: int) -> tuple[list[ErrorCode], list[Effect]]:
-        """Remove members; return the error of each.  An operator names a static member without its member id."""
+        """Remove members; return an error code for each.  A static member may be named without its member id."""
         if self.state is GroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in identities], []
         errors = [self._leave_one(identity) for identity in identities]
@@ -196,7 +197,7 @@ class ClassicGroup:
     def commit_error(self, identity: MemberIdentity, generation: int, *, transactional: bool = False) -> ErrorCode:
         """Return NONE if the member may commit offsets.
 
-        A negative generation is that of a client without membership, for which the group must be empty.
+        A negative generation means a client that is not a member; then the group must have no members.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -252,20 +253,20 @@ class ClassicGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the members take, with the ids given out to joining members."""
+        """Memory that the members and the ids of joining clients use."""
         joining = sum(MEMBER_BYTES + len(member_id) for member_id in self._pending_joins)
         return joining + sum(member.size_bytes for member in self.members.values())
 
     @property
     def is_idle(self) -> bool:
-        """True without members and without ids given out to joining members."""
+        """True if there are neither members nor ids reserved for joining clients."""
         return self.state is GroupState.EMPTY and not self._pending_joins
 
     # ----------------------------------------------------------------------------------------------------------- join
     def _accepts(self, member_id: str) -> bool:
-        """Return True if `group.max.size` admits the member.
+        """Return True if `group.max.size` allows the member.
 
-        While members rejoin, those that wait count, so that the last to rejoin are left out.
+        During a rebalance only the waiting members count, so the last ones to rejoin are left out.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -276,7 +277,7 @@ class ClassicGroup:
         return member is not None or len(self.members) < self.config.group_max_size
 
     def _has_room(self, request: JoinRequest) -> bool:
-        """Return True if `sediment.group.members.max.bytes` admits the member, in place of its former self."""
+        """Return True if `sediment.group.members.max.bytes` allows the member; its former state does not count."""
         member = self.members.get(request.member_id)
         own_bytes = 0 if member is None else member.size_bytes
         return self.size_bytes - own_bytes + request.size_bytes <= self.config.group_members_max_bytes
@@ -308,7 +309,7 @@ class ClassicGroup:
             return
         member = self.members[request.member_id]
         is_leader = member.member_id == self.leader_id
-        # In Stable the leader joins to have the partitions assigned anew, even if nothing changed for the group.
+        # A leader that joins in Stable wants a new assignment, even if nothing changed in the group.
         is_repeated = request.protocols == member.protocols and (
             self.state is GroupState.COMPLETING_REBALANCE or (self.state is GroupState.STABLE and not is_leader)
         )
@@ -341,7 +342,8 @@ class ClassicGroup:
             self._static_members[member.group_instance_id] = member_id
         if self.leader_id is None:
             self.leader_id = member_id
-        # A client that lost its connection while it waited leaves a member without a client; it must not stay forever.
+        # A client that lost its connection during the wait leaves a member without a client, which must not stay
+        # forever.
         self._set_deadline(member_id, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(now_ms)
 
@@ -355,7 +357,7 @@ class ClassicGroup:
         member.joining = waiter
 
     def _replace_static_member(self, request: JoinRequest, member_id: str, waiter: Waiter, now_ms: int) -> None:
-        """Give a static member that joins anew the place of its former self, which is fenced."""
+        """Replace a static member that rejoins with a new id; the old id is fenced."""
         assert request.group_instance_id is not None
         former_id = self._static_members[request.group_instance_id]
         former_leader = self.leader_id
@@ -375,15 +377,15 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # An older client that knows that it leads would assign partitions anew, without a rebalance.
+                # An older client that knows it is the leader would assign partitions again, without a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._answer_joining(member, answer)
         else:
-            # In CompletingRebalance the leader may assign to the former id, so the group must begin again.
+            # In CompletingRebalance the leader may assign to the old id, so the rebalance must start again.
             self._rebalance_or_complete(now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the answer to a member of the current generation; `leader` replaces the real one."""
+        """Return the answer to a member of the current generation; `leader` is reported instead of the real one."""
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(
@@ -430,7 +432,7 @@ class ClassicGroup:
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
 
     def _join_deadline_passed(self, now_ms: int) -> None:
-        """Complete the join phase; the first one of a group is prolonged while members arrive."""
+        """Complete the join phase; the first join phase of a group is extended as long as members arrive."""
         if self._is_initial_rebalance and self._new_member_added and self._remaining_delay_ms:
             self._new_member_added = False
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._remaining_delay_ms)
@@ -441,13 +443,13 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Begin the next generation with the members that joined; static members stay although they did not."""
+        """Begin the next generation with the members that joined; absent static members stay."""
         self._deadlines_ms.pop(_Phase.JOIN, None)
         absent = [each for each in self.members.values() if each.joining is None and each.group_instance_id is None]
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, all of them absent: their sessions end before or with this wait.
+            # Only static members are left, and all are absent: their sessions end during this wait at the latest.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1
@@ -466,7 +468,7 @@ class ClassicGroup:
         self._set_deadline(_Phase.SYNC, now_ms + self._rebalance_timeout_ms())
 
     def _elect_leader(self) -> bool:
-        """Return True if a member that joined leads; the leader is replaced if it did not join."""
+        """Return True if the leader has joined; if it has not, make a member that has joined the leader."""
         if self.leader_id is not None and self.members[self.leader_id].joining is not None:
             return True
         joined = next((member for member in self.members.values() if member.joining is not None), None)
@@ -475,7 +477,7 @@ class ClassicGroup:
         return joined is not None
 
     def _chosen_protocol(self) -> str:
-        """Return the protocol with most votes among those that all members support; the first one of equals."""
+        """Return the protocol with the most votes among those that all members support; the first of equals."""
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -511,7 +513,7 @@ class ClassicGroup:
             self._deadlines_ms.pop(_Phase.SYNC, None)
 
     def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
-        """Assign, unless the assignments pass the limit: then the leader gets Kafka's error of a record too large."""
+        """Store the assignments; if they pass the limit, answer the leader with Kafka's error for too large records."""
         if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
             self._assign(dict(request.assignments), now_ms)
             return
@@ -528,7 +530,7 @@ class ClassicGroup:
         self.state = GroupState.STABLE
 
     def _propagate(self, member: Member, answer: SyncAnswer, now_ms: int) -> None:
-        """Answer a waiting SyncGroup; the session starts again, because it may have ended during the wait."""
+        """Answer a waiting SyncGroup; restart the session, because it may have expired during the wait."""
         if member.syncing is not None:
             self._answer_sync(member, answer)
             self._extend_session(member, now_ms)
@@ -565,7 +567,7 @@ class ClassicGroup:
     def _session_expired(self, member_id: str, now_ms: int) -> None:
         member = self.members.get(member_id)
         if member is not None and member.is_waiting:
-            return  # the answer starts the session again
+            return  # the answer will restart the session
         self._remove(member_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             if self._all_joined():
@@ -574,7 +576,7 @@ class ClassicGroup:
             self._prepare_rebalance(now_ms)
 
     def _remove(self, member_id: str) -> None:
-        """Remove a member or a pending one; a request of it that waits is answered with UNKNOWN_MEMBER_ID."""
+        """Remove a member or a reserved id; answer its waiting request with UNKNOWN_MEMBER_ID."""
         self._pending_joins.discard(member_id)
         self._pending_syncs.discard(member_id)
         self._deadlines_ms.pop(member_id, None)

@@ -1,18 +1,19 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-    load                the groups of the directory, then the commits of the state directory over them
-    join, sync          answered at once or later, from any thread, through the given function
+    load                the groups of the directory, updated by the commits of the state directory
+    join, sync          answered now or later, in any thread, through the given function
     heartbeat, leave, commit, fetch, describe, list     answered at once
 
-Until `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  A group whose partition of the
-directory cannot be read gets UNKNOWN_SERVER_ERROR, which they do not retry: without its offsets it would begin anew.
+Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the directory's partition of a
+group cannot be read, the group gets UNKNOWN_SERVER_ERROR, which clients do not retry: without its offsets, the group
+would start from the beginning.
 
-Groups of other protocols (KIP-848 and later) have no members here.  An empty consumer group becomes a classic one when
-a member joins it, as in Kafka.
+Groups of other protocols (KIP-848 and later) have no members here.  As in Kafka, an empty consumer group becomes a
+classic group when a member joins.
 
-Invariants: a group changes only under its lock, and no lock is held while a request is answered.  A commit is in the
-state directory, if there is one, before it is answered.  Offsets do not expire.  What clients add stays within the
-limits of `group_memory`.
+Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  If there is a
+state directory, a commit is written there before it is answered.  Offsets do not expire.  Memory used for clients stays
+within the limits of `group_memory`.
 """
 
 from __future__ import annotations
@@ -58,26 +59,26 @@ def _is_never(_group_id: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Group with what it needs beside its members; `classic` holds those."""
+    """One group: its members in `classic`, with its offsets, locks, timer and memory."""
 
     kind: GroupKind
     classic: ClassicGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
     commit_guard: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a commit is written, so that memory and disk see the commits in one order; `guard` is not."""
+    """Held while a commit is written, so that memory and disk get commits in the same order; `guard` is not held."""
 
     wake: Cancelable | None = None
     own_bytes: int = 0
-    """Memory of the group without members and offsets; 0 for one of the directory."""
+    """Memory of the group without members and offsets; 0 for a group from the log directory."""
 
     members_bytes: int = 0
-    """Memory of the members, as it was counted last."""
+    """Memory of the members when it was last counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Group as DescribeGroups and ListGroups show it; the members are copies."""
+    """A group as in the answers to DescribeGroups and ListGroups; the members are copies."""
 
     group_id: str
     kind: GroupKind
@@ -89,7 +90,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
-    """Result of a fetch for one partition; `value` is None without a committed offset, or with an error."""
+    """The fetched offset of one partition; `value` is None if none was committed, or after an error."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -114,7 +115,7 @@ class GroupCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- life cycle
     def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
-        """Begin to serve with the groups of a directory; commits of the state directory replace offsets of theirs.
+        """Start serving with the groups of a log directory; commits in the state directory replace their offsets.
 
         `is_unreadable` returns True for the id of a group whose partition cannot be read.
         """
@@ -135,7 +136,7 @@ class GroupCoordinator:
         self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
 
     def close(self) -> None:
-        """Answer the requests that wait, and serve no more."""
+        """Answer the waiting requests, and stop serving."""
         with self._guard:
             self._is_closed = True
             groups = list(self._groups.values())
@@ -143,7 +144,7 @@ class GroupCoordinator:
             self._run(group, lambda classic: classic.unload())
 
     def _check_idle_groups(self) -> None:
-        """Forget the groups without members and offsets, as Kafka does when it looks for expired offsets."""
+        """Remove groups without members and offsets, as Kafka does when it checks for expired offsets."""
         with self._guard:
             for group_id, group in list(self._groups.items()):
                 with group.guard:
@@ -156,7 +157,7 @@ class GroupCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- members
     def join(self, group_id: str, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
-        """Answer a JoinGroup request, once the rebalance that it takes part in is over."""
+        """Answer a JoinGroup request when its rebalance is complete."""
         error = self._group_error(group_id)
         config = self._config
         if (
@@ -190,7 +191,7 @@ class GroupCoordinator:
             self._run(group, lambda classic: classic.join(request, respond, self._now_ms()))
 
     def sync(self, group_id: str, request: SyncRequest, respond: Callable[[SyncAnswer], None]) -> None:
-        """Answer a SyncGroup request, once the leader has sent the assignment."""
+        """Answer a SyncGroup request when the leader has sent the assignment."""
         error = self._group_error(group_id)
         group = self._find(group_id) if error is ErrorCode.NONE else None
         if group is None:
@@ -204,10 +205,10 @@ class GroupCoordinator:
                 self.memory.resize(-request.size_bytes)
 
     def heartbeat(self, group_id: str, identity: MemberIdentity, generation: int) -> ErrorCode:
-        """Return the answer to a heartbeat."""
+        """Return the error code for a heartbeat."""
         error = self._group_error(group_id)
         if error is not ErrorCode.NONE:
-            # A member that stays while the coordinator loads its group keeps its session.
+            # While the coordinator loads the group, a member keeps its session.
             return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
         group = self._find(group_id)
         if group is None:
@@ -218,7 +219,7 @@ class GroupCoordinator:
         return error
 
     def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Remove members; return the error of the request, and that of each member."""
+        """Remove members; return the error of the request and the error of each member."""
         error = self._group_error(group_id)
         if error is not ErrorCode.NONE:
             return error, []
@@ -235,10 +236,10 @@ class GroupCoordinator:
         generation: int,
         commits: Sequence[tuple[str, int, CommittedOffset]],
     ) -> list[ErrorCode]:
-        """Commit offsets (topic, partition, value); return the error of each.
+        """Commit offsets, each (topic, partition, value); return an error code for each.
 
-        GROUP_ID_NOT_FOUND means that a generation is given and the group does not exist.
-        INVALID_COMMIT_OFFSET_SIZE means that `sediment.groups.max.bytes` is reached.
+        GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
+        INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
         """
         error = self._serving_error(group_id)
         if error is not ErrorCode.NONE:
@@ -269,7 +270,7 @@ class GroupCoordinator:
             try:
                 self._state.append(group_id, good)
             except OSError as error:
-                _LOGGER.error("a commit of a group is refused, since the state directory cannot be written: %s", error)
+                _LOGGER.error("a commit is rejected, because the state directory cannot be written: %s", error)
                 self.memory.resize(-max(growth, 0))
                 outcome, growth, good = ErrorCode.COORDINATOR_NOT_AVAILABLE, 0, []
         self.memory.resize(min(growth, 0))
@@ -284,9 +285,9 @@ class GroupCoordinator:
     def fetch(
         self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
-        """Return the committed offsets of `topics`, which are (topic, partitions), or all of a group.
+        """Return the committed offsets of `topics`, each (topic, partitions); by default all offsets of the group.
 
-        With `require_stable`, a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT.
+        With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has an offset for it.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -350,14 +351,14 @@ class GroupCoordinator:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_closed else self._loading_error(group_id)
 
     def _group_error(self, group_id: str) -> ErrorCode:
-        """Return the error of a member's request; only offsets may belong to the group of the empty id."""
+        """Return the error for a request of a member; a group with an empty id may only store offsets."""
         return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error(group_id)
 
     def _find(self, group_id: str) -> _Group | None:
         return self._groups.get(group_id)
 
     def _find_or_create(self, group_id: str) -> _Group | None:
-        """Return the group; None if `sediment.groups.max.bytes` has no room for a new one."""
+        """Return the group; None if a new one would pass `sediment.groups.max.bytes`."""
         with self._guard:
             group = self._groups.get(group_id)
             own_bytes = GROUP_BYTES + len(group_id)
@@ -369,7 +370,7 @@ class GroupCoordinator:
     def _take(self, size_bytes: int) -> bool:
         is_taken = self.memory.take(size_bytes)
         if not is_taken:
-            self._log.warning("a group is refused memory: sediment.groups.max.bytes is reached")
+            self._log.warning("a group gets no more memory: sediment.groups.max.bytes is reached")
         return is_taken
 
     def _classic_group(self) -> ClassicGroup:

@@ -1,7 +1,8 @@
-"""GroupOffsets: committed offsets of one group, and those of transactions that are still open.
+"""GroupOffsets: the committed offsets of one group, and the pending ones of open transactions.
 
-Invariant: of a plain and a transactional commit for a partition, the one with the later record counts.  The position of
-the marker does not count, because compaction may remove the plain commits before or after it.
+Invariant: if a partition has a plain and a transactional commit, the later record wins.  The position of the marker
+    does
+not matter, because compaction may remove a plain commit before or after the marker.
 
 Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 """
@@ -20,7 +21,7 @@ NO_LEADER_EPOCH = -1
 
 
 class CommittedOffset(NamedTuple):
-    """Committed offset of a partition; `record_offset` is that of its record in the coordinator's log."""
+    """Committed offset of a partition; `record_offset` is the offset of its record in the coordinator's log."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -31,13 +32,13 @@ class CommittedOffset(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the offset takes."""
+        """Memory that the offset uses."""
         return OFFSET_BYTES + len(self.metadata)
 
 
 @dataclass(slots=True)
 class GroupOffsets:
-    """`committed` by topic and partition; `pending` by producer id and (topic, partition)."""
+    """Offsets of a group: `committed` by topic and partition, `pending` by producer id and (topic, partition)."""
 
     committed: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
     pending: dict[int, dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class GroupOffsets:
         self.pending.setdefault(producer_id, {})[topic, partition] = value
 
     def remove(self, topic: str, partition: int) -> None:
-        """Remove the offset of a partition, pending ones too."""
+        """Remove the committed and pending offsets of a partition."""
         partitions = self.committed.get(topic, {})
         partitions.pop(partition, None)
         if not partitions:
@@ -74,7 +75,7 @@ class GroupOffsets:
         return self.committed.get(topic, {}).get(partition)
 
     def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
-        """Return the memory that commits (topic, partition, value) would add; negative if they free some."""
+        """Return how much memory commits (topic, partition, value) would add; negative if they free memory."""
         growth = 0
         for (topic, partition), value in {commit[:2]: commit[2] for commit in commits}.items():
             existing = self.get(topic, partition)
@@ -82,7 +83,7 @@ class GroupOffsets:
         return growth
 
     def is_unstable(self, topic: str, partition: int) -> bool:
-        """Return True if an open transaction has an offset of the partition."""
+        """Return True if an open transaction has an offset for the partition."""
         return any((topic, partition) in offsets for offsets in self.pending.values())
 
     def __iter__(self) -> Iterator[tuple[str, int, CommittedOffset]]:

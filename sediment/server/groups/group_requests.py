@@ -1,4 +1,4 @@
-"""Requests of the members of a group, independent of their versions on the wire, and the effects that they have."""
+"""Requests of group members, independent of protocol versions, and the effects of requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NO_MEMBER_ID = ""
 NO_GENERATION = -1
 
 Waiter: TypeAlias = Callable[[Any], object]
-"""Function that sends the answer to one request; a group never calls it, but names it in an effect."""
+"""Function that answers one request; a group never calls it, but returns it in an effect."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
 def protocols_bytes(protocols: Protocols) -> int:
-    """Return the memory that names and metadata take."""
+    """Return the memory that protocol names and metadata use."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
@@ -28,8 +28,9 @@ def protocols_bytes(protocols: Protocols) -> int:
 class JoinRequest:
     """JoinGroup request.
 
-    `protocols` are (name, metadata) by preference.  With `requires_known_member_id` (version 4 and later) a dynamic
-    member first gets its id and joins with it again.  `supports_skipping_assignment` is version 9 and later.
+    `protocols` are (name, metadata), in order of preference.  With `requires_known_member_id` (version 4 and later), a
+    dynamic member first gets an id and then joins with this id.  `supports_skipping_assignment` is True from version 9
+    on.
     """
 
     member_id: str
@@ -45,7 +46,7 @@ class JoinRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the member takes; its id begins with the name that the client gives."""
+        """Memory that the member uses; its id begins with the client id or the instance id."""
         names = 2 * max(len(self.client_id), len(self.group_instance_id or ""))
         return MEMBER_BYTES + names + protocols_bytes(self.protocols)
 
@@ -63,13 +64,13 @@ class SyncRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the assignments take."""
+        """Memory that the assignments use."""
         return sum(len(assignment) for _, assignment in self.assignments)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Identity of a member in a request; with `group_instance_id` the member is static."""
+    """Identity of a member in a request; a member with `group_instance_id` is static."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -78,7 +79,7 @@ class MemberIdentity:
 # ------------------------------------------------------------------------------------------------------------- effects
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """Member as the leader sees it: `metadata` is that of the chosen protocol."""
+    """A member as the leader sees it: `metadata` belongs to the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -111,7 +112,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Effect: answer the request that `waiter` stands for."""
+    """Effect: answer the request of `waiter`."""
 
     waiter: Waiter
     answer: JoinAnswer | SyncAnswer

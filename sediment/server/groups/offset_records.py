@@ -1,4 +1,4 @@
-"""Offset commit records of `__consumer_offsets`, from and to committed offsets.
+"""Conversion between committed offsets and the offset commit records of `__consumer_offsets`.
 
 Source: Kafka's GroupCoordinatorRecordHelpers and OffsetAndMetadata.fromRecord.
 """
@@ -15,7 +15,7 @@ from sediment.server.groups.group_offsets import CommittedOffset
 _Value = m.OffsetCommitValue
 _VERSION_BYTES = 2
 _LEGACY = m.LegacyOffsetCommitValue.API_KEY
-_VALUE_VERSION = 4  # the first one with a topic id
+_VALUE_VERSION = 4  # the first version with a topic id
 
 
 def encode_offset_commit(group_id: str, topic: str, partition: int, value: CommittedOffset) -> tuple[bytes, bytes]:
@@ -38,14 +38,14 @@ def decode_committed_offset(value: bytes, record_offset: int) -> CommittedOffset
         found = _Value.decode(value[_VERSION_BYTES:], version)
     except ProtocolError:
         return None
-    # By position: a directory may hold a million of them.
+    # Parsed by position, because a directory may hold a million such records.
     return CommittedOffset(
         found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id, record_offset
     )
 
 
 def committed_offset(value: Any, record_offset: int) -> CommittedOffset:
-    """Return the offset in an OffsetCommitValue, or a LegacyOffsetCommitValue, at `record_offset` of its log."""
+    """Return the offset in an OffsetCommitValue or LegacyOffsetCommitValue whose record is at `record_offset`."""
     if value.API_KEY == _LEGACY:
         return CommittedOffset(
             offset=value.offset,

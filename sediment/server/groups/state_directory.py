@@ -1,17 +1,18 @@
-"""StateDirectory: offsets that consumers commit to a read-only server, durable, outside the log directories.
+"""StateDirectory: offsets that consumers commit to a read-only server, stored durably outside the log directories.
 
     DIR/.lock                                           one server at a time
-    DIR/__consumer_offsets-0/00000000000000000000.log   commits in Kafka's own records and batches, a batch each
+    DIR/__consumer_offsets-0/00000000000000000000.log   commits as Kafka's records, one batch for each commit
 
 Open:
-1. Refuse DIR inside a log directory, and a DIR that holds other files.
+1. Reject a DIR inside a log directory, or one that holds other files.
 2. Take the lock.
-3. Replay the log up to its torn end, if it has one.
-4. Rewrite the log: the current offsets go to a new file, which replaces the old one once it is durable.
+3. Replay the log, if there is one, up to its torn end.
+4. Rewrite the log: write the current offsets to a new file, which replaces the old one once it is durable.
 
-Invariants: a commit is on disk before `append` returns.  After a failed write or sync the file counts as lost, and the
-next commit rewrites it from the offsets of memory, which hold the acknowledged commits only.  The log is also rewritten
-when it has grown to several times its size.
+Invariants: a commit is on disk before `append` returns.  After a failed write or sync, the file counts as lost; the
+    next
+commit rewrites it from the offsets in memory, which include only acknowledged commits.  The log is also rewritten when
+it has grown to several times its size.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ _GROWTH_TO_REWRITE = 4
 
 
 class StateDirectory:
-    """Commits of a server, in memory and on disk.  Safe for several threads.
+    """Commits of a server, in memory and on disk; safe for several threads.
 
     Raises:
-        UsageError: the directory lies inside a log directory, or holds files of something else.
+        UsageError: the directory is inside a log directory, or holds other files.
         DirectoryInUseError: another server uses it.
         OSError: it cannot be read or written.
     """
@@ -89,7 +90,7 @@ class StateDirectory:
         """Make commits (topic, partition, offset) of a group durable.
 
         Raises:
-            OSError: they may be lost, and count as not made.
+            OSError: the commits may be lost, and count as not made.
         """
         with self._guard:
             if self._file is None or self._has_grown():
@@ -144,12 +145,12 @@ class StateDirectory:
 
 
 def _check_location(path: Path, log_directories: Iterable[Path]) -> None:
-    """Raise UsageError if `path` is one of `log_directories` or lies in one; links are followed."""
+    """Raise UsageError if `path` is in or is one of `log_directories`, after links are resolved."""
     resolved = path.resolve()
     for directory in log_directories:
         if resolved.is_relative_to(directory.resolve()):
             raise UsageError(
-                f"the state directory lies inside the log directory {directory}",
+                f"the state directory is inside the log directory {directory}",
                 path=str(path),
                 advice="name a directory elsewhere; nothing is written into a log directory that is served read-only",
             )

@@ -1,4 +1,4 @@
-"""Replay of `__consumer_offsets`: groups and their offsets as a log directory holds them.
+"""Replay of `__consumer_offsets`: the groups of a log directory and their offsets.
 
     key type    record                        effect
     0, 1        offset commit                 offset of a partition; in a transaction pending until its marker
@@ -6,9 +6,9 @@
     3, 11, 17   consumer, share, streams      kind of the group
     others      members and assignments       none
 
-Members are not kept: a directory that is served read-only has no members that could come back.  Offsets do not expire.
+Members are not kept, because no member of a read-only directory can return.  Offsets do not expire.
 
-Invariants: the result does not depend on records that a later one of the same key supersedes.  Records that cannot be
+Invariants: superseded records do not affect the result.  Records that cannot be
 decoded are left out, with one warning for each partition.
 
 Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
@@ -34,13 +34,13 @@ from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.offset_records import committed_offset, decode_committed_offset
 
 _LOGGER = logging.getLogger(__name__)
-_PARTITION_BYTES = 4  # at the end of the key of an offset
+_PARTITION_BYTES = 4  # the end of an offset's key
 _CLASSIC_GROUP = m.GroupMetadataKey.API_KEY
 _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
 
 
 class GroupKind(Enum):
-    """Kind of a group; the value is Kafka's name of it."""
+    """Kind of a group; the value is Kafka's name."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -57,7 +57,7 @@ _KINDS = {
 
 @dataclass(slots=True)
 class StoredGroup:
-    """Group of a log directory; `kind` is None if only leftover offsets of it are there."""
+    """Group of a log directory; `kind` is None if only offsets are left of it."""
 
     kind: GroupKind | None = None
     generation: int = 0
@@ -69,7 +69,7 @@ def replay_groups(log: CoordinatorLog, fs: Fs) -> dict[str, StoredGroup]:
     """Return the groups of a partition, by group id.
 
     Raises:
-        SedimentError, OSError: the partition cannot be read, went away, or was replaced while it was read.
+        SedimentError, OSError: the partition cannot be read, was removed, or was replaced while it was read.
     """
     replay = _Replay()
     unknown = 0
@@ -83,8 +83,8 @@ def replay_groups(log: CoordinatorLog, fs: Fs) -> dict[str, StoredGroup]:
 class _Replay:
     """State of the replay of one partition.
 
-    `_open` are the groups with pending offsets, by producer id.  `_topic_offsets` are the offsets of a group and topic
-    by the bytes that all keys of these offsets begin with, so that only one key of them has to be decoded.
+    `_open` has the groups with pending offsets, by producer id.  `_topic_offsets` has the offsets of a group and topic,
+    by the common prefix of their keys, so only one of these keys has to be decoded.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class _Replay:
         group = self._group(group_id)
         group.kind, group.generation, group.protocol_type = kind, 0, None
         if kind is None:
-            self._topic_offsets.clear()  # the next commit makes it a group again
+            self._topic_offsets.clear()  # the next commit creates the group again
 
     def _commit(self, record: LoggedRecord, key: Any, value: Any) -> None:
         group = self._group(key.group)

@@ -1,1 +1,1 @@
-"""Handlers of the APIs: each module translates between messages and the part of the server that knows the answer."""
+"""Handlers of the APIs: each module translates between messages and one part of the server."""

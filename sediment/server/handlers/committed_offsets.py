@@ -1,7 +1,7 @@
 """Handlers of committed offsets: OffsetCommit and OffsetFetch.
 
-From version 10 on, requests and responses name topics by id.  An offset that was committed for one topic id is not
-fetched for another: the topic was deleted and made again.
+From version 10 on, requests and responses identify topics by id.  An offset that was committed for one topic id is not
+returned for another: the topic was deleted and created again.
 
 Source: Kafka's KafkaApis and OffsetMetadataManager.
 """
@@ -22,17 +22,17 @@ from sediment.server.requests import Handler, Request
 
 _NO_OFFSET = CommittedOffset(-1, NO_LEADER_EPOCH)
 
-# First versions of what changed within an API.
+# First versions with changes within an API.
 _COMMIT_GROUP_ID_NOT_FOUND = 9
 _FETCH_GROUP_ERROR = 2
 _FETCH_GROUPS = 8
 _TOPIC_IDS = 10
 
-_ID_MADE_OF_A_NAME = 5  # version of a UUID; Kafka's own ids are random, of version 4
+_ID_MADE_OF_A_NAME = 5  # UUID version of an id derived from a name; Kafka's random ids have version 4
 
 
 class Topic(Protocol):
-    """Topic that the server has; `partitions` holds the numbers of those that are there."""
+    """A topic of the server; `partitions` are the numbers of its existing partitions."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Topics(Protocol):
 
 
 class CommittedOffsetHandlers:
-    """Handlers over one coordinator; `wall_ms` is the time of day."""
+    """Handlers that use one coordinator; `wall_ms` returns the time of day."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: Topics, wall_ms: Callable[[], int]) -> None:
         self._coordinator = coordinator
@@ -118,7 +118,7 @@ class CommittedOffsetHandlers:
         topics = None if message.topics is None else [(each.name, each.partition_indexes) for each in message.topics]
         error, found = self._coordinator.fetch(message.group_id, topics, require_stable=message.require_stable)
         if error is not ErrorCode.NONE and version < _FETCH_GROUP_ERROR:
-            # Version 1 has a place for errors only in its partitions.
+            # In version 1 only partitions have a field for errors.
             found = [(name, [FetchedOffset(each, error) for each in numbers]) for name, numbers in topics or ()]
         return response(
             error_code=error,
@@ -151,14 +151,14 @@ class CommittedOffsetHandlers:
         )
 
     def _name(self, asked: Any, version: int) -> str | None:
-        """Return the name of a topic; None for an id that the server does not have."""
+        """Return the name of a topic; None if the server does not have its id."""
         if version < _TOPIC_IDS:
             return str(asked.name)
         topic = self._topics.topic_by_id(asked.topic_id)
         return None if topic is None else topic.name
 
     def _all(self, found: Sequence[tuple[str, list[FetchedOffset]]], version: int) -> list[_FetchedTopic]:
-        """Return every topic of a group; a topic without id cannot be named in the later versions."""
+        """Return every topic of a group; later versions cannot represent a topic without an id."""
         if version < _TOPIC_IDS:
             return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
         topics = [(self._topics.topic(name), fetched) for name, fetched in found]
@@ -181,7 +181,7 @@ def _committed_offset(asked: Any, topic_id: UUID, now_ms: int) -> CommittedOffse
 def _asked_for(
     named: Sequence[tuple[str | None, Any]], found: Sequence[tuple[str, list[FetchedOffset]]]
 ) -> list[_FetchedTopic]:
-    """Return the topics of a request in its order; those without a name get UNKNOWN_TOPIC_ID."""
+    """Return the requested topics in order; a topic without a name gets UNKNOWN_TOPIC_ID."""
     following = iter(found)
     return [
         (
@@ -214,5 +214,5 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if an offset was committed for a former topic of the name; an id made of the name shows nothing."""
+    """Return True if the offset belongs to an earlier topic of the same name; an id made of a name cannot show this."""
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

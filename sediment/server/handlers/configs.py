@@ -1,10 +1,10 @@
-"""Configs of topics and brokers: DescribeConfigs, from the metadata log of the cluster and Kafka's defaults.
+"""Configs of topics and brokers (DescribeConfigs), from the cluster's metadata log and Kafka's defaults.
 
-    topic config -> dynamic config of the broker -> that of all brokers -> Kafka's default
+    topic config -> dynamic config of the broker -> dynamic config of all brokers -> Kafka's default
 
-A broker's properties file is not in its log directory, so that the values in it are not known here.
+A broker's properties file is not in its log directory, so its values are unknown here.
 
-Invariant: the value of a key that the table of keys does not have is never shown, because it may be a password.
+Invariant: a key outside the table of keys is shown without its value, because the value may be a password.
 
 Source: Kafka's ConfigHelper and LogConfig.
 """
@@ -36,7 +36,7 @@ class ConfigSource(IntEnum):
 
 
 class _Synonym(NamedTuple):
-    """A value, with the key that states it."""
+    """A value and the key that sets it."""
 
     name: str
     value: str | None
@@ -57,7 +57,7 @@ _OURS = "sediment."
 
 
 class ConfigHandlers:
-    """Descriptions of configs; `node_id` is that of this broker."""
+    """Handlers that describe configs; `node_id` is the id of this broker."""
 
     def __init__(self, catalog: Catalog, node_id: int) -> None:
         self._catalog = catalog
@@ -71,7 +71,7 @@ class ConfigHandlers:
         return {ApiKey.DESCRIBE_CONFIGS: self.describe_configs}
 
     def describe_configs(self, request: Request) -> Any:
-        """Return the configs of each resource that is asked for."""
+        """Return the configs of each requested resource."""
         message = request.message
         return m.DescribeConfigsResponse(
             results=[self._described(each, message.include_synonyms) for each in message.resources]
@@ -90,7 +90,7 @@ class ConfigHandlers:
         elif asked.resource_type == ResourceType.BROKER and text in (ALL_BROKERS, str(self._node_id)):
             found = list(self._broker_configs(keys, include_synonyms, is_default=text == ALL_BROKERS))
         else:
-            code, error = ErrorCode.INVALID_REQUEST, "this server knows the configs of topics and of itself"
+            code, error = ErrorCode.INVALID_REQUEST, "this server describes only topics and itself"
         return m.DescribeConfigsResponse.DescribeConfigsResult(
             error_code=code,
             error_message=error,
@@ -145,7 +145,7 @@ def _topic_keys(topic: Topic, keys: Container[str] | None) -> Iterator[Key]:
 
 
 def _config(key: Key | str, effective: _Synonym, synonyms: Sequence[_Synonym]) -> Any:
-    """Return a config; a key that is only a name is not in the table."""
+    """Return a config; `key` is a plain name if it is not in the table."""
     is_known = isinstance(key, Key)
     response = m.DescribeConfigsResponse
     return response.DescribeConfigsResourceResult(
@@ -163,7 +163,7 @@ def _config(key: Key | str, effective: _Synonym, synonyms: Sequence[_Synonym]) -
 
 
 def _converted(text: str, name: BrokerName) -> str:
-    """Return the value of a broker key in the unit of its topic key."""
+    """Convert the value of a broker key to the unit of its topic key."""
     if name.unit_ms is None:
         return text
     number = int(text)

@@ -1,9 +1,9 @@
-"""Fetch: slices of logs, under one limit of bytes, and the wait at the log end.
+"""Fetch: slices of logs within one limit of bytes, and waits at the log end.
 
-A log that is only read never grows.  So a fetch that found data is answered at once, whatever its `min_bytes`, and one
-that found none waits for `max_wait_ms` on the timer, without a thread, but not longer than LONGEST_WAIT_MS.
+A read-only log never grows.  So a fetch with data is answered at once, regardless of its `min_bytes`.  A fetch without
+data waits for `max_wait_ms`, but at most LONGEST_WAIT_MS, on the timer and without a thread.
 
-Every fetch is a full one: the answer's session id is 0, with which clients send full fetches (KIP-227).
+Every fetch is a full fetch: the session id in the answer is 0, which makes clients send full fetches (KIP-227).
 
 Source: Kafka's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages.
 """
@@ -32,7 +32,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
 
 LONGEST_WAIT_MS = 30_000
-"""Longest wait at a log end, whatever the client asks for: its request holds memory, and no record will come."""
+"""Longest wait at a log end, even if the client asks for more: the request holds memory, and no record will come."""
 
 _NO_SESSION = 0
 _FINAL_EPOCH = -1
@@ -40,12 +40,12 @@ _UNKNOWN_OFFSET = -1
 
 
 def isolation_of(level: int) -> Isolation:
-    """Return the isolation of a consumer by its number in requests."""
+    """Return the isolation level for its number in requests."""
     return Isolation.TXN_COMMITTED if level == READ_COMMITTED else Isolation.HIGH_WATERMARK
 
 
 def leader_epoch_error(requested: int, log: FrozenLog) -> ErrorCode:
-    """Return the error of a client that knows another leader epoch than the log's; NONE if it knows none.
+    """Return the error for a client whose leader epoch differs from the log's; NONE if it states no epoch.
 
     Raises:
         StorageError, OpenFilesLimitError: the epoch cannot be read.
@@ -59,7 +59,7 @@ def leader_epoch_error(requested: int, log: FrozenLog) -> ErrorCode:
 
 
 class FetchHandlers:
-    """Reads of the logs in `catalog`; `fetch_max_bytes` limits what one answer holds."""
+    """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one answer."""
 
     def __init__(self, catalog: Catalog, timer: Timer, *, fetch_max_bytes: int) -> None:
         self._catalog = catalog
@@ -72,7 +72,7 @@ class FetchHandlers:
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, request: Request) -> Any:
-        """Return the slices, or None if there is nothing to read and the client waits."""
+        """Return the slices; None if the client has to wait for data."""
         message = request.message
         if message.session_id != _NO_SESSION and message.session_epoch != _FINAL_EPOCH:
             return m.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -108,7 +108,7 @@ class FetchHandlers:
         return None
 
     def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[Topic | None, ErrorCode]:
-        """Return the topic, and the error for a partition that it does not have."""
+        """Return the topic, or None and the error for its partitions."""
         topic = self._catalog.topic_by_id(topic_id) if by_id else self._catalog.topic(name)
         if topic is None and by_id:
             return None, ErrorCode.UNKNOWN_TOPIC_ID
@@ -146,7 +146,7 @@ class FetchHandlers:
 
     @staticmethod
     def _diverging_epoch(log: FrozenLog, asked: Any) -> Any | None:
-        """Return the answer to a client whose log ends in other records than this one; None without a difference.
+        """Return the answer to a client whose log diverges from this one; None if it does not diverge.
 
         Source: KIP-595; Kafka's Partition.readRecords.
         """

@@ -2,10 +2,10 @@
 
     FindCoordinator                                     this server, for groups and transactions
     JoinGroup, SyncGroup, Heartbeat, LeaveGroup         members
-    ConsumerGroupHeartbeat                              refused: this coordinator knows the classic protocol only
+    ConsumerGroupHeartbeat                              rejected: this coordinator supports only the classic protocol
     DescribeGroups, ListGroups                          views
 
-Differences between the versions of a message are handled here; the coordinator does not know them.
+Differences between message versions are handled here, and are unknown to the coordinator.
 
 Source: Kafka's KafkaApis and GroupCoordinatorService.
 """
@@ -27,7 +27,7 @@ _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 _NO_NODE = (-1, "", -1)
 _UNKNOWN_KEY_TYPE = "only groups and transactions have a coordinator here"
 
-# First versions of what changed within an API.
+# First versions with changes within an API.
 _FIND_COORDINATOR_BATCH = 4
 _JOIN_REBALANCE_TIMEOUT = 1
 _JOIN_KNOWN_MEMBER_ID = 4
@@ -42,7 +42,7 @@ _ALL_GROUP_OPERATIONS = sum(1 << operation for operation in _GROUP_OPERATIONS)
 
 
 class GroupHandlers:
-    """Handlers over one coordinator; `node` is (id, host, port) of this server as clients see it."""
+    """Handlers that use one coordinator; `node` is this server's (id, host, port) for clients."""
 
     def __init__(self, coordinator: GroupCoordinator, node: tuple[int, str, int]) -> None:
         self._coordinator = coordinator
@@ -170,20 +170,20 @@ class GroupHandlers:
 
 
 def _refuse_new_protocol(_request: Request) -> Any:
-    """Return the answer of a broker without the protocol of KIP-848, which ends a consumer.
+    """Return the answer of a broker that does not support KIP-848, on which a consumer stops.
 
-    If the API were not offered, librdkafka would wait for ever.
+    If the API were not offered at all, librdkafka would wait forever.
     """
     return m.ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        error_message="this server has no consumer groups of the new protocol; set group.protocol=classic",
+        error_message="this server does not support the new group protocol; set group.protocol=classic",
     )
 
 
 # ----------------------------------------------------------------------------------------------------------- responses
 def _join_response(answer: JoinAnswer, version: int) -> Any:
     response = m.JoinGroupResponse
-    # Before version 7 the name of the protocol is never null.
+    # Before version 7 the protocol name must not be null.
     name = answer.protocol_name if version >= _JOIN_NULLABLE_PROTOCOL else answer.protocol_name or ""
     return response(
         error_code=answer.error,

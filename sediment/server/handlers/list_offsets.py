@@ -1,4 +1,4 @@
-"""Offsets by time, by end and by leader epoch: ListOffsets and OffsetForLeaderEpoch.
+"""Offsets by time, log start or end, and leader epoch: ListOffsets and OffsetForLeaderEpoch.
 
 Source: Kafka's ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp and lastOffsetForLeaderEpoch.
 """
@@ -44,11 +44,11 @@ _FIRST_VERSIONS = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""First version of ListOffsets that knows each negative timestamp."""
+"""First version of ListOffsets that supports each negative timestamp."""
 
 
 class OffsetHandlers:
-    """Look-ups in the logs of `catalog`."""
+    """Handlers that look up offsets in the logs of `catalog`."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -60,7 +60,7 @@ class OffsetHandlers:
 
     # ----------------------------------------------------------------------------------------------------- list offsets
     def list_offsets(self, request: Request) -> Any:
-        """Return the offset of each timestamp, or of what a negative one stands for."""
+        """Return the offset for each timestamp; a negative timestamp stands for a special offset."""
         message = request.message
         isolation = isolation_of(message.isolation_level) if message.replica_id == _CONSUMER else Isolation.LOG_END
         version = request.api_version
@@ -98,7 +98,7 @@ class OffsetHandlers:
 
     # --------------------------------------------------------------------------------------------------------- epochs
     def offset_for_leader_epoch(self, request: Request) -> Any:
-        """Return for each leader epoch the offset at which it ends."""
+        """Return the end offset of each requested leader epoch."""
         response = m.OffsetForLeaderEpochResponse
         return response(
             topics=[

@@ -23,7 +23,7 @@ _UNKNOWN_BYTES = -1
 
 
 class LogDirHandlers:
-    """Descriptions of what is on disk."""
+    """Handlers that describe the log directories."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -34,7 +34,7 @@ class LogDirHandlers:
         return {ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs, ApiKey.DESCRIBE_PRODUCERS: self.describe_producers}
 
     def describe_log_dirs(self, request: Request) -> Any:
-        """Return each directory with the sizes of its logs."""
+        """Return each directory with its logs and their sizes."""
         wanted = request.message.topics
         selected = None
         if wanted is not None:

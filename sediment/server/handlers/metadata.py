@@ -1,6 +1,6 @@
-"""Brokers, topics and partitions: Metadata, DescribeCluster, DescribeTopicPartitions, and what tools ask besides.
+"""Brokers, topics and partitions: Metadata, DescribeCluster, DescribeTopicPartitions, and further requests of tools.
 
-This server is the only broker: the leader and the only replica of every partition that it has.
+This server is the only broker: the leader and only replica of every partition.
 
 Source: Kafka's KafkaApis, DescribeTopicPartitionsRequestHandler and AuthHelper.
 """
@@ -34,7 +34,7 @@ _NO_ID = uuid.UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This server, as clients know it."""
+    """This server as clients see it."""
 
     id: int
     host: str
@@ -42,7 +42,7 @@ class Node:
 
 
 class MetadataHandlers:
-    """Answers about the topics of `catalog`, all of them at `node`."""
+    """Handlers that describe the topics of `catalog`; all of them are on `node`."""
 
     def __init__(self, catalog: Catalog, node: Node) -> None:
         self._catalog = catalog
@@ -63,7 +63,7 @@ class MetadataHandlers:
 
     # --------------------------------------------------------------------------------------------------------- metadata
     def metadata(self, request: Request) -> Any:
-        """Return the topics that are asked for, or all."""
+        """Return the requested topics, or all topics."""
         message, node = request.message, self._node
         wants_all = message.topics is None or (request.api_version == 0 and not message.topics)
         with_operations = message.include_topic_authorized_operations
@@ -113,13 +113,13 @@ class MetadataHandlers:
 
     # ---------------------------------------------------------------------------------------------------------- cluster
     def describe_cluster(self, request: Request) -> Any:
-        """Return this broker."""
+        """Describe a cluster with this broker only."""
         message, node = request.message, self._node
         if message.endpoint_type != _BROKERS:
             is_known = message.endpoint_type == _CONTROLLERS
             return m.DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message="this endpoint is a broker's",
+                error_message="this endpoint is a broker, not a controller",
                 endpoint_type=_BROKERS,
                 cluster_id=self._catalog.cluster_id,
             )
@@ -134,7 +134,7 @@ class MetadataHandlers:
 
     # ------------------------------------------------------------------------------------------------------- partitions
     def describe_topic_partitions(self, request: Request) -> Any:
-        """Return the partitions of topics by name, page by page."""
+        """Return the partitions of topics, sorted by name and in pages."""
         message = request.message
         names = sorted({topic.name for topic in message.topics}) or [topic.name for topic in self._catalog.topics()]
         first = 0
@@ -193,17 +193,17 @@ class MetadataHandlers:
 
     # ------------------------------------------------------------------------------------------------------ what is not
     def list_partition_reassignments(self, request: Request) -> Any:
-        """Return that there are none."""
+        """Return an empty list."""
         return m.ListPartitionReassignmentsResponse(error_message=None)
 
     def describe_quorum(self, request: Request) -> Any:
-        """Refuse: the quorum of the cluster is not here."""
+        """Reject the request: a read-only server is not part of the quorum."""
         return m.DescribeQuorumResponse(
             error_code=ErrorCode.INVALID_REQUEST, error_message="a read-only server has no quorum"
         )
 
     def elect_leaders(self, request: Request) -> Any:
-        """Return that every partition has its leader."""
+        """Answer that every partition already has its leader."""
         result = m.ElectLeadersResponse.ReplicaElectionResult
         return m.ElectLeadersResponse(
             replica_election_results=[
@@ -222,7 +222,7 @@ class MetadataHandlers:
 
 
 def leader_epoch(log: FrozenLog) -> int:
-    """Return the leader epoch; 0 for a log that cannot be read, whose fetches then say so."""
+    """Return the leader epoch; 0 for a log that cannot be read, because its fetches report the error."""
     try:
         return log.leader_epoch
     except (StorageError, OpenFilesLimitError):

@@ -1,9 +1,9 @@
-"""Requests that would change something, or ask for ACLs, which a read-only server refuses.
+"""Requests that a read-only server rejects: those that would change something, and those about ACLs.
 
-Every answer has an error that clients do not try again after, and a message where the version has one.  A producer
-without acknowledgements gets no answer, so that its connection is closed, as Kafka does.
+Every answer has an error that clients do not retry, and a message if the version has a field for it.  A producer
+without acknowledgements gets no answer; its connection is closed, as Kafka does.
 
-Source: Kafka's KafkaApis, for a principal without the permission.
+Source: Kafka's KafkaApis, for a principal that lacks the permission.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_ACKS = 0
 
 
 class RefusedHandlers:
-    """Handlers that change nothing."""
+    """Handlers that reject their requests."""
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API."""
@@ -59,7 +59,7 @@ def produce(request: Request) -> Any:
     """Refuse each partition.
 
     Raises:
-        UsageError: the producer wants no answer.
+        UsageError: the producer expects no answer.
     """
     message, response = request.message, m.ProduceResponse
     if message.acks == _NO_ACKS:
@@ -134,7 +134,7 @@ def delete_records(request: Request) -> Any:
 
 
 def init_producer_id(request: Request) -> Any:
-    """Refuse: an idempotent producer writes."""
+    """Refuse: only a producer that writes needs an id."""
     is_transactional = request.message.transactional_id is not None
     return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
 
@@ -236,7 +236,7 @@ def offset_delete(request: Request) -> Any:
 
 
 def describe_acls(_request: Request) -> Any:
-    """Refuse the request: the server checks no ACL, as a broker without `authorizer.class.name`."""
+    """Refuse: the server has no ACLs, like a broker without `authorizer.class.name`."""
     return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
 

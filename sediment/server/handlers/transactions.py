@@ -1,4 +1,4 @@
-"""Handlers that show the transactions of a directory: DescribeTransactions and ListTransactions.
+"""Handlers for the stored transactions of a directory: DescribeTransactions and ListTransactions.
 
 Source: Kafka's TransactionCoordinator.handleDescribeTransactions and TransactionStateManager.listTransactionStates.
 """
@@ -22,7 +22,7 @@ def _is_never(_transactional_id: str) -> bool:
 
 
 class TransactionHandlers:
-    """Handlers over the transactions of a directory, once they are loaded; `wall_ms` is the time of day."""
+    """Handlers for stored transactions, which are loaded later; `wall_ms` returns the time of day."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
@@ -32,9 +32,9 @@ class TransactionHandlers:
     def load(
         self, transactions: Mapping[str, StoredTransaction], is_unreadable: Callable[[str], bool] = _is_never
     ) -> None:
-        """Begin to serve; until then clients are asked to retry.
+        """Start serving; before this call, clients are asked to retry.
 
-        `is_unreadable` returns True for an id whose partition cannot be read.
+        `is_unreadable` returns True for a transactional id whose partition cannot be read.
         """
         self._is_unreadable = is_unreadable
         self._transactions = {
@@ -111,9 +111,9 @@ class TransactionHandlers:
 
 
 def _matching(pattern: str, texts: Iterable[str]) -> Sequence[bool] | None:
-    """Return True for each text that the pattern matches as a whole; None if it is not a regular expression.
+    """Return, for each text, True if the whole text matches the pattern; None if the pattern is invalid.
 
-    The pattern is from a client, so it needs a matcher whose time is linear: pyarrow's is RE2, as Kafka's is.
+    The pattern comes from a client, so it needs a matcher with linear time: pyarrow's is RE2, like Kafka's.
     """
     import pyarrow as pa
     from pyarrow import compute

@@ -1,1 +1,1 @@
-"""Connections: acceptor, processors, frames, and the queue of requests.  Nothing here knows what a request asks."""
+"""Connections: acceptor, processors, frames, and the request queue; the contents of requests are unknown here."""

@@ -1,4 +1,4 @@
-"""Acceptor: one thread that accepts connections, checks the quotas and spreads the connections over processors.
+"""Acceptor: one thread that accepts connections, checks the quotas, and distributes connections to processors.
 
 Source: Kafka's Acceptor.
 """
@@ -27,12 +27,12 @@ class ConnectionTaker(Protocol):
     """A processor, as the acceptor sees it."""
 
     def accept(self, connected: socket.socket, address: str) -> None:
-        """Take over a new connection, which the quotas count already."""
+        """Take over a new connection, which is already counted by the quotas."""
         ...
 
 
 class Acceptor:
-    """Thread that accepts from `listening`, a bound socket that listens."""
+    """Thread that accepts connections on `listening`, a bound and listening socket."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Acceptor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept nothing more, and end the thread."""
+        """Stop accepting, and end the thread."""
         self._stop.set()
         os.eventfd_write(self._wake, 1)
         self._thread.join()
@@ -82,7 +82,7 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    # The connection stays in the backlog, and the socket readable: do not spin.
+                    # The connection stays in the backlog and the socket readable, so wait instead of spinning.
                     self._log.warning(f"a connection cannot be accepted: {error.strerror}; raise the limit: ulimit -n")
                     self._stop.wait(_SECONDS_AFTER_NO_DESCRIPTOR)
                 continue
@@ -102,7 +102,7 @@ class Acceptor:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self._send_buffer_bytes != _SYSTEM_DEFAULT:
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        except OSError:  # the peer has gone already
+        except OSError:  # the peer has already closed the connection
             connected.close()
             self._quotas.give_back(address)
             return

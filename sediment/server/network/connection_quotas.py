@@ -9,7 +9,7 @@ from sediment.segment_io.errors import SedimentError
 
 
 class TooManyConnectionsError(SedimentError):
-    """A connection is above a limit (Kafka's TooManyConnectionsException)."""
+    """A connection exceeds a limit (Kafka's TooManyConnectionsException)."""
 
 
 class ConnectionQuotas:
@@ -42,7 +42,7 @@ class ConnectionQuotas:
             self._total += 1
 
     def give_back(self, address: str) -> None:
-        """Count the end of a connection from `address`."""
+        """Count the close of a connection from `address`."""
         with self._guard:
             self._total -= 1
             self._by_address[address] -= 1

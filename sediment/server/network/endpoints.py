@@ -1,4 +1,4 @@
-"""Addresses: the one that the server listens on, and the one that it gives to clients."""
+"""Addresses: the one on which the server listens, and the one that clients get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_HOST_CHARACTERS = 255
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host, by name or number, and a port."""
+    """A host name or IP address, and a port."""
 
     host: str
     port: int
@@ -24,38 +24,38 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def resolve(self) -> Endpoint:
-        """Return the endpoint with the number of its host; that of `localhost` is 127.0.0.1.
+        """Return the endpoint with the host's IP address; `localhost` becomes 127.0.0.1.
 
         Raises:
-            UsageError: the name has no address.
+            UsageError: the name cannot be resolved.
         """
-        # Some clients would try only the first of two addresses.
+        # With several addresses, some clients would try only the first.
         host = "127.0.0.1" if self.host == _LOCALHOST else self.host
         try:
             found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, UnicodeError) as error:
-            reason = (isinstance(error, OSError) and error.strerror) or "it is not a name"
+            reason = (isinstance(error, OSError) and error.strerror) or "it is not a host name"
             raise UsageError(
-                f"{self.host} has no address: {reason.lower()}", advice="give a number, as 127.0.0.1"
+                f"{self.host} has no address: {reason.lower()}", advice="give an IP address such as 127.0.0.1"
             ) from error
         return Endpoint(str(found[0][4][0]), self.port)
 
     @property
     def is_loopback(self) -> bool:
-        """True if only this machine reaches the host, which is a number."""
+        """True if the host, an IP address, can be reached only from this machine."""
         return ipaddress.ip_address(self.host).is_loopback
 
     @property
     def is_wildcard(self) -> bool:
-        """True if the host, which is a number, stands for all addresses of this machine."""
+        """True if the host, an IP address, stands for all addresses of this machine."""
         return ipaddress.ip_address(self.host).is_unspecified
 
 
 def parse_endpoint(text: str, option: str, *, least_port: int = 0) -> Endpoint:
-    """Return the endpoint that `option` gives as HOST:PORT; a number of IPv6 stands in brackets.
+    """Parse HOST:PORT, the value of `option`; an IPv6 address is in brackets.
 
     Raises:
-        UsageError: it is malformed.
+        UsageError: the text is malformed.
     """
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -69,9 +69,9 @@ def parse_endpoint(text: str, option: str, *, least_port: int = 0) -> Endpoint:
 
 
 def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | None) -> Endpoint:
-    """Return the endpoint that clients get: `advertise`, or else the one that the server listens on.
+    """Return the endpoint that clients get: `advertise`, or by default the endpoint on which the server listens.
 
-    `bound` is `listen` by number, with the port that was picked.
+    `bound` is `listen` with an IP address and the actual port.
 
     Raises:
         UsageError: the server listens on all addresses, and `advertise` is None.
@@ -80,8 +80,8 @@ def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | N
         return advertise
     if bound.is_wildcard:
         raise UsageError(
-            f"--listen {listen} stands for every address of this machine, and clients need one",
-            advice="name the address by which they reach it with --advertise HOST:PORT",
+            f"--listen {listen} stands for every address of this machine, and clients need a single one",
+            advice="give the address for clients with --advertise HOST:PORT",
         )
-    # A certificate may hold the name.
+    # A certificate may contain the name, so prefer it.
     return bound if bound.is_loopback else Endpoint(listen.host, bound.port)

@@ -1,17 +1,17 @@
-"""Frames of the protocol: an int32 size, then that many bytes.
+"""Frames of the protocol: an int32 size, followed by that many bytes.
 
-    receive   FrameReader takes bytes from a transport layer and returns one frame at a time
-    memory    FrameMemory counts the bytes of all frames that are received or handled
-    send      ResponseSend writes the chunks of one response, as far as the transport layer takes them
+    receive   FrameReader reads bytes from a transport layer and returns one frame at a time
+    memory    FrameMemory counts the bytes of all frames that are being received or handled
+    send      ResponseSend writes the chunks of one response as far as the transport layer accepts them
 
 Limits by phase, checked before any memory is taken for a frame:
 
     before authentication             64 KiB
     Produce                           socket.request.max.bytes
-    every other request               8 MiB: a small array of structures decodes to many times its size
+    every other request               8 MiB: a small array of structures can grow many times when decoded
 
-Invariants: a frame gets memory only after its size and API key were checked.  Nothing is read past the frames that one
-`receive_into` brought, so that a connection that waits for a response fills only its socket buffer.
+Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
+end of a frame, so while a connection waits for a response, further requests stay in its socket buffer.
 
 Source: Kafka's NetworkReceive, NetworkSend and SimpleMemoryPool.
 """
@@ -44,7 +44,7 @@ class InvalidReceiveError(SedimentError):
 
 
 class PeerClosedError(SedimentError):
-    """The peer closed the connection; `in_frame` is True if it did so within a frame."""
+    """The peer closed the connection; `in_frame` is True if it did so in the middle of a frame."""
 
     def __init__(self, *, in_frame: bool) -> None:
         super().__init__("the peer closed the connection" + (" within a request" if in_frame else ""))
@@ -53,7 +53,7 @@ class PeerClosedError(SedimentError):
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Largest frames, in bytes."""
+    """Largest allowed frames, in bytes."""
 
     request_max_bytes: int
     other_max_bytes: int = OTHER_REQUEST_MAX_BYTES
@@ -67,7 +67,7 @@ class FrameLimits:
 
 
 class FrameMemory:
-    """Bytes that frames may take together: `queued.max.request.bytes`."""
+    """Memory that all frames share: `queued.max.request.bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
@@ -76,11 +76,11 @@ class FrameMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that no frame has taken."""
+        """Bytes that are still free."""
         return self._free_bytes
 
     def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
-        """Take bytes and return True; otherwise return False, and call `when_freed` once some are given back."""
+        """Take bytes and return True; if too few are free, return False, and call `when_freed` after some are freed."""
         with self._guard:
             if size_bytes <= self._free_bytes:
                 self._free_bytes -= size_bytes
@@ -89,7 +89,7 @@ class FrameMemory:
             return False
 
     def give_back(self, size_bytes: int) -> None:
-        """Give back bytes of `take`."""
+        """Give back bytes that `take` took."""
         with self._guard:
             self._free_bytes += size_bytes
             waiting = tuple(self._waiting)
@@ -99,14 +99,14 @@ class FrameMemory:
 
 
 def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
-    """Return the error of a size above its limit; the size may be the beginning of another protocol."""
+    """Return the error for a too large size, which may be the beginning of another protocol."""
     if first_bytes.startswith(_TLS_HANDSHAKE):
         return InvalidReceiveError(
-            "the peer speaks TLS, and this listener does not",
+            "the peer speaks TLS, but this listener does not",
             advice="give the client security.protocol=PLAINTEXT, or start the server with --tls-cert and --tls-key",
         )
     if first_bytes in _HTTP_METHODS:
-        return InvalidReceiveError("the peer speaks HTTP, and this listener Kafka's protocol")
+        return InvalidReceiveError("the peer speaks HTTP, but this listener speaks Kafka's protocol")
     return InvalidReceiveError(f"a request of {size} bytes is above the limit of {limit} for API {api_key}")
 
 
@@ -116,35 +116,35 @@ class FrameReader:
     __slots__ = ("_ahead", "_body", "_filled", "_limit_of", "_memory", "is_starved", "taken_bytes")
 
     def __init__(self, limit_of: Callable[[int], int], memory: FrameMemory) -> None:
-        """Begin with a connection that has sent nothing; `limit_of` returns the largest frame for an API key."""
+        """Create a reader for a new connection; `limit_of` returns the largest frame for an API key."""
         self._limit_of = limit_of
         self._memory = memory
         self._ahead = memoryview(b"")
         self._body: memoryview | None = None
         self._filled = 0
         self.is_starved = False
-        """True if the next frame waits for memory; `read` tries again."""
+        """True if the next frame waits for memory; call `read` to try again."""
 
         self.taken_bytes = 0
         """Bytes of `FrameMemory` that this connection holds; its owner gives them back with `free`."""
 
     @property
     def is_in_frame(self) -> bool:
-        """True if a part of a frame has arrived."""
+        """True if part of a frame has arrived."""
         return self._body is not None or (len(self._ahead) > 0 and not self.is_starved)
 
     @property
     def frame_bytes(self) -> int:
-        """Announced size of the frame that is arriving; 0 if it is not known yet."""
+        """Announced size of the arriving frame; 0 if it is not known yet."""
         return 0 if self._body is None else len(self._body)
 
     @property
     def has_ahead(self) -> bool:
-        """True if bytes past the last frame are here, so that `read` may return a frame without receiving."""
+        """True if bytes past the last frame were received, so `read` may return a frame without receiving more."""
         return len(self._ahead) > 0
 
     def read(self, transport: TransportLayer, scratch: memoryview, when_freed: Callable[[], None]) -> memoryview | None:
-        """Return the next frame without its size, or None if it is not here yet.
+        """Return the next frame without its size, or None if it has not fully arrived.
 
         Raises:
             InvalidReceiveError: the size is not positive or above the limit.
@@ -171,13 +171,13 @@ class FrameReader:
                 return frame
 
     def free(self) -> None:
-        """Give back the memory of the frames that were read or begun."""
+        """Give back the memory of all frames that were read, and of an incomplete one."""
         taken, self.taken_bytes = self.taken_bytes, 0
         if taken:
             self._memory.give_back(taken)
 
     def _begin(self, when_freed: Callable[[], None]) -> memoryview | None:
-        """Return the frame at the start of the received bytes if it is whole; else prepare its body."""
+        """Return the frame at the start of the received bytes if complete; otherwise prepare to receive its body."""
         ahead = self._ahead
         if len(ahead) < _SIZE.size:
             return None
@@ -208,12 +208,12 @@ class FrameReader:
 
 
 class ResponseSend:
-    """One response on its way; it owns the file slices in it."""
+    """A response that is being sent; it owns the file slices in it."""
 
     __slots__ = ("_done", "_next", "_pieces", "sent_bytes", "size_bytes")
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
-        """Put the size before `chunks`, and join neighbouring chunks of bytes."""
+        """Prepend the size to `chunks`, and join adjacent chunks of bytes."""
         self.size_bytes = _SIZE.size + sum(
             [chunk.size_bytes if isinstance(chunk, FileSlice) else len(chunk) for chunk in chunks]
         )
@@ -234,13 +234,13 @@ class ResponseSend:
             self._pieces.append(memoryview(b"".join(run)))
 
     def write_to(self, transport: TransportLayer, budget_bytes: int) -> bool:
-        """Send on until the transport layer would block or took `budget_bytes`; return True if all was sent.
+        """Continue sending until the transport layer would block or took `budget_bytes`; return True if all is sent.
 
-        A slice that is taken in part has filled the socket, so that another attempt would be in vain.
+        A slice that was taken only in part has filled the socket, so another attempt would fail.
 
         Raises:
             OSError: the connection or the file failed.
-            SedimentError: a file is not the one that was measured.
+            SedimentError: a file has changed since it was measured.
         """
         while self._next < len(self._pieces):
             piece = self._pieces[self._next]
@@ -263,7 +263,7 @@ class ResponseSend:
         return True
 
     def close(self) -> None:
-        """Release the file slices that were not sent."""
+        """Close the file slices that were not sent."""
         while self._next < len(self._pieces):
             self._close_piece()
 

@@ -10,7 +10,7 @@ from sediment.server.network.request_channel import ReceivedFrame, RequestChanne
 
 
 class RequestHandlerPool:
-    """`num.io.threads` threads, each of which handles one request at a time; `handle` raises nothing."""
+    """`num.io.threads` threads that each handle one request at a time; `handle` raises nothing."""
 
     def __init__(self, channel: RequestChannel, handle: Callable[[ReceivedFrame], None], threads: int) -> None:
         self._channel = channel
@@ -26,7 +26,7 @@ class RequestHandlerPool:
             thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Close the channel, and wait until the requests in it are handled, at most for `timeout_seconds`."""
+        """Close the channel, and wait at most `timeout_seconds` until its requests are handled."""
         self._channel.close(len(self._threads))
         deadline = time.monotonic() + timeout_seconds
         for thread in self._threads:

@@ -1,7 +1,7 @@
-"""One connection of a processor: its transport layer, the frame that arrives and the response that leaves.
+"""One connection of a processor: its transport layer, the arriving frame and the departing response.
 
-Invariants: only the processor's thread uses the socket and the fields here.  Any thread may call `send`, `send_token`
-and `close`, which hand their outcome to the processor.
+Invariants: only the processor's thread uses the socket and the fields of this class.  Any thread may call `send`,
+`send_token` and `close`, which pass their outcome to the processor.
 
 Source: Kafka's KafkaChannel.
 """
@@ -34,7 +34,7 @@ class ChannelOwner(Protocol):
         ...
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response, or with None only let the connection go on."""
+        """Send a response; None only lets the connection continue."""
         ...
 
     def disconnect(self, channel: KafkaChannel) -> None:
@@ -81,17 +81,17 @@ class KafkaChannel:
         self.opened_ns = now_ns
         self.last_active_ns = now_ns
         self.frame_started_ns = 0
-        """Time at which a part of a frame was there first; 0: none is."""
+        """Time at which the first part of an incomplete frame arrived; 0 if there is none."""
 
         self.is_ready = False
         """True after the handshake of the transport layer."""
 
         self.is_request_out = False
-        """True from a request to its response."""
+        """True from the arrival of a request to its response."""
 
         self.response: ResponseSend | None = None
         self.request: Request | None = None
-        """The request of `response`; None for a token without header."""
+        """The request of `response`; None for a token without a header."""
 
         self.interest = 0
         self.is_closed = False
@@ -103,7 +103,7 @@ class KafkaChannel:
 
     # ------------------------------------------------------------------------------------------------- from any thread
     def send(self, request: Request, response: Any, version: int) -> None:
-        """Encode `response` and hand it to the processor; None lets the connection go on without a response."""
+        """Encode `response` and pass it to the processor; None lets the connection continue without a response."""
         if response is None:
             self.processor.deliver(self, None, request)
             return
@@ -118,11 +118,11 @@ class KafkaChannel:
         self.processor.deliver(self, send, request)
 
     def send_token(self, token: bytes) -> None:
-        """Hand a frame without header to the processor: a token of SASL."""
+        """Pass a frame without a header, a SASL token, to the processor."""
         self.processor.deliver(self, ResponseSend([token]), None)
 
     def close(self, request: Request | None, error: BaseException) -> None:
-        """Let the processor close the connection because of `error`, and log it."""
+        """Make the processor close the connection because of `error`, and log the error."""
         who = self.connection.peer
         if request is not None:
             who += f": {request_name(request.api_key)} version {request.api_version}"

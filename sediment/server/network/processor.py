@@ -1,26 +1,27 @@
 """Processor: one thread that owns the sockets of its connections (Kafka's Processor and Selector).
 
     readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
-    responded  the response is written as far as the socket takes it, and on as soon as the socket takes more
-    sent       the connection is unmuted, and reads on
+    responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more
+    sent       the connection is unmuted and reads again
 
-A small frame skips the request channel if the channel is empty and the API is one that never waits for another thread:
-then the processor handles it itself, because the hand-over costs more than such a request.  If that takes long on
-average, as on a slow disk, all frames go through the channel for a while, so that other connections do not wait.  One
-long request does not count: on a busy machine any thread has to wait for its turn now and then.
+A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
+processor then handles the frame itself, because a hand-over would cost more than the request.  If this takes long on
+average, as on a slow disk, all frames go through the channel for a while, so that other connections do not wait.  A
+single long request does not trigger this: on a busy machine, any thread sometimes has to wait for its turn.
 
-Deadlines, checked a few times in each of their durations:
+Deadlines, each checked several times within its duration:
 
-    no authentication, or a frame that does not end   `sediment.request.receive.timeout.ms`, and a second for each MiB
-    no activity, or a peer that takes no bytes        `connections.max.idle.ms`
+    no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
+    no activity, or a peer that reads no bytes         `connections.max.idle.ms`
 
-A connection whose peer closes it while it waits for a response is closed too, unless further requests have arrived.
+If a peer closes its connection while the connection waits for a response, the processor closes it too, unless further
+requests have arrived.
 
-A peer that does not read its response has the deadline of an idle one: a consumer may leave a response in its socket
-while it processes the one before.
+A peer that does not read its response gets the deadline of an idle one: a consumer may leave a response in its socket
+while it processes the previous one.
 
-Invariant: a connection is muted from the end of a request to the end of its response.  Its responses therefore have the
-order of its requests, and a peer that does not read holds neither a handler nor more than one response.
+Invariant: a connection is muted from the end of a request to the end of its response.  So responses have the order of
+their requests, and a peer that does not read occupies no handler and at most one response.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""Bytes of one response that are sent before other connections get their turn."""
+"""Bytes of one response to send before other connections get their turn."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
-"""Largest frame that a processor handles itself: a larger one may hold thousands of partitions."""
+"""Largest frame that a processor handles itself; a larger one may contain thousands of partitions."""
 
 _SLOW_NS = 5 * NS_PER_MS
 _MEAN_SHIFT = 4
-"""The last request has a weight of 1 / 2**_MEAN_SHIFT in the mean."""
+"""The last request has the weight 1 / 2**_MEAN_SHIFT in the moving average."""
 
 _BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
 _IDLE = "the peer was idle for connections.max.idle.ms"
@@ -77,7 +78,7 @@ _GONE = select.EPOLLERR | select.EPOLLHUP
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address that the server listens on."""
+    """One address on which the server listens."""
 
     protocol: str
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
@@ -87,7 +88,7 @@ class Listener:
 
     tls: ssl.SSLContext | None = None
     new_authenticator: Callable[[], Any] | None = None
-    """Maker of the SASL state of a new connection; None: without authentication."""
+    """Function that creates the SASL state of a new connection; None: no authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Shared:
     quotas: ConnectionQuotas
     log: LimitedLog
     handle: Callable[[ReceivedFrame], None]
-    """Handler of a frame, which raises nothing."""
+    """Function that handles a frame and raises nothing."""
 
     handled_at_once: frozenset[int]
     """API keys that a processor may handle itself."""
@@ -126,22 +127,22 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not closed by the thread: another one may be about to write to it, and its number may be a file's by then.
+        # Not closed by the thread: the system could give its number to a file, to which another thread would write.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
         self._is_stopping = False
         self._stop_at_ns = 0
-        """Time at which the thread ends even if peers have not taken their responses; 0: it does not end."""
+        """Time at which the thread ends even if peers have not read their responses; 0: no such time."""
 
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
 
         self._mean_handling_ns = 0
-        """Moving average over the requests that this thread handled itself."""
+        """Moving average of the time for the requests that this thread handled itself."""
 
         self._handles_from_ns = 0
-        """Time from which this thread handles requests itself again."""
+        """Time from which this thread may handle requests itself again."""
 
         self._connections = 0
         self._next_scan_ns = 0
@@ -157,11 +158,11 @@ class Processor:
 
     # ------------------------------------------------------------------------------------------------- from any thread
     def accept(self, connected: socket.socket, address: str) -> None:
-        """Take over a new connection, which the quotas count already."""
+        """Take over a new connection, which is already counted by the quotas."""
         self._post(self._open, connected, address)
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response, or with None only unmute the connection."""
+        """Send a response; None only unmutes the connection."""
         if self._current is channel and threading.get_ident() == self._thread.ident:
             self._guarded(channel, self._respond, channel, response, request)
         else:
@@ -172,11 +173,11 @@ class Processor:
         self._post(self._disconnect, channel)
 
     def stop_reading(self) -> None:
-        """Close the connections that wait for nothing, and read no further request from the others."""
+        """Close the connections without a pending request, and read no further request from the others."""
         self._post(self._stop_reading)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Send the responses that are ready, as far as the peers take them in time, and close every connection."""
+        """Send the responses that are ready, as far as peers read them in time, and close all connections."""
         self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
         self._thread.join(timeout_seconds + _JOIN_SECONDS)
 
@@ -206,7 +207,7 @@ class Processor:
         return is_idle or time.monotonic_ns() > self._stop_at_ns
 
     def _poll(self) -> None:
-        """Handle what the sockets report, then what other threads posted, then deadlines."""
+        """Handle the events of the sockets, then the posts of other threads, then deadlines."""
         is_busy = self._inbox or self._unfinished
         for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
             if descriptor == self._wake:
@@ -235,7 +236,7 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """Read from connections whose next frame may be here although their socket reports nothing."""
+        """Read from connections that may have received their next frame although their socket reports no event."""
         unfinished, self._unfinished = self._unfinished, []
         for channel in unfinished:
             if not channel.is_muted:
@@ -314,7 +315,7 @@ class Processor:
             self._set_interest(channel, _WRITE if channel.transport.wants_write else _READ)
 
     def _read(self, channel: KafkaChannel) -> None:
-        """Read requests until a response is due, nothing more is here, or others must have their turn."""
+        """Read requests until a response is due, no bytes are left, or other connections must get their turn."""
         for _ in range(_FRAMES_IN_A_ROW):
             frame = channel.reader.read(channel.transport, self._scratch, self._retry_starved)
             if frame is None:
@@ -355,7 +356,7 @@ class Processor:
         self._note_handling(now_ns, time.monotonic_ns())
 
     def _note_handling(self, started_ns: int, ended_ns: int) -> None:
-        """Turn to the request channel if the mean is slow; after it, a further slow request is enough."""
+        """Update the moving average; if it is slow, use the request channel for a while."""
         mean_ns = self._mean_handling_ns
         mean_ns += (ended_ns - started_ns - mean_ns) >> _MEAN_SHIFT
         if mean_ns > _SLOW_NS:
@@ -403,7 +404,7 @@ class Processor:
             self._close(channel)
 
     def _read_or_wait(self, channel: KafkaChannel) -> None:
-        """Unmute: read at once if bytes are here that the socket does not report, else wait for the socket."""
+        """Read at once if bytes were received that the socket does not report, otherwise wait for the socket."""
         if channel.reader.has_ahead or channel.transport.has_buffered:
             self._read(channel)
         else:
@@ -434,7 +435,7 @@ class Processor:
 
     # --------------------------------------------------------------------------------------------- memory and deadlines
     def _retry_starved(self) -> None:
-        """Let the connections that wait for memory try again; called from any thread."""
+        """Let connections that wait for memory try again; any thread may call this."""
         self._post(self._read_starved)
 
     def _read_starved(self) -> None:
@@ -455,12 +456,12 @@ class Processor:
             self._close(channel)
 
     def _overdue(self, channel: KafkaChannel, now_ns: int) -> str | None:
-        """Return the deadline that a connection missed, None if it missed none."""
+        """Return the deadline that a connection has missed, or None."""
         if channel.is_request_out:
             return None
         if channel.response is not None:
             is_late = now_ns - channel.last_active_ns > self._idle_ns
-            return "the peer took no byte of a response for connections.max.idle.ms" if is_late else None
+            return "the peer read no byte of a response for connections.max.idle.ms" if is_late else None
         if channel.frame_started_ns:
             allowed_ns = self._receive_ns + (channel.reader.frame_bytes >> _MIB_BITS) * _NS_PER_SECOND
             is_late = now_ns - channel.frame_started_ns > allowed_ns

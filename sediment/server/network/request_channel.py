@@ -1,6 +1,6 @@
 """Queue of received requests between the processors and the request handlers, bounded by `queued.max.requests`.
 
-A processor that finds it full waits, and meanwhile reads from none of its connections.
+A processor that finds the queue full waits, and reads from none of its connections meanwhile.
 
 Source: Kafka's RequestChannel.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class ReceivedFrame:
-    """One request as it arrived, without its size."""
+    """One request as it arrived, without the size field."""
 
     channel: KafkaChannel
     frame: memoryview
@@ -26,7 +26,7 @@ class ReceivedFrame:
 
 
 class RequestChannel:
-    """A bounded queue with several processors on one side and several handlers on the other."""
+    """A bounded queue from several processors to several handlers."""
 
     def __init__(self, max_requests: int) -> None:
         self._queue: SimpleQueue[ReceivedFrame | None] = SimpleQueue()
@@ -41,11 +41,11 @@ class RequestChannel:
 
     @property
     def is_empty(self) -> bool:
-        """True if every request has a handler."""
+        """True if no request waits for a handler."""
         return self._queue.empty()
 
     def put(self, received: ReceivedFrame) -> bool:
-        """Add a request; wait while the queue is full.  Return False if it was closed instead."""
+        """Add a request, waiting while the queue is full; return False if the queue was closed."""
         with self._putting:
             while self._queue.qsize() >= self._max_requests and not self._is_closed:
                 self._has_room.clear()
@@ -64,7 +64,7 @@ class RequestChannel:
         return received
 
     def close(self, handlers: int) -> None:
-        """Take no further request, and end `handlers` threads in `get` once the waiting requests are taken."""
+        """Accept no further request, and end `handlers` threads in `get` after the waiting requests."""
         self._is_closed = True
         self._has_room.set()
         for _ in range(handlers):

@@ -1,9 +1,9 @@
 """Socket server: one listener with its acceptor, processors, request channel and handlers.
 
-    bind            take the address; a client that connects now waits in the backlog
+    bind            bind the address; from now on, new connections wait in the backlog
     start           start the handlers and the processors
     open            start the acceptor
-    stop_accepting  end the acceptor and close the listening socket
+    stop_accepting  stop the acceptor and close the listening socket
     stop            close idle connections, finish the requests in progress, send their responses, close the rest
 
 Source: Kafka's SocketServer.
@@ -33,17 +33,17 @@ _SYSTEM_DEFAULT = -1
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
-    """Return a socket that listens on `endpoint`, whose host is a number; port 0 picks a free one.
+    """Return a socket that listens on `endpoint`, whose host is an IP address; port 0 picks a free port.
 
     Raises:
-        UsageError: the address is not of this machine, is in use, or may not be used.
+        UsageError: the address does not belong to this machine, is in use, or is not allowed.
     """
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
-            # Accepted sockets inherit it; it must be set before a connection offers its window.
+            # Accepted sockets inherit the size; it must be set before a connection announces its window.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         listening.bind((endpoint.host, endpoint.port))
         listening.listen(config.socket_listen_backlog_size)
@@ -56,7 +56,7 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
 
 
 class SocketServer:
-    """The threads between clients and handlers."""
+    """The listener's threads: acceptor, processors and handlers."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class SocketServer:
         """Start the handlers and the processors.
 
         Raises:
-            UsageError: this process may start no more threads.
+            UsageError: the process cannot start more threads.
         """
         try:
             self._handlers.start()
@@ -113,21 +113,21 @@ class SocketServer:
             ) from error
 
     def open(self) -> None:
-        """Start to accept connections."""
+        """Start accepting connections."""
         self._acceptor.start()
 
     def stop_accepting(self) -> None:
-        """End the acceptor, and close the listening socket."""
+        """Stop the acceptor, and close the listening socket."""
         self._acceptor.stop()
         self._listening.close()
 
     def stop_reading(self) -> None:
-        """Close the connections without a request, and read no request from the others."""
+        """Close the connections without a pending request, and read no request from the others."""
         for processor in self._processors:
             processor.stop_reading()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Finish the requests in progress and send their responses, at most for `timeout_seconds`; close the rest."""
+        """Finish the requests in progress and send their responses within `timeout_seconds`; close all connections."""
         deadline = time.monotonic() + timeout_seconds
         self._handlers.stop(timeout_seconds)
         for processor in self._processors:

@@ -1,6 +1,6 @@
 """Non-blocking connections, plain and encrypted (Kafka's TransportLayer).
 
-Plain connections send file slices with `sendfile`.  TLS has to read them first.
+Plain connections send file slices with `sendfile`; TLS has to read them first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TLS_RECORD_BYTES = 16 * 1024
 
 
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
-"""OpenSSL's reasons for a first record that is not one."""
+"""OpenSSL's reasons for a first record that is not TLS."""
 
 
 class HandshakeFailedError(SedimentError):
@@ -29,7 +29,7 @@ class HandshakeFailedError(SedimentError):
 def _handshake_failed(reason: str) -> HandshakeFailedError:
     if reason in _NOT_TLS:
         return HandshakeFailedError(
-            "the peer does not speak TLS, and this listener does",
+            "the peer does not speak TLS, but this listener requires it",
             advice="give the client security.protocol=SSL or SASL_SSL",
         )
     return HandshakeFailedError(f"the TLS handshake failed: {reason.replace('_', ' ').lower()}")
@@ -39,27 +39,27 @@ Chunk = bytes | bytearray | memoryview | FileSlice
 
 
 class TransportLayer(Protocol):
-    """A non-blocking connection; `handshake` must return True before anything else is used."""
+    """A non-blocking connection; use other methods only after `handshake` has returned True."""
 
     descriptor: int
     wants_write: bool
-    """True if the last `handshake` or `receive_into` has to wait until the socket takes bytes."""
+    """True if the last `handshake` or `receive_into` has to wait until the socket accepts bytes."""
 
     @property
     def has_buffered(self) -> bool:
-        """True if received bytes are here that the socket no longer reports."""
+        """True if received bytes are buffered that the socket no longer reports."""
         ...
 
     def handshake(self) -> bool:
-        """Go on with the handshake, and return True once it is complete."""
+        """Continue the handshake, and return True when it is complete."""
         ...
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
+        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
         ...
 
     def is_at_end(self) -> bool:
-        """Return True if the peer sends nothing more and every byte was received.
+        """Return True if the peer has ended its stream and every byte was received.
 
         Raises:
             OSError: the connection failed.
@@ -67,11 +67,11 @@ class TransportLayer(Protocol):
         ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if it would block; with `more`, other bytes follow at once."""
+        """Return the number of bytes taken, 0 if the call would block; `more` means that other bytes follow at once."""
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Return the number of bytes taken from `already_sent` on; if some are left, it would block now."""
+        """Return the number of bytes taken from `already_sent` on; if some are left, the connection would block now."""
         ...
 
     def close(self) -> None:
@@ -90,32 +90,32 @@ class PlaintextTransportLayer:
         self.descriptor = connected.fileno()
 
     def handshake(self) -> bool:
-        """Return True: there is nothing to do."""
+        """Return True: TCP needs no handshake."""
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
+        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
         try:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
             return None
 
     def is_at_end(self) -> bool:
-        """Return True if the peer sends nothing more and every byte was received."""
+        """Return True if the peer has ended its stream and every byte was received."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if it would block; with `more` the kernel waits for other bytes."""
+        """Return the number of bytes taken, 0 if the call would block; with `more`, the kernel waits for more."""
         try:
             return self._socket.send(data, socket.MSG_MORE if more else 0)
         except BlockingIOError:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Send without a copy; return the number of bytes taken."""
+        """Send without copying; return the number of bytes taken."""
         return file_slice.send_some(self._socket, already_sent)
 
     def close(self) -> None:
@@ -132,18 +132,18 @@ class SslTransportLayer:
         self.wants_write = False
         self._received = memoryview(b"")
         self._piece: tuple[FileSlice, int, memoryview] | None = None
-        """Bytes of a slice from a position on that could not be sent: TLS must be offered the same bytes again."""
+        """Bytes of a slice that could not be sent, with their position; TLS must get the same bytes again."""
 
     @property
     def has_buffered(self) -> bool:
-        """True if decrypted bytes wait to be received."""
+        """True if decrypted bytes can be received."""
         return bool(self._received) or self._socket.pending() > 0
 
     def handshake(self) -> bool:
-        """Go on with the handshake, and return True once it is complete.
+        """Continue the handshake, and return True when it is complete.
 
         Raises:
-            HandshakeFailedError: the peer does not speak TLS, or agrees to no version, cipher or certificate.
+            HandshakeFailedError: the peer does not speak TLS, or accepts no version, cipher or certificate.
             OSError: the connection failed.
         """
         self.wants_write = False
@@ -155,13 +155,13 @@ class SslTransportLayer:
             self.wants_write = True
             return False
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError, ssl.SSLSyscallError) as error:
-            raise ConnectionResetError("the peer closed the connection within the handshake") from error
+            raise ConnectionResetError("the peer closed the connection during the handshake") from error
         except ssl.SSLError as error:
             raise _handshake_failed(error.reason or "") from error
         return True
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Return the number of bytes received, 0 at the end of the stream, None if none are there yet."""
+        """Return the number of bytes received; 0 at the end of the stream; None if no bytes have arrived yet."""
         if self._received:
             count = min(len(buffer), len(self._received))
             buffer[:count], self._received = self._received[:count], self._received[count:]
@@ -176,10 +176,10 @@ class SslTransportLayer:
             return None
 
     def is_at_end(self) -> bool:
-        """Return True if the peer sends nothing more and every byte was received.
+        """Return True if the peer has ended its stream and every byte was received.
 
-        The end of a TLS stream is itself a record.  To see it, the record before it is decrypted, and kept for
-        `receive_into`.
+        The end of a TLS stream is a record too.  To reach it, this decrypts the record before it and keeps the bytes
+        for `receive_into`.
         """
         if not self._received:
             try:
@@ -196,7 +196,7 @@ class SslTransportLayer:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Read and send pieces; after _TLS_PIECES_IN_A_ROW other connections have their turn."""
+        """Read and send the slice in pieces; after _TLS_PIECES_IN_A_ROW pieces, other connections get their turn."""
         sent = 0
         for _ in range(_TLS_PIECES_IN_A_ROW):
             count = self._send_piece(file_slice, already_sent + sent)
@@ -216,7 +216,7 @@ class SslTransportLayer:
         return sent
 
     def close(self) -> None:
-        """Send the end of the TLS stream if the socket takes it, and close the connection."""
+        """Send the end of the TLS stream if the socket accepts it, and close the connection."""
         with contextlib.suppress(OSError, ValueError):
             self._socket.unwrap()
         self._socket.close()

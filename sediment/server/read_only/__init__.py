@@ -1,1 +1,1 @@
-"""Log directories that are only read: the catalog of their topics, and their logs."""
+"""Read-only log directories: the catalog of their topics, and their logs."""

@@ -2,16 +2,16 @@
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
-    3. partitions of one name in several directories are replicas of one partition; `engine.replicas` chooses
-       the high watermark is the largest that a replica states, at most the log end of the one that is served
-    4. topic ids, configs and features come from the metadata log where there is one; else ids come from
-       `partition.metadata`, else from the topic's name
-    5. of these, the selected partitions are topics of clients; the coordinators' topics are also read as a whole
+    3. partitions of one name in several directories are replicas of one partition; `engine.replicas` chooses one;
+       the high watermark is the largest that any replica states, limited to the log end of the served replica
+    4. topic ids, configs and features come from the metadata log; without one, ids come from `partition.metadata`,
+       or are derived from the topic's name
+    5. clients see the selected partitions as topics; the coordinators' topics are also read in full
 
-A small file or a partition that cannot be read is left out, with a warning that says what follows; all else is served.
+If a small file or a partition cannot be read, it is left out with a warning about the consequences; the rest is served.
 
-Invariants: nothing is written and no lock is taken.  No file is opened by a name that a client gave.  To open a
-partition, its directory is listed and one small file is read; everything else waits for its first use.
+Invariants: nothing is written, and no lock is taken.  No file is opened by a name that a client sent.  Opening a
+partition lists its directory and reads one small file; everything else is read at its first use.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -80,11 +80,11 @@ _NAMES_SHOWN = 5
 _ADVICE_IF_IN_USE = "stop the broker, or serve a snapshot or a copy of the directory"
 _NOT_NEEDED = "nothing depends on it here"
 _WITHOUT_FILE = {
-    LOG_START_FILE: "partitions are served from their first segment on, with records that were deleted",
+    LOG_START_FILE: "partitions are served from their first segment on, including deleted records",
     LOCK_FILE: "no broker can hold such a lock",
     META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory states it",
-    str(METADATA_PARTITION): "topics have no configs and no ids of a cluster",
-    PARTITION_METADATA_FILE: "the partition counts to the topic of its name",
+    str(METADATA_PARTITION): "topics have no configs, and not the topic ids of their cluster",
+    PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
 }
 """Consequences of a file that cannot be read."""
@@ -94,18 +94,18 @@ _WITHOUT_FILE = {
 class CatalogOptions:
     """Options of a catalog.
 
-    `to_log_end` reads every partition to its end, and `renamings` give topics other names.  `partitions` are names or
-    globs, which select by the names of the directories; none selects all.
+    `to_log_end` serves every partition to its end, and `renamings` give topics other names.  `partitions` are directory
+    names or globs; if empty, all partitions are selected.
     """
 
     to_log_end: bool = False
     renamings: tuple[Renaming, ...] = ()
     partitions: tuple[str, ...] = ()
     allow_empty_selection: bool = False
-    """Accept a pattern that matches nothing."""
+    """Accept a pattern that matches no partition."""
 
     metadata: Path | None = None
-    """Log directory with the metadata log of the cluster; None looks for it in the served directories."""
+    """Log directory with the metadata log of the cluster; None searches the served directories for one."""
 
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""
@@ -114,7 +114,7 @@ class CatalogOptions:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A replica that is not served, because `error` was raised when it was opened."""
+    """A replica that is not served, because opening it raised `error`."""
 
     partition: TopicPartition
     path: Path
@@ -123,7 +123,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic by the name that clients use, with the partitions that exist in the directories."""
+    """A topic under the name that clients use, with the partitions that the directories have."""
 
     name: str
     id: uuid.UUID
@@ -133,28 +133,28 @@ class Topic:
 
     @property
     def unreadable(self) -> frozenset[int]:
-        """Numbers of the partitions that no replica can be read of."""
+        """Numbers of the partitions without a readable replica."""
         return frozenset(each.partition.partition for each in self.left_out) - self.partitions.keys()
 
     @property
     def is_internal(self) -> bool:
-        """True for a topic of the broker."""
+        """True for one of Kafka's internal topics."""
         return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
 class ServedDirectory:
-    """A log directory with the logs that are served from it, by the names that clients use."""
+    """A log directory with the logs served from it, under the names that clients use."""
 
     path: Path
     logs: Mapping[TopicPartition, FrozenLog]
 
 
 class Catalog:
-    """Topics by name and by id; `metadata` is that of the cluster, None without a metadata log.
+    """Topics by name and by id; `metadata` is the cluster's, or None without a metadata log.
 
-    `coordinator_topics` are those in which a coordinator keeps its state, whole, by name.  `left_out` are the selected
-    replicas that could not be opened, by the names that clients use.
+    `coordinator_topics` has the full topics of the coordinators by name.  `left_out` has the selected replicas that
+    could not be opened, under the names that clients use.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Catalog:
         return None if topic is None else topic.partitions.get(number)
 
     def unreadable(self) -> tuple[tuple[TopicPartition, UnreadableRange], ...]:
-        """Return the ranges that reads so far had to leave out."""
+        """Return the ranges that reads have left out so far."""
         return tuple(
             (TopicPartition(topic.name, number), found)
             for topic in self._by_name.values()
@@ -204,7 +204,7 @@ class Catalog:
         )
 
     def close(self) -> None:
-        """Give up the open files; slices of them stay open until they are sent."""
+        """Close the open files; slices keep their files open until they are sent."""
         self._open_segments.close()
 
     def _served(self, path: Path) -> ServedDirectory:
@@ -221,14 +221,14 @@ class Catalog:
 
 # ---------------------------------------------------------------------------------------------------------------- open
 def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -> Catalog:
-    """Return the topics of log directories; a path may also be the directory of one partition.
+    """Open the topics of log directories; a path may also be the directory of one partition.
 
     Raises:
         DirectoryInUseError: a process holds the lock of a directory.
-        NotALogDirectoryError: a path does not exist, or holds nothing of a log.
-        UsageError: directories of several clusters, replicas of different topics of one name, a renaming that names no
-            topic or one that exists, a pattern that matches nothing, or no metadata log where one is said to be.
-        SourceChangedError: the files of the metadata log are replaced faster than they can be read.
+        NotALogDirectoryError: a path does not exist, or holds no files of a log directory.
+        UsageError: the directories belong to several clusters; replicas belong to different topics; a renaming is not
+            possible; a pattern matches nothing; or the metadata directory has no metadata log.
+        SourceChangedError: the files of the metadata log changed too often while they were read.
         OwnershipError: the lock file cannot be read.
     """
     opened = [
@@ -277,11 +277,11 @@ def _described(error: SedimentError | OSError) -> str:
 
 
 def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> ClusterMetadata:
-    """Return the metadata log in `path`; `meta` is that of the served directories.
+    """Return the cluster metadata from the log in `path`; `meta` belongs to the served directories.
 
     Raises:
-        UsageError: there is none, or it is that of another cluster.
-        CorruptDataError, UnsupportedDataError, SourceChangedError: it cannot be read.
+        UsageError: `path` lacks a metadata log, or it belongs to another cluster.
+        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
     """
     metadata = read_cluster_metadata(path, fs)
     if metadata is None:
@@ -293,14 +293,14 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
     their_id, own_id = theirs and theirs.cluster_id, meta and meta.cluster_id
     if None not in (their_id, own_id) and their_id != own_id:
         raise UsageError(
-            f"--metadata {path} belongs to cluster {their_id}, and the directories to cluster {own_id}",
+            f"--metadata {path} belongs to cluster {their_id}, but the directories belong to cluster {own_id}",
             advice="name a directory of the same cluster",
         )
     return metadata
 
 
 def _max_open_files() -> int:
-    """Return half of what this process may open; the other half is for connections."""
+    """Return half the number of files that this process may open; the other half is for connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(soft // 2, _MOST_OPEN_FILES))
 
@@ -309,10 +309,10 @@ def _max_open_files() -> int:
 def _replicas_by_topic(
     directories: Sequence[ClusterDirectory], renamings: Sequence[Renaming]
 ) -> dict[str, list[Replica]]:
-    """Return the replicas of every topic by the name that clients use.
+    """Return the replicas of every topic, by the name that clients use.
 
     Raises:
-        UsageError: a renaming names no topic or directory, or a name that is taken.
+        UsageError: a renaming has an unknown topic or directory, or a new name that is taken.
     """
     found_by_path = {
         replica.path: replica
@@ -334,8 +334,8 @@ def _replicas_by_topic(
     taken = sorted(own.keys() & named.keys())
     if taken:
         raise UsageError(
-            f"--as names a topic {taken[0]!r}, and the directories hold another topic of that name",
-            advice="use a name that is not taken",
+            f"the name {taken[0]!r} in --as is taken by another topic in the directories",
+            advice="use another name",
         )
     return own | named
 
@@ -347,15 +347,15 @@ def _renamed(renaming: Renaming, replicas: Sequence[Replica], directories: Seque
     wanted = None if renaming.directory is None else renaming.directory.absolute()
     if wanted is not None and wanted not in (directory.path for directory in directories):
         raise UsageError(
-            f"--as {renaming.new}: {renaming.directory} is not one of the directories that are served",
-            advice="name it among the log directories too",
+            f"--as {renaming.new}: {renaming.directory} is not one of the served directories",
+            advice="name it as a log directory too",
         )
     inside = [each for each in replicas if wanted is None or each.directory.path == wanted]
     found = [each for each in inside if each.partition.topic == renaming.old]
     if not found:
         nearest = difflib.get_close_matches(renaming.old, {each.partition.topic for each in inside}, cutoff=0.0)
         raise UsageError(
-            f"--as {renaming.new}: {wanted or 'the log directories'} do not hold a topic {renaming.old!r}",
+            f"--as {renaming.new}: {wanted or 'the log directories'} have no topic {renaming.old!r}",
             advice=f"the nearest names are {', '.join(nearest)}" if nearest else "name another directory",
         )
     return found
@@ -381,7 +381,7 @@ def _topic(
     )
     is_wanted = any(options.selects(each.partition) for each in replicas)
     if metadata is not None and known is None and is_wanted:
-        _LOGGER.warning("topic %s: the cluster's metadata does not have it; a broker would set it aside", stored)
+        _LOGGER.warning("topic %s: the cluster's metadata does not have it; a broker would rename it to -stray", stored)
     by_number: dict[int, list[Replica]] = {}
     for replica in replicas:
         by_number.setdefault(replica.partition.partition, []).append(replica)
@@ -400,7 +400,7 @@ def _topic(
     missing = sorted(expected - by_number.keys())
     if missing and is_wanted:
         _LOGGER.warning(
-            "topic %s: only %d of its %d partitions are in the directories, and only these are served; missing: %s",
+            "topic %s: the directories have only %d of its %d partitions, and these are served; missing: %s",
             name,
             len(by_number),
             len(expected | by_number.keys()),
@@ -417,7 +417,7 @@ def _topic(
 def _log(
     replicas: Sequence[Replica], options: CatalogOptions, segments: OpenSegments, fs: Fs, left_out: list[LeftOut]
 ) -> FrozenLog | None:
-    """Return the log of the replica that is served; None if no replica can be read.
+    """Return the log of the replica to serve; None if no replica can be read.
 
     Replicas that cannot be read are added to `left_out`.
     """
@@ -426,7 +426,7 @@ def _log(
     is_stated = any(each.checkpoints.high_watermark is not None for each in replicas)
     if has_file and not is_stated and not options.to_log_end:
         _LOGGER.warning(
-            "%s: no checkpoint states its high watermark, so that nothing is read of it; serve it with --to-log-end",
+            "%s: no checkpoint has its high watermark, so none of it is served; serve it with --to-log-end",
             replicas[0].partition,
         )
     logs = []
@@ -437,7 +437,7 @@ def _log(
             high_watermark=high_watermark if is_stated and not options.to_log_end else None,
             recovery_point=own.recovery_point,
             high_watermark_file=has_file and not options.to_log_end,
-            # What a broker has not verified yet is verified when it is read.
+            # Batches that a broker has not verified yet are verified when they are read.
             clean_shutdown=True,
         )
         try:
@@ -452,12 +452,12 @@ def _log(
 
 def _listed(replica: Replica, fs: Fs) -> LogListing:
     for name in filter(parse_segment_file, fs.broken_links(replica.path)):
-        _LOGGER.warning("left out: %s is a link that leads nowhere", replica.path / name)
+        _LOGGER.warning("left out: %s is a dangling link", replica.path / name)
     return as_loaded(list_log(replica.partition, replica.path, fs), fs)
 
 
 def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> FrozenLog | None:
-    """Return the log of the greatest rank; one that cannot be read is left out if another one can be."""
+    """Return the log with the greatest rank; leave unreadable ones out if another one is readable."""
     readable = []
     failed = []
     for log in logs:
@@ -466,7 +466,7 @@ def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> Frozen
         except StorageError as error:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
             failed.append(LeftOut(log.partition, log.directory, error))
-    left_out += failed if readable else failed[1:]  # the first one answers with its error
+    left_out += failed if readable else failed[1:]  # the first one stays and answers with its error
     best = max(readable, key=lambda each: each[0], default=None)
     return best[1] if best is not None else next(iter(logs), None)
 

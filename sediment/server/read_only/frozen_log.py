@@ -1,18 +1,18 @@
-"""FrozenLog: one partition directory that is only read, as the leader of its partition would answer.
+"""FrozenLog: a read-only partition directory that answers like the leader of its partition.
 
     listing + checkpoints  --first use-->  log start, high watermark, last stable offset, log end
     read    limit by isolation -> segment -> index -> headers -> slice of the file       kafka-log 04 §8
-    times   first segment that reaches the time -> its time index -> its records                04 §9
+    times   first segment that reaches the time -> its time index -> its records                  04 §9
     epochs  `leader-epoch-checkpoint`, or the headers where it is missing                       04 §4
 
-The files are those of the listing that the log was made with.  A segment that was changed since is a `StorageError`.
+The files are those in the listing that the log was created with.  A changed segment causes a `StorageError`.
 
 Invariants
 * Nothing is written and no lock is taken.
-* A read costs the same in a log of any length: offsets, the ends of both isolation levels and the aborted transactions
-  are found once.
-* Only verified batches are handed out.  A batch that cannot be read is left out, once with a warning, and the next
-  good one follows it; a consumer sees a gap in the offsets, as after a compaction.
+* The cost of a read does not depend on the length of the log: offsets, the ends of both isolation levels and the
+  aborted transactions are found only once.
+* Only verified batches are returned.  An unreadable batch is skipped, with one warning, and the next good batch
+  follows; a consumer sees a gap in the offsets, as after a compaction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
 from sediment.segment_io.format.transaction_index import AbortedTransaction
-from sediment.segment_io.fs import Fs, ReadableFile, is_out_of_descriptors
+from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
@@ -66,7 +66,7 @@ from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.record_times import FoundRecord, records_of
 from sediment.server.read_only.frozen_segment import FrozenSegment, UnreadableRange
-from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles
+from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles, read_failed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Fetched:
     """The result of a read: a slice that begins with a batch and may end inside one; None without data.
 
     The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
-    transactions that touch it; None unless the read was of committed data.
+    transactions that overlap it; None unless only committed data was read.
     """
 
     records: FileSlice | None
@@ -95,7 +95,7 @@ _NOTHING_COMMITTED = Fetched(None, ())
 
 
 class _Limit(NamedTuple):
-    """The end of what an isolation may read: an offset, the number of its segment, and the position in it."""
+    """The end of a read at an isolation level: an offset, the index of its segment, and the position in the segment."""
 
     offset: int
     segment: int
@@ -103,7 +103,7 @@ class _Limit(NamedTuple):
 
 
 class _Readable(NamedTuple):
-    """The segments of a log in their order, and the ends of reads in them."""
+    """The segments of a log in order, and the ends of reads in them."""
 
     segments: Sequence[FrozenSegment]
     base_offsets: Sequence[int]
@@ -116,8 +116,8 @@ class _Readable(NamedTuple):
 class _AbortedTransactions:
     """Aborted transactions by the offsets of their markers.
 
-    `_lowest_first[i]` is the lowest first offset of the transactions from i on, so that both ends of a search are found
-    by bisection.
+    `_lowest_first[i]` is the lowest first offset of transaction i and all later ones, so that both ends of a search can
+    be found by bisection.
     """
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
@@ -127,7 +127,7 @@ class _AbortedTransactions:
         self._lowest_first: Int64s = np.minimum.accumulate(firsts[::-1])[::-1]
 
     def between(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Return the transactions that touch [start_offset, end_offset)."""
+        """Return the transactions that overlap [start_offset, end_offset)."""
         if not self._transactions:
             return ()
         first = int(np.searchsorted(self._last_offsets, start_offset))
@@ -136,10 +136,10 @@ class _AbortedTransactions:
 
 
 class FrozenLog:
-    """The log in the directory of `listing`; `checkpoints` say its log start and high watermark.
+    """The log in the directory of `listing`; `checkpoints` give its log start and high watermark.
 
-    A high watermark that is absent, although there is a checkpoint file, is the log start; without a file it is the log
-    end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
+    If a checkpoint file exists but has no high watermark for the log, it is the log start; without a file, it is the
+    log end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class FrozenLog:
 
     @property
     def partition(self) -> TopicPartition:
-        """Topic and number that the directory is named after."""
+        """Topic and partition number in the name of the directory."""
         return self.listing.partition
 
     @property
@@ -177,21 +177,21 @@ class FrozenLog:
 
     @property
     def unreadable(self) -> tuple[UnreadableRange, ...]:
-        """Ranges that reads so far had to leave out."""
+        """Ranges that reads have left out so far."""
         return tuple(self._unreadable)
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which no read can succeed any more; None if there was none so far."""
+        """The error after which no read can succeed any more; None before such an error."""
         return self._failure
 
     # ---------------------------------------------------------------------------------------------------------- offsets
     @property
     def view(self) -> LogView:
-        """Offsets, producers and aborted transactions, read at the first use.
+        """Offsets, producers and aborted transactions, read on first use.
 
         Raises:
-            StorageError: the files cannot be read, or changed.
+            StorageError: the files cannot be read, or have changed.
         """
         return self._view or self._open_view()
 
@@ -202,13 +202,13 @@ class FrozenLog:
 
     @property
     def high_watermark(self) -> int:
-        """End of what READ_UNCOMMITTED reads."""
+        """End of reads with READ_UNCOMMITTED."""
         view = self.view
         return view.log_start_offset if view.high_watermark is None else view.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what READ_COMMITTED reads."""
+        """End of reads with READ_COMMITTED."""
         return self.view.last_stable_offset
 
     @property
@@ -218,11 +218,11 @@ class FrozenLog:
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """Producers with a batch in the log; none is expired."""
+        """Producers with a batch in the log; none of them expires."""
         return self.view.producers
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the end of what `isolation` reads."""
+        """Return the end of reads with this isolation level."""
         if isolation is Isolation.LOG_END:
             return self.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
@@ -246,7 +246,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Return the result of `read`; after an error in the files, which do not change, later calls fail at once."""
+        """Return the result of `read`; after an error in the files, which never change, fail at once from then on."""
         try:
             return read()
         except OSError as error:
@@ -258,7 +258,7 @@ class FrozenLog:
                 f"the log cannot be read: {error.what}",
                 partition=str(self.partition),
                 path=str(self.directory),
-                advice="check the directory with the command dump, or serve another copy",
+                advice="check the directory with sediment dump, or serve another copy",
             )
             _LOGGER.error("%s", self._failure)
             raise self._failure from error
@@ -280,10 +280,10 @@ class FrozenLog:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
-        """Return a slice of at most `max_bytes` from the batch that holds `offset`, or from the next one.
+        """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
 
-        It ends with its segment, and at the end of what `isolation` reads.  With `min_one` the first batch is whole
-        even if it is larger; without, the slice is empty then (KIP-74).
+        The slice ends with its segment, and at the end of reads with `isolation`.  With `min_one`, the first batch is
+        returned whole even if it is larger; without it, the slice is then empty (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -381,7 +381,7 @@ class FrozenLog:
         )
 
     def _cut_torn_end(self, active: FrozenSegment, log_end_offset: int) -> None:
-        """Let the active segment end with its last batch: a crash leaves zeros or a part of a batch after it."""
+        """End the active segment with its last batch: after a crash, zeros or a partial batch may follow it."""
         last = None
         if log_end_offset > active.base_offset and active.end_position:
             last = self._locate(active, self._open_segments.get(active.files), log_end_offset - 1)
@@ -396,23 +396,11 @@ class FrozenLog:
         return _Limit(offset, number, segment.end_position if found is None else found.position)
 
     def _read_failed(self, error: OSError) -> OpenFilesLimitError | StorageError:
-        if is_out_of_descriptors(error):
-            return OpenFilesLimitError(
-                "this process may open no more files",
-                partition=str(self.partition),
-                path=str(error.filename or self.directory),
-                advice="raise ulimit -n",
-            )
-        return StorageError(
-            f"the segment cannot be read: {error.strerror}",
-            partition=str(self.partition),
-            path=str(error.filename or self.directory),
-            advice="check the disk",
-        )
+        return read_failed(error, str(self.partition), str(self.directory))
 
     # ------------------------------------------------------------------------------------------------------------ times
     def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time; None without one.
+        """Return the first record at or after a time; None if there is none.
 
         Only the first segment that reaches the time is searched, as in Kafka.
 
@@ -439,9 +427,9 @@ class FrozenLog:
             raise self._read_failed(error) from error
 
     def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None if no record has it any more.
+        """Return the first record with the largest timestamp; None if that record was deleted.
 
-        In a log without timestamps, it is the first record in the first segment, unless that has magic 0.
+        In a log without timestamps, return the first record of the first segment, unless it has magic 0.
 
         Raises:
             CorruptBatchError, UnsupportedDataError, StorageError, OpenFilesLimitError: as `offset_for_time`.
@@ -450,7 +438,7 @@ class FrozenLog:
         """
         readable = self._readable or self._open_readable()
         largest = [times.largest_timestamp_ms for times in self.view.segment_times]
-        # A segment without timestamps has the time of its file there, which none of its batches has.
+        # A segment without timestamps has its file's time here, which matches none of its batches.
         by_time = sorted(enumerate(largest), key=lambda each: -each[1])
         for number, largest_ms in [*by_time, (0, NO_TIMESTAMP)] if by_time else []:
             segment = readable.segments[number]
@@ -465,7 +453,7 @@ class FrozenLog:
         return None
 
     def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:
-        """Return the offset of the last time index entry at or before a time; the base offset without one."""
+        """Return the offset of the last time index entry at or before a time; the base offset if there is none."""
         entries = self._open_segments.times(segment.files, opened)
         slot = bisect_right(entries.timestamps, target_ms) - 1
         return segment.base_offset + (entries.relative_offsets[slot] if slot >= 0 else 0)
@@ -479,7 +467,7 @@ class FrozenLog:
         return max(epoch, 0)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) up to which a log of that epoch agrees with this one; (-1, -1) if none does.
+        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one, else (-1, -1).
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """
@@ -487,7 +475,7 @@ class FrozenLog:
         return found, min(end_offset, self.log_end_offset)
 
     def epoch_at_log_start(self) -> int:
-        """Return the leader epoch in force at the log start; -1 if it is unknown."""
+        """Return the leader epoch at the log start; -1 if it is unknown."""
         epochs = truncate_from_start(self._epochs(), self.log_start_offset)
         is_known = bool(epochs) and epochs[0].start_offset <= self.log_start_offset
         return epochs[0].epoch if is_known else NO_LEADER_EPOCH
@@ -506,12 +494,12 @@ class FrozenLog:
             try:
                 self._epochs_on_file = read_leader_epochs(self._fs, self.directory / LEADER_EPOCH_FILE)
             except (CorruptCheckpointError, OSError) as error:
-                _LOGGER.warning("%s: the leader epochs are read from the batches: %s", self.partition, error)
+                _LOGGER.warning("%s: the leader epochs are taken from the batches: %s", self.partition, error)
             self._has_read_epochs = True
         return self._epochs_on_file
 
     def _scan_epochs(self) -> Epochs:
-        """Return the epochs that the headers of all batches state, as a recovery would."""
+        """Return the epochs from the headers of all batches, as a recovery does."""
         epochs: Epochs = ()
         for ref in self.listing.segments:
             try:
@@ -538,7 +526,7 @@ class FrozenLog:
 
 
 def _first_record_at(file: ReadableFile, batch: FoundBatch, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record of a batch with a timestamp; magic 0 has no timestamps, not even -1."""
+    """Return the first record of a batch with this timestamp; None for magic 0, whose messages have no timestamps."""
     if file.read(batch.position + MAGIC, 1)[0] == 0:
         return None
     return next((record for record in records_of(file, batch) if record.timestamp_ms == timestamp_ms), None)

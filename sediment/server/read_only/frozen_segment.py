@@ -1,20 +1,20 @@
-"""One segment of a log that is only read: batches by offset and records by time, around what cannot be read.
+"""One segment of a read-only log: finds batches by offset and records by time, and skips unreadable ranges.
 
-    offset -> offset index -> scan of headers -> batch          checked once: every checksum of what is handed out
+    offset -> offset index -> header scan -> batch          each checksum is verified once, before its batch is returned
 
-A batch is handed out only if its checksum and the order of its offsets were verified.  Verified ranges are remembered,
-so that each byte is verified once.  When something is wrong, the segment is surveyed once, from its first byte:
+A batch is returned only if its checksum and its offsets were verified.  Verified ranges are remembered, so each byte is
+verified once.  After an error, the segment is surveyed once, from its first byte:
 
-    | batch | batch | unreadable | batch | batch |          its own index is used no more
+    | batch | batch | unreadable | batch | batch |          its own index is not used any more
     '---- run ------'            '--- run -------'
 
-A range that fails ends where reading can certainly continue:
-1. where the lengths of batches lead to a good one; else
-2. at a good batch that has an offset index entry; else
-3. at the segment's end.
+An unreadable range ends at the first of these places, where reading can safely continue:
+1. a good batch that is reached by following the lengths of batches
+2. a good batch that has an offset index entry
+3. the end of the segment
 
-Invariants: nothing on the way to a batch depends on the size of the segment, except in a survey.  Nothing in an
-unreadable range is believed, because a record may hold bytes that look like batches.
+Invariants: except in a survey, the cost of finding a batch does not depend on the size of the segment.  Nothing in an
+unreadable range is trusted, because a record may contain bytes that look like batches.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from sediment.server.read_only.open_segments import (
 _VERIFIED_BYTES = 1 << 20
 _VERIFIED_ROWS = 1 << 12
 _BAD_BATCH = "a batch fails its checksum or its offsets are out of order"
-_TORN = "the segment ends within a batch"
+_TORN = "the segment ends inside a batch"
 
 
 class Run(NamedTuple):
-    """Good batches without a gap in between: bytes [start_position, end_position), the last of `last_offset`."""
+    """Adjacent good batches: bytes [start_position, end_position); the last one ends at `last_offset`."""
 
     start_position: int
     end_position: int
@@ -63,9 +63,9 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRange:
-    """Bytes [start_position, end_position) of a segment that hold no batch that can be read.
+    """Bytes [start_position, end_position) of a segment in which no batch can be read.
 
-    `from_offset` follows the last batch before them.
+    `from_offset` is the offset after the last batch before them.
     """
 
     path: str
@@ -77,7 +77,7 @@ class UnreadableRange:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """The good batches of a segment in runs, and an offset index of them."""
+    """The good batches of a segment as runs, and an offset index for them."""
 
     runs: tuple[Run, ...]
     offsets: OffsetEntries
@@ -98,12 +98,12 @@ class _VerifiedRanges:
         self._ends: list[int] = []
 
     def end_of(self, position: int) -> int:
-        """Return the end of the range that holds `position`; `position` without one."""
+        """Return the end of the range that holds `position`, or `position` if there is none."""
         slot = bisect_right(self._starts, position) - 1
         return max(self._ends[slot], position) if slot >= 0 else position
 
     def add(self, start: int, end: int) -> None:
-        """Add a range and join it with those that it touches."""
+        """Add a range, and merge it with adjacent or overlapping ones."""
         first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
         starts = [*self._starts[:first], min([start, *self._starts[first:last]]), *self._starts[last:]]
         ends = [*self._ends[:first], max([end, *self._ends[first:last]]), *self._ends[last:]]
@@ -111,7 +111,7 @@ class _VerifiedRanges:
 
 
 class FrozenSegment:
-    """A segment by its files; `end_position` is the end of its last batch, and `on_unreadable` gets what is surveyed.
+    """A segment with its files; its last batch ends at `end_position`, and `on_unreadable` gets unreadable ranges.
 
     Any thread may use it.
     """
@@ -148,7 +148,7 @@ class FrozenSegment:
                 is_first = slot >= 0 and found.position == position
                 if not is_first or found.base_offset <= self.base_offset + entries.relative_offsets[slot]:
                     return found
-                self._make_survey(opened, "the offset index names a batch of other offsets")
+                self._make_survey(opened, "the offset index points to a batch with other offsets")
         return self._locate_in_runs(opened, offset)
 
     def _locate_in_runs(self, opened: OpenSegment, offset: int) -> FoundBatch | None:
@@ -165,7 +165,7 @@ class FrozenSegment:
     def verified_end(self, opened: OpenSegment, start: int, end: int) -> int:
         """Return `end` if every batch that begins in [start, end) is good, else the position of the first bad one.
 
-        A batch begins at `start`.  If `start` is returned, `locate` finds the next good batch from now on.
+        A batch must begin at `start`.  If `start` is returned, `locate` finds the next good batch from now on.
 
         Raises:
             OSError: the disk failed.
@@ -184,7 +184,7 @@ class FrozenSegment:
         return good
 
     def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
-        """Return an offset that no batch before byte `end_position` reaches, by the index; None without an entry."""
+        """Return an offset above all batches before byte `end_position`, from the index; None without an entry."""
         entries = opened.offsets if self._survey is None else self._survey.offsets
         slot = bisect_left(entries.positions, end_position)
         return self.base_offset + entries.relative_offsets[slot] if slot < len(entries.positions) else None
@@ -193,9 +193,9 @@ class FrozenSegment:
     def first_record_since(
         self, opened: OpenSegment, indexed_offset: int, target_ms: int, start_offset: int
     ) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` whose timestamp is at least `target_ms`; None without one.
+        """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
 
-        `indexed_offset` is that of the time index entry for `target_ms`.
+        `indexed_offset` is the offset in the time index entry for `target_ms`.
 
         Raises:
             OSError: the disk failed.
@@ -207,11 +207,11 @@ class FrozenSegment:
         return None
 
     def first_batch_at(self, opened: OpenSegment, indexed_offset: int, timestamp_ms: int) -> FoundBatch | None:
-        """Return the first batch whose largest timestamp is exactly `timestamp_ms`; None without one."""
+        """Return the first batch whose largest timestamp is exactly `timestamp_ms`, or None."""
         return next(self._batches(opened, indexed_offset, BY_EXACT_TIMESTAMP, timestamp_ms), None)
 
     def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
-        """Yield the good batches that a search of `kind` finds, from the index entry of `from_offset` on."""
+        """Yield the good batches found by a search of `kind`, from the index entry for `from_offset` on."""
         while True:
             try:
                 yield from self._good_batches(opened, from_offset, kind, target_ms)
@@ -249,7 +249,7 @@ class FrozenSegment:
 
 
 class _Buffers(threading.local):
-    """Memory that verifications read into; new memory for each would cost as much as the checksums do."""
+    """Buffers for verification, one set for each thread; allocating new ones would cost as much as the checksums."""
 
     def __init__(self) -> None:
         self.bytes = padded_buffer(_VERIFIED_BYTES)
@@ -260,7 +260,7 @@ _buffers = _Buffers()
 
 
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
-    """Return the end of the good batches from `start` on, at or after `until` if all are good, and why it ends."""
+    """Return the end of the good batches from `start` on, at least `until` if all are good, and why it ends."""
     buffer, rows = _buffers.bytes, _buffers.rows
     good, previous = start, files.base_offset - 1
     while good < until:
@@ -324,7 +324,7 @@ def _survey(
 
 
 def _next_good(opened: OpenSegment, files: SegmentFiles, position: int, end_position: int, next_offset: int) -> int:
-    """Return the position of a good batch after the bad bytes at `position`; the segment's end without one."""
+    """Return the position of the next good batch after the bad bytes at `position`, or the segment's end."""
     descriptor, highest = opened.file.descriptor, files.end_offset - 1
     header = opened.file.read(position, 12)
     following = position + 12 + int.from_bytes(header[8:12], "big", signed=True)

@@ -1,18 +1,16 @@
-"""Open segments of logs that are only read: opened on first use, and closed again for others.
+"""Open segments of read-only logs: opened on first use, and closed to make room for others.
 
-    segment  --first use-->  descriptor of its `.log`, entries of its indexes in memory
-             --each use--->  inode, size and modification time of the file at its path are still the same
+    segment  --first use-->  file descriptor of its `.log`, index entries in memory
+             --each use--->  check that inode, size and modification time of the file are unchanged
 
-The open file shows a change at less cost than its path does: a rename or a removal changes its ctime.
+The check uses the open file, which is cheaper than its path: a rename or a removal changes the file's ctime.
 
 Invariants
-* Without an offset index, one is made in memory when the file is opened, by a scan up to the first
-  batch that is not good.
-* Files are opened for reading only.  Indexes are read and never mapped, because a file that another process cuts would
-  end this process.
-* At most `max_files` files are open and `max_index_bytes` of indexes in memory, whatever the number of logs; the least
-  recently used segments are given up first.  A slice of a segment that was given up keeps its file open until it is
-  sent.
+* If the offset index is missing, one is made in memory when the file is opened, by a scan up to the first bad batch.
+* Files are opened for reading only.  Indexes are read and never mapped, because this process would crash if another
+  process truncated a mapped file.
+* At most `max_files` files are open, and at most `max_index_bytes` of indexes are in memory, for any number of logs.
+  The least recently used segments are closed first.  A slice keeps its file open until it is sent.
 """
 
 from __future__ import annotations
@@ -40,15 +38,14 @@ from sediment.segment_io.segment.reader import HeaderScan, Rows
 _LOGGER = logging.getLogger(__name__)
 
 INDEX_INTERVAL_BYTES = 4096
-"""Distance of entries in an offset index that is made in memory: Kafka's default."""
+"""Distance between the entries of an offset index made in memory: Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
 class SegmentFiles:
-    """Files of one segment; `end_offset` is the base offset of the next one, or the log end.
+    """Files of one segment; `end_offset` is the base offset of the next segment, or the log end.
 
-    Size and modification time are those of the `.log` in the listing that named it; its inode is noted when it is first
-    opened.
+    Size and modification time come from the listing of the `.log`; its inode is recorded when the file is first opened.
     """
 
     partition: str
@@ -84,7 +81,7 @@ class TimeEntries:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory."""
+        """Size in memory."""
         return self.timestamps.nbytes + self.relative_offsets.nbytes
 
 
@@ -119,7 +116,7 @@ class OpenSegments:
         return len(self._opened)
 
     def get(self, files: SegmentFiles) -> OpenSegment:
-        """Return a segment, opened if it is not.
+        """Return a segment, and open it if it is closed.
 
         Raises:
             StorageError: the file changed since it was listed or first opened, or the disk failed.
@@ -131,13 +128,13 @@ class OpenSegments:
         if (stamp := opened.file.change_stamp()) != opened.change_stamp:
             if self._fs.identity(files.log) != (files.inode, files.size_bytes, files.mtime_ns):
                 raise _changed(files)
-            opened.change_stamp = stamp  # a link or a mode was changed
-        with suppress(KeyError):  # given up meanwhile
+            opened.change_stamp = stamp  # only a link or the mode was changed
+        with suppress(KeyError):  # closed meanwhile
             self._opened.move_to_end(files)
         return opened
 
     def times(self, files: SegmentFiles, opened: OpenSegment) -> TimeEntries:
-        """Return the time index of an open segment, read at its first use."""
+        """Return the time index of an open segment; it is read on first use."""
         if opened.times is None:
             times = _time_entries(files)
             with self._guard:
@@ -149,7 +146,7 @@ class OpenSegments:
         return opened.times
 
     def close(self) -> None:
-        """Give up every file; slices of them stay open."""
+        """Close every file; slices keep theirs open until they are sent."""
         with self._guard:
             self._opened.clear()
             self._index_bytes = 0
@@ -165,19 +162,7 @@ class OpenSegments:
         except (FileNotFoundError, SourceChangedError) as error:
             raise _changed(files) from error
         except OSError as error:
-            if is_out_of_descriptors(error):
-                raise OpenFilesLimitError(
-                    "this process may open no more files",
-                    partition=files.partition,
-                    path=files.log,
-                    advice="raise ulimit -n",
-                ) from error
-            raise StorageError(
-                f"the segment cannot be read: {error.strerror}",
-                partition=files.partition,
-                path=files.log,
-                advice="check the disk and its permissions",
-            ) from error
+            raise read_failed(error, files.partition, files.log) from error
         with self._guard:
             known = self._opened.get(files)
             if known is not None:
@@ -200,7 +185,7 @@ class OpenSegments:
         return self._fs.open_readable(Path(files.log))
 
     def _give_up(self) -> None:
-        """Give up the segments opened longest ago until the limits hold; the newest one stays."""
+        """Close the least recently used segments until the limits are met; the newest one stays open."""
         while len(self._opened) > 1 and (
             len(self._opened) > self._max_files or self._index_bytes > self._max_index_bytes
         ):
@@ -209,6 +194,21 @@ class OpenSegments:
     def _pop(self) -> None:
         _, opened = self._opened.popitem(last=False)
         self._index_bytes -= opened.index_bytes
+
+
+def read_failed(error: OSError, partition: str, path: str) -> OpenFilesLimitError | StorageError:
+    """Return the error for a client whose read of `path` failed; `path` is used if `error` names no file."""
+    path = str(error.filename or path)
+    if is_out_of_descriptors(error):
+        return OpenFilesLimitError(
+            "this process may open no more files", partition=partition, path=path, advice="raise ulimit -n"
+        )
+    return StorageError(
+        f"the segment cannot be read: {error.strerror}",
+        partition=partition,
+        path=path,
+        advice="check the disk and its permissions",
+    )
 
 
 def _changed(files: SegmentFiles) -> StorageError:
@@ -221,7 +221,7 @@ def _changed(files: SegmentFiles) -> StorageError:
 
 
 def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
-    """Return the entries that can be right: those inside the segment and its file; if none, those of its batches."""
+    """Return the index entries inside the segment and its file; if there are none, entries from its batches."""
     content = _content(files, files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)
     inside = _inside(index.relative_offsets, files)
@@ -232,7 +232,7 @@ def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
 
 
 def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index; none, with a warning, if it cannot be read."""
+    """Return the entries of an index; if it cannot be read, log a warning and return none."""
     try:
         return read_entries(index, entry_bytes)
     except OSError as error:
@@ -243,7 +243,7 @@ def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
 
 
 def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
-    """Return an entry for each interval of bytes up to the first batch that is not good, by a scan of the file."""
+    """Scan the file up to its first bad batch, and return an entry for each interval of bytes."""
     relative_offsets: list[int] = []
     positions: list[int] = []
     previous_offset = files.base_offset - 1
@@ -262,9 +262,9 @@ def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
 
 
 def good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_offset: int) -> int:
-    """Return the number of batches before the first that fails its checksum or the order of offsets.
+    """Return the number of batches before the first one with a bad checksum or unordered offsets.
 
-    The batch of a row is at byte `position + shift` of the buffer at `address`.
+    The batch of a row begins at byte `position + shift` of the buffer at `address`.
     """
     if not len(rows):
         return 0
@@ -300,5 +300,5 @@ def _inside(relative_offsets: Int64s, files: SegmentFiles) -> int:
 
 
 def int32s(column: npt.ArrayLike) -> memoryview:
-    """Return int32[n] of a column whose values fit."""
+    """Return a column, whose values must fit, as int32[n]."""
     return np.ascontiguousarray(column, dtype=np.int32).data

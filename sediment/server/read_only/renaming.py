@@ -1,11 +1,11 @@
-"""Topics under other names: `NEW=OLD` and `NEW=DIR:OLD`.
+"""Topics served under other names: `NEW=OLD` and `NEW=DIR:OLD`.
 
     NEW=OLD        OLD is served as NEW
-    NEW=DIR:OLD    DIR's partitions of OLD are served as NEW, and not merged into OLD
+    NEW=DIR:OLD    DIR's partitions of OLD are served as NEW, separate from OLD in other directories
 
-A topic that is named so is not served under its own name from there any more.
+A renamed topic is not served under its old name from the same place.
 
-Invariant: both names are checked before a path is made of one of them.
+Invariant: both names are checked before they become part of a path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sediment.segment_io.format.names import METADATA_TOPIC, is_topic_name
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """`old` is served as `new`; from `directory` only, unless that is None."""
+    """A topic `old` that is served as `new`; if `directory` is not None, only its partitions are renamed."""
 
     new: str
     old: str
@@ -27,10 +27,10 @@ class Renaming:
 
 
 def parse_renaming(text: str) -> Renaming:
-    """Return the renaming that the value of an option names.
+    """Parse the value of an `--as` option.
 
     Raises:
-        UsageError: it is malformed, or one of the names is not that of a topic.
+        UsageError: the value is malformed, or one of the names is not a topic name.
     """
     new, equals, source = text.partition("=")
     directory, colon, old = source.rpartition(":")

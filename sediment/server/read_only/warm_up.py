@@ -1,7 +1,6 @@
-"""Warm-up: reading a tiny log loads the compiled code of reads, so that no client waits for it.
+"""Warm-up: read a tiny log to load the compiled code of reads, so that no client has to wait for it.
 
-Code that is not in the cache yet is compiled, which takes seconds.  Clients give up on a server that does not answer
-for so long.
+Code that is not in the cache is compiled, which takes seconds.  In this time, clients would give up on the server.
 
 The log is Kafka's own bytes (kafka-log 01 §3.5, §4): a transactional batch and its marker.
 """
@@ -31,9 +30,9 @@ _COMMIT = bytes.fromhex(
 
 
 def warm_up() -> None:
-    """Read the tiny log in every way that clients do; no file stays.
+    """Read the tiny log in every way that clients do; leave no file.
 
-    Without a folder for temporary files nothing is loaded, and the first clients wait.
+    Without a directory for temporary files, load nothing; the first clients then have to wait.
     """
     with suppress(OSError), tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)

@@ -1,1 +1,1 @@
-"""Security of the listener: TLS, SASL, credentials, and the rule for addresses that other machines reach."""
+"""Security of the listener: TLS, SASL, credentials, and the rule for addresses that other machines can reach."""

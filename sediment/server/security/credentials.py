@@ -1,10 +1,11 @@
 """SCRAM credentials of users, from a `--users` file or from the metadata of a cluster.
 
-A line of the file is `name:SCRAM-SHA-256:iterations:salt:stored key:server key`, the last three in base64; blank lines
-and lines that begin with # are left out.  A name may contain colons, because it is what the last five fields leave.
+A line of the file is `name:SCRAM-SHA-256:iterations:salt:stored key:server key`, with the last three fields in base64.
+Blank lines and lines that begin with # are skipped.  A name may contain colons, because the other five fields are
+parsed from the end.
 
-Invariant: an unknown user gets a credential too, which no password fits.  It is the same at each attempt and looks like
-those of known users, so that a client cannot find out who exists.
+Invariant: an unknown user also gets a credential, which matches no password.  It is the same at each attempt and looks
+like the credentials of known users, so a client cannot find out which users exist.
 
 Source: RFC 5802; Kafka's ScramCredential, ScramMechanism and UserScramCredentialRecord.
 """
@@ -28,7 +29,7 @@ from sediment.segment_io.errors import UsageError
 SCRAM_SHA_256 = "SCRAM-SHA-256"
 SCRAM_SHA_512 = "SCRAM-SHA-512"
 HASHES = {SCRAM_SHA_512: "sha512", SCRAM_SHA_256: "sha256"}
-"""Hash of each mechanism; the one that is preferred first."""
+"""Hash of each mechanism; the preferred mechanism comes first."""
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 10_000_000
 
@@ -43,7 +44,7 @@ _ADVICE = "write name:SCRAM-SHA-256:iterations:salt:stored:server on each line, 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """Keys by which a server checks a password without knowing it."""
+    """Keys with which a server checks a password without knowing it."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -58,7 +59,7 @@ class Credentials:
         self._by_user = dict(by_user)
         self._secret = secrets.token_bytes(32)
         self.mechanisms = tuple(name for name in HASHES if any(found == name for found, _ in self._by_user))
-        """Mechanisms for which there are users, the preferred one first."""
+        """Mechanisms that have users, the preferred one first."""
 
         self._likely = {name: self._most_likely(name) for name in self.mechanisms}
 
@@ -67,18 +68,18 @@ class Credentials:
         return len(self._by_user)
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
-        """Return the credential of `user`, or one that no password fits; `mechanism` is one of `mechanisms`."""
-        unknown = self._unknown(mechanism, user)  # for known users too, so that both take the same time
+        """Return the credential of `user`, or one that matches no password; `mechanism` is one of `mechanisms`."""
+        unknown = self._unknown(mechanism, user)  # computed for known users too, so that both take the same time
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
-        """Return a mechanism and the credential of `user` for it, or one that no password fits."""
+        """Return a mechanism and the user's credential for it, or a credential that matches no password."""
         known = [name for name in self.mechanisms if (name, user) in self._by_user]
         mechanism = (known or self.mechanisms)[0]
         return mechanism, self.find(mechanism, user)
 
     def _most_likely(self, mechanism: str) -> tuple[int, int, bool]:
-        """Return iterations, length of the salt, and True if the salt is text, as most users have them."""
+        """Return the most common iterations, salt length, and True if most salts are text."""
         shapes = Counter(
             (each.iterations, len(each.salt), set(each.salt) <= set(_BASE36))
             for (name, _), each in sorted(self._by_user.items(), key=lambda item: item[0])
@@ -92,7 +93,7 @@ class Credentials:
         salt = hashlib.shake_256(b"salt" + seed).digest(salt_bytes)
         size = hashlib.new(HASHES[mechanism]).digest_size
         keys = hashlib.shake_256(b"keys" + seed).digest(2 * size)
-        # Kafka makes its salts of letters and digits.
+        # Kafka's salts consist of letters and digits.
         text = bytes(_BASE36[each % len(_BASE36)] for each in salt)
         return ScramCredential(text if is_text else salt, keys[:size], keys[size:], iterations)
 
@@ -101,7 +102,7 @@ def read_users(path: Path) -> Credentials:
     """Return the credentials in a `--users` file.
 
     Raises:
-        UsageError: the file cannot be read, a line is malformed, a user is there twice, or it has no users.
+        UsageError: the file cannot be read, a line is malformed, a user occurs twice, or the file has no users.
     """
     try:
         with path.open("rb") as file:
@@ -117,7 +118,7 @@ def read_users(path: Path) -> Credentials:
         try:
             user, mechanism, credential = _parse_line(line.rstrip(b"\r"))
         except ValueError as error:
-            # Never the line itself: it holds keys.
+            # The message must not contain the line, which holds keys.
             raise UsageError(f"line {number} of --users {error}", path=str(path), advice=_ADVICE) from None
         if (mechanism, user) in found:
             raise UsageError(f"line {number} of --users gives a user a second {mechanism} credential", path=str(path))
@@ -128,15 +129,15 @@ def read_users(path: Path) -> Credentials:
 
 
 def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
-    """Return the credentials in a cluster's UserScramCredentialRecords by mechanism number and user; None without any.
+    """Return the credentials in UserScramCredentialRecords, given by mechanism number and user; None if there are none.
 
-    A record that no client can use is left out with a warning.
+    A record that no client can use is skipped with a warning.
     """
     found: dict[tuple[str, str], ScramCredential] = {}
     for (number, user), record in records.items():
         mechanism = _MECHANISM_NUMBERS.get(number)
         if mechanism is None:
-            _LOGGER.warning("a SCRAM user of the cluster has the unknown mechanism %d, and is left out", number)
+            _LOGGER.warning("a SCRAM user of the cluster has the unknown mechanism %d and is left out", number)
             continue
         credential = ScramCredential(
             bytes(record.salt), bytes(record.stored_key), bytes(record.server_key), record.iterations
@@ -144,14 +145,14 @@ def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
         try:
             check_credential(mechanism, credential)
         except ValueError as error:
-            _LOGGER.warning("a SCRAM user of the cluster %s, and is left out", error)
+            _LOGGER.warning("a SCRAM user of the cluster %s and is left out", error)
             continue
         found[mechanism, user] = credential
     return Credentials(found) if found else None
 
 
 def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:
-    """Return user, mechanism and credential; the errors contain nothing of the line."""
+    """Return user, mechanism and credential; error messages contain no part of the line."""
     try:
         name, *fields = line.decode().rsplit(":", _FIELDS_AFTER_NAME)
     except UnicodeDecodeError:
@@ -174,12 +175,12 @@ def check_credential(mechanism: str, credential: ScramCredential) -> None:
     """Check the sizes of a credential.
 
     Raises:
-        ValueError: a part of it has another size than the mechanism gives it; the error says which.
+        ValueError: a part has the wrong size for the mechanism; the message names the part.
     """
     size = hashlib.new(HASHES[mechanism]).digest_size
     if not MIN_ITERATIONS <= credential.iterations <= MAX_ITERATIONS:
-        raise ValueError(f"has iterations that are not a number from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+        raise ValueError(f"has an iteration count that is not from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     if len(credential.salt) < _LEAST_SALT_BYTES:
         raise ValueError(f"has a salt of less than {_LEAST_SALT_BYTES} bytes")
     if len(credential.stored_key) != size or len(credential.server_key) != size:
-        raise ValueError(f"has a key that is not of {size} bytes, as {mechanism} makes them")
+        raise ValueError(f"has a key that does not have the {size} bytes of {mechanism}")

@@ -1,12 +1,12 @@
-"""The rule for addresses that other machines reach: TLS and SASL, or an explicit `--insecure`.
+"""The rule for addresses that other machines can reach: they need TLS and SASL, or an explicit `--insecure`.
 
-listens on         with                                        protocol
+address            given                                       protocol
 loopback           nothing                                     PLAINTEXT
-anything           a certificate                               SSL, or SASL_SSL with users
+any                a certificate                               SSL, or SASL_SSL with users
 loopback           users                                       SASL_PLAINTEXT, SASL_SSL with a certificate
-another address    a certificate, and users of the file        SASL_SSL
-                   or of the cluster
-another address    `--insecure`                                what certificate and users file give
+other              a certificate, and users from the file      SASL_SSL
+                   or the cluster
+other              `--insecure`                                depends on the certificate and the users file
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sediment.server.security.credentials import Credentials
 def choose_credentials(
     bound: Endpoint, from_file: Credentials | None, of_cluster: Credentials | None, *, has_tls: bool, insecure: bool
 ) -> Credentials | None:
-    """Return the credentials that clients must prove; None if they need none.
+    """Return the credentials that clients must prove; None if authentication is not required.
 
     Raises:
         UsageError: other machines could reach the server without TLS or without SASL.
@@ -34,8 +34,8 @@ def choose_credentials(
         missing.append("--users FILE (the cluster has no SCRAM users)")
     if missing:
         raise UsageError(
-            f"--listen {bound} is reached by other machines, and would let them read everything",
-            advice=f"give {' and '.join(missing)}, or say --insecure",
+            f"other machines can reach --listen {bound}, and could read everything",
+            advice=f"give {' and '.join(missing)}, or give --insecure",
         )
     return credentials
 

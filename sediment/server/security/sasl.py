@@ -1,11 +1,11 @@
 """SASL: SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN over TLS.
 
-    ApiVersions, as often as the client likes
-    SaslHandshake 1      -> SaslAuthenticate until the mechanism is through
-    SaslHandshake 0      -> tokens in frames without a header until the mechanism is through
+    ApiVersions, any number of times
+    SaslHandshake 1      -> SaslAuthenticate until the exchange is complete
+    SaslHandshake 0      -> tokens in frames without a header until the exchange is complete
 
-Invariants: every failure has the same response, after the same delay, and then the connection is closed.  Secrets are
-compared in constant time.  An unknown user costs the same work as a wrong password.
+Invariants: every failure gets the same response after the same delay, and then the connection is closed.  Secrets are
+compared in constant time.  An unknown user takes as much work as a wrong password.
 
 Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
 """
@@ -34,10 +34,10 @@ class SaslAuthenticationError(SedimentError):
 
 
 class SaslServer(Protocol):
-    """One client's authentication by a SASL mechanism."""
+    """The authentication of one client by a SASL mechanism."""
 
     def evaluate(self, token: bytes) -> bytes:
-        """Return the token that answers `token`.
+        """Return the answer to `token`.
 
         Raises:
             SaslAuthenticationError: the client did not prove its identity.
@@ -51,7 +51,7 @@ class SaslServer(Protocol):
 
 
 class ScramSaslServer:
-    """An exchange of SCRAM."""
+    """A SCRAM exchange."""
 
     def __init__(self, mechanism: str, credentials: Credentials) -> None:
         from scramp import ScramMechanism  # imported late: most servers have no users
@@ -69,7 +69,7 @@ class ScramSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user, once the proof was right."""
+        """The user, once the proof was verified."""
         return self._name if self._is_complete else None
 
     def evaluate(self, token: bytes) -> bytes:
@@ -95,7 +95,7 @@ class ScramSaslServer:
 
 
 class PlainSaslServer:
-    """An exchange of PLAIN: one token with user and password, checked against a SCRAM credential."""
+    """A PLAIN exchange: one token with user and password, checked against a SCRAM credential."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -103,7 +103,7 @@ class PlainSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user, once the password was right."""
+        """The user, once the password was verified."""
         return self._user
 
     def evaluate(self, token: bytes) -> bytes:
@@ -115,7 +115,7 @@ class PlainSaslServer:
         parts = token.split(b"\0")
         try:
             identity, user, password = (part.decode() for part in parts)
-        except ValueError:  # another number of parts, or not UTF-8
+        except ValueError:  # wrong number of parts, or not UTF-8
             raise SaslAuthenticationError("authentication failed") from None
         mechanism, credential = self._credentials.find_any(user)
         name = HASHES[mechanism]
@@ -137,7 +137,7 @@ class _State(Enum):
 
 
 class SaslMechanisms:
-    """Mechanisms of a listener: SCRAM for its users, and with TLS also PLAIN."""
+    """Mechanisms of a listener: SCRAM for its users, and PLAIN too if it has TLS."""
 
     def __init__(self, credentials: Credentials, *, has_tls: bool) -> None:
         self._makers: dict[str, Callable[[], SaslServer]] = {
@@ -159,7 +159,7 @@ class SaslMechanisms:
 
 
 class SaslAuthenticator:
-    """The authentication of one connection; its requests come one at a time."""
+    """The authentication of one connection, whose requests arrive one at a time."""
 
     def __init__(self, mechanisms: SaslMechanisms, timer: Timer, failure_delay_ms: int) -> None:
         self.mechanisms = mechanisms
@@ -171,12 +171,12 @@ class SaslAuthenticator:
 
     @property
     def is_complete(self) -> bool:
-        """True once the client proved its identity."""
+        """True when the client has proved its identity."""
         return self._state is _State.COMPLETE
 
     @property
     def has_failed(self) -> bool:
-        """True once the client failed to."""
+        """True when authentication has failed."""
         return self._state is _State.FAILED
 
     @property
@@ -186,15 +186,15 @@ class SaslAuthenticator:
 
     @property
     def expects_request(self) -> bool:
-        """True if a SaslAuthenticate is due."""
+        """True if a SaslAuthenticate request is expected next."""
         return self._state is _State.REQUESTS
 
     def fail(self) -> None:
-        """End the authentication: the connection is closed after the next response."""
+        """Fail the authentication; the connection is closed after the next response."""
         self._state = _State.FAILED
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
-        """Choose the mechanism; anything but NONE fails the authentication."""
+        """Choose the mechanism; any result except NONE fails the authentication."""
         exchange = self.mechanisms.new_exchange(mechanism)
         if self._state is not _State.HANDSHAKE:
             self.fail()
@@ -207,10 +207,10 @@ class SaslAuthenticator:
         return ErrorCode.NONE
 
     def evaluate(self, token: bytes) -> tuple[bytes, str | None]:
-        """Return the answer to a token, and the principal once the client proved its identity.
+        """Return the answer to a token, and the principal when the client has proved its identity.
 
         Raises:
-            SaslAuthenticationError: it did not; the authentication has failed.
+            SaslAuthenticationError: the client did not prove its identity; the authentication has failed.
         """
         assert self._exchange is not None
         try:
@@ -224,11 +224,11 @@ class SaslAuthenticator:
         return answer, f"User:{self._exchange.user}"
 
     def after_failure_delay(self, act: Callable[[], object]) -> None:
-        """Call `act` after the delay of every failure."""
+        """Call `act` after the delay that follows every failure."""
         self._timer.after(self._failure_delay_ms, act)
 
     def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """Take a frame without a header, and send the next token; after a failure close the connection, delayed."""
+        """Process a frame without a header and send the next token; after a failure, close with a delay."""
         try:
             answer, principal = self.evaluate(token)
         except SaslAuthenticationError as error:
@@ -264,7 +264,7 @@ class SaslHandlers:
         if not authenticator.expects_request:
             authenticator.fail()
             return m.SaslAuthenticateResponse(
-                error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="SaslHandshake has to come first"
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="SaslHandshake must come first"
             )
         try:
             answer, principal = authenticator.evaluate(request.message.auth_bytes)
@@ -282,6 +282,6 @@ class SaslHandlers:
 
 
 def _authenticator_of(request: Request) -> SaslAuthenticator | None:
-    """Return the authenticator of a connection that is not authenticated yet; None if it is or need not be."""
+    """Return the authenticator of a connection that must still authenticate, else None."""
     found = request.connection.authenticator
     return found if isinstance(found, SaslAuthenticator) and not found.is_complete else None

@@ -9,10 +9,10 @@ from sediment.segment_io.errors import UsageError
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for TLS 1.2 and 1.3 with a certificate chain and its key, both in PEM.
+    """Return a context for TLS 1.2 and 1.3; the certificate chain and its key are PEM files.
 
     Raises:
-        UsageError: a file cannot be read, is not in PEM, has a password, or the key is not that of the certificate.
+        UsageError: a file cannot be read, is not PEM or has a password, or the key does not belong to the certificate.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -22,8 +22,8 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
             raise UsageError(f"{option} does not name a file", path=str(file))
     try:
         context.load_cert_chain(certificate, key, password=_refuse_password)
-    except OSError as error:  # ssl.SSLError is one
-        # OpenSSL states no reason for a file without any PEM block.
+    except OSError as error:  # ssl.SSLError is a subclass
+        # For a file without any PEM block, OpenSSL gives no reason.
         what = error.reason or "not in PEM" if isinstance(error, ssl.SSLError) else error.strerror
         raise UsageError(
             f"certificate and key cannot be used: {_words(what or str(error))}",
@@ -34,7 +34,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _words(reason: str) -> str:
-    """Return a reason of OpenSSL, such as KEY_VALUES_MISMATCH, in words."""
+    """Return a reason from OpenSSL, such as KEY_VALUES_MISMATCH, as words."""
     return reason.replace("_", " ").lower() if reason.isupper() else reason
 
 

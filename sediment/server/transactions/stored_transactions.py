@@ -1,7 +1,7 @@
-"""Replay of `__transaction_state`: transactional ids with the state of their last transaction, as stored.
+"""Replay of `__transaction_state`: the state of the last transaction of each transactional id, as stored.
 
-Invariant: nothing is decided here.  A real coordinator would abort an open transaction after its timeout, and complete
-a prepared one; a directory that is served read-only keeps both.
+Invariant: no transaction is aborted or completed here.  A real coordinator would abort an open transaction after its
+timeout and complete a prepared one; a read-only directory keeps both.
 
 Source: Kafka's TransactionStateManager and TransactionMetadata.
 """
@@ -20,7 +20,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
-    """State of a transaction: its number in the records, and Kafka's name of it."""
+    """State of a transaction: its number in records, and Kafka's name."""
 
     EMPTY = 0, "Empty"
     ONGOING = 1, "Ongoing"
@@ -56,7 +56,7 @@ def replay_transactions(log: CoordinatorLog, fs: Fs) -> dict[str, StoredTransact
     """Return the transactions of a partition, by transactional id.
 
     Raises:
-        SedimentError, OSError: the partition cannot be read, went away, or was replaced while it was read.
+        SedimentError, OSError: the partition cannot be read, was removed, or was replaced while it was read.
     """
     current: dict[str, StoredTransaction] = {}
     unknown = sum(not _apply(record, current) for record in read_records(log, fs) if not record.is_control)

@@ -14,7 +14,7 @@ COMPACT = {"cleanup.policy": "compact"}
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_broker_finds_the_rolled_log_as_one_of_its_own_and_ignores_the_file_of_marks(
+def test_a_broker_finds_the_after_as_one_of_its_own_and_ignores_the_file_of_marks(
     clean: bool, oracle: KafkaOracle, tmp_path: Path
 ):
     path = tmp_path / "t-0"
@@ -49,7 +49,7 @@ def test_a_broker_finds_the_rolled_log_as_one_of_its_own_and_ignores_the_file_of
 def test_rolling_by_us_and_appending_nothing_is_what_kafka_has_after_its_own_load(
     seed: int, oracle: KafkaOracle, tmp_path: Path
 ):
-    """Producers, aborted transactions and ends of a random log are the same before and behind the roll."""
+    """Producers, aborted transactions and ends of a random log are the same before and after the roll."""
     write_random_log(tmp_path / "t-0", seed, LogShape(batches=30))
     before = make_log_dir(tmp_path / "before", {"t-0": tmp_path / "t-0"})
     rolled = make_log_dir(tmp_path / "rolled", {"t-0": tmp_path / "t-0"})
@@ -58,6 +58,6 @@ def test_rolling_by_us_and_appending_nothing_is_what_kafka_has_after_its_own_loa
         "compact", rolled, "--json", "--now-ms", NOW_MS, "--roll-active", "--force", "--set=t:cleanup.policy=compact"
     )
     assert outcome.status == 0, outcome.stderr
-    behind = oracle.broker(rolled, now_ms=NOW_MS, topics={"t": COMPACT}).partitions["t-0"]
-    assert (behind.log_end_offset, behind.last_stable_offset) == (kafka.log_end_offset, kafka.last_stable_offset)
-    assert behind.producers == kafka.producers
+    after = oracle.broker(rolled, now_ms=NOW_MS, topics={"t": COMPACT}).partitions["t-0"]
+    assert (after.log_end_offset, after.last_stable_offset) == (kafka.log_end_offset, kafka.last_stable_offset)
+    assert after.producers == kafka.producers

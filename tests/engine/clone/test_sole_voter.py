@@ -72,7 +72,7 @@ def test_a_node_that_every_source_names_alone_is_the_sole_voter(sources: QuorumS
     [
         (replace(STATIC, meta=None), "does not name a node"),
         (replace(STATIC, meta=replace(META, directory_id=None)), "does not name a node"),
-        (replace(STATIC, properties={**FILE, "node.id": "4"}), "the broker's file is of node 4"),
+        (replace(STATIC, properties={**FILE, "node.id": "4"}), "the broker's file belongs to node 4"),
         (replace(STATIC, properties={**FILE, "process.roles": "broker"}), "lacks the controller role"),
         (replace(STATIC, properties={**FILE, "process.roles": "controller"}), "lacks the broker role"),
         (replace(STATIC, properties=None, has_broker_files=False), "may be only a controller"),

@@ -37,7 +37,7 @@ def test_every_kind_of_difference_is_found(copy):
     assert differences(copy) == {
         "t-0/x": f"does not exist in {copy}",
         "t-0/y": "has 2 bytes instead of 1",
-        "t-0/z": "has another content",
+        "t-0/z": "has different content",
         "t-0/more": "is not in the manifest",
     }
 

@@ -64,7 +64,7 @@ def test_where_nothing_is_there_nothing_is_renamed_and_nothing_synced(tmp_path):
     assert fs.operations == 0
 
 
-def test_a_rolled_segment_has_the_owner_and_mode_of_the_log_and_comes_behind_its_indexes(tmp_path):
+def test_a_rolled_segment_has_the_owner_and_mode_of_the_log_and_comes_after_its_indexes(tmp_path):
     view = make(tmp_path)
     (tmp_path / f"{10:020d}.log").chmod(0o600)
     fs = FaultyFs()

@@ -40,7 +40,7 @@ def test_the_latest_epoch_is_the_last_entrys():
 
 
 @pytest.mark.parametrize(("end", "kept"), [(0, 0), (10, 1), (11, 2), (99, 2)])
-def test_epochs_that_begin_at_or_behind_the_end_go(end, kept):
+def test_epochs_that_begin_at_or_after_the_end_go(end, kept):
     entries = epochs((0, 0), (1, 10))
     assert truncate_from_end(entries, end) == entries[:kept]
 

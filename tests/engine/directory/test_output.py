@@ -86,7 +86,7 @@ def test_a_run_whose_output_another_run_took_writes_nothing_more(publisher, stor
     assert set(store.files()) == {CLAIM_FILE}
 
 
-def test_a_crash_behind_the_manifest_leaves_a_complete_output(publisher, store):
+def test_a_crash_after_the_manifest_leaves_a_complete_output(publisher, store):
     claim = store.read(CLAIM_FILE)
     finish(publisher, [publisher.publish("t-0/x", [b"x"], attempt="1")])
     store.write(CLAIM_FILE, [claim])

@@ -94,7 +94,7 @@ def test_ap_25_the_log_is_rolled_as_a_broker_rolls_it(log):
     assert list_log(PARTITION, log, Fs()).segments[-1].base_offset == roll.listing.segments[-1].base_offset == 15
 
 
-def test_a_start_finds_nothing_to_repair_behind_it_and_the_same_log(log, tmp_path):
+def test_a_start_finds_nothing_to_repair_after_it_and_the_same_log(log, tmp_path):
     before = loaded(shutil.copytree(log, tmp_path / "before" / "t-0"))
     perform_roll(planned(log), Fs())
     after = loaded(log)

@@ -417,7 +417,7 @@ def next_offset(directory: Path, content: bytes, base: int = 10) -> int:
     return next_offset_of(path, base, Fs())
 
 
-def test_the_next_offset_is_behind_the_last_whole_batch(directory: Path):
+def test_the_next_offset_is_after_the_last_whole_batch(directory: Path):
     whole = batch_bytes(10, "abc") + batch_bytes(20, "ab")
     assert next_offset(directory, b"") == 10
     assert next_offset(directory, whole) == 22
@@ -432,7 +432,7 @@ def test_the_next_offset_is_found_across_large_and_many_batches(directory: Path)
     assert next_offset(directory, large + many + large.replace(large[:8], (3000).to_bytes(8, "big"), 1)) == 3001
 
 
-def test_the_next_offset_of_a_legacy_wrapper_is_behind_the_offset_it_carries(directory: Path):
+def test_the_next_offset_of_a_legacy_wrapper_is_after_the_offset_it_carries(directory: Path):
     assert next_offset(directory, V1_GZIP) == 103
 
 

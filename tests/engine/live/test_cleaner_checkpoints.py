@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.clocks import ManualClock
-from tests.engine.managed import T0, corrupt, dirty_log, running, topic_config
-from tests.jobs.log_dirs import read_checkpoint
+from tests.engine.managed import T0, T1, corrupt, dirty_log, running, topic_config
+from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
 
 FIRST_DIRTY = "cleaner-offset-checkpoint"
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0)
@@ -27,6 +27,17 @@ def test_cm_20_a_truncation_lowers_a_checkpoint_above_it(logs, policy, stored, o
         manager.cleaner.manager.checkpoints.update(manager.directory_of(log), T0, stored)
         manager.cleaner.manager.checkpoints.truncate(log, offset)
         assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": expected}
+
+
+def test_cm_19_a_checkpoint_forgets_partitions_that_are_not_there(logs):
+    with running(logs, topic=topic_config("compact")) as manager:
+        directory = manager.directory_of(manager.create_log(T0))
+        manager.create_log(T1)
+        write_checkpoint(logs / FIRST_DIRTY, {"t-1": 3, "x-1": 9})
+        manager.cleaner.manager.checkpoints.update(directory, T0, 5)
+        assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": 5, "t-1": 3}
+        manager.cleaner.manager.checkpoints.forget(directory, T1)
+        assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": 5}
 
 
 def test_cm_21_a_partition_that_moved_to_another_directory_is_cleaned_from_its_start(tmp_path):

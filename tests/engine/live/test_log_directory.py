@@ -90,7 +90,7 @@ def test_lm_03_the_marker_that_is_written_has_the_broker_epoch(directory):
     assert read_clean_shutdown(Fs(), directory.path) == CleanShutdown(17)
 
 
-def test_a_malformed_checkpoint_is_told_of_behind_the_marker(directory):
+def test_a_malformed_checkpoint_is_reported_after_the_marker_is_removed(directory):
     (directory.path / ".kafka_cleanshutdown").touch()
     (directory.path / "recovery-point-offset-checkpoint").write_text("1\n0\n")
     with pytest.raises(CorruptCheckpointError, match="version 1"):
@@ -113,18 +113,16 @@ def test_a_checkpoint_keeps_the_logs_that_were_not_loaded(directory):
     assert read_checkpoint(directory.path / "recovery-point-offset-checkpoint") == {"t-0": 5, "x-1": 9}
 
 
-def test_cm_19_a_cleaner_checkpoint_forgets_partitions_that_are_not_there(directory):
-    write_checkpoint(directory.path / "cleaner-offset-checkpoint", {"t-1": 3, "x-1": 9})
-    directory.update_first_dirty([T0, T1], add={T0: 5})
+def test_a_cleaner_checkpoint_is_changed_from_its_present_entries(directory):
+    write_checkpoint(directory.path / "cleaner-offset-checkpoint", {"t-1": 3})
+    directory.change_first_dirty(lambda before: {**before, T0: 5})
     assert read_checkpoint(directory.path / "cleaner-offset-checkpoint") == {"t-0": 5, "t-1": 3}
-    directory.update_first_dirty([T0, T1], remove=[T1])
-    assert read_checkpoint(directory.path / "cleaner-offset-checkpoint") == {"t-0": 5}
 
 
 def test_a_malformed_cleaner_checkpoint_counts_as_empty(directory):
     (directory.path / "cleaner-offset-checkpoint").write_text("nonsense\n")
     assert directory.first_dirty_offsets() == {}
-    directory.update_first_dirty([T0], add={T0: 5})
+    directory.change_first_dirty(lambda before: {**before, T0: 5})
     assert directory.first_dirty_offsets() == {T0: 5}
 
 
@@ -134,7 +132,7 @@ def test_nothing_is_written_to_a_directory_that_failed(directory):
     directory.write_recovery_points({T0: 5})
     directory.write_log_starts({T0: 5})
     directory.write_high_watermarks({T0: 5})
-    directory.update_first_dirty([T0], add={T0: 5})
+    directory.change_first_dirty(lambda _: {T0: 5})
     assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
 
 

@@ -168,7 +168,7 @@ def test_two_swaps_of_one_log_the_second_is_refused(engine, logs, folder):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("partition", "t-1", "another partition"),
+        ("partition", "t-1", "the partition in the swap differs"),
         ("directory", "/somewhere/t-0", "prepared in /somewhere/t-0"),
         ("next_dirty_offset", 10_000, "active segment"),
         ("schema", 2, "not a prepared swap"),

@@ -17,8 +17,8 @@ import org.apache.hadoop.util.Progressable;
  * see this class through different loaders: sediment.faults.step is the number, sediment.faults.kind one of
  *
  *   EIO           the step fails, the next ones work
- *   ENOSPC        a creation and all behind it fail with half of their bytes there
- *   SIGKILL       the step and every one behind it do nothing and fail: what lies there is what a kill would have left
+ *   ENOSPC        a creation and all after it fail with half of their bytes there
+ *   SIGKILL       the step and every one after it do nothing and fail: what lies there is what a kill would have left
  *   torn write    the same, but half of the file is there
  *   torn rename   the same, but both names are there
  */

@@ -122,7 +122,7 @@ def test_offsets_of_topics_that_are_not_cloned_are_dropped_with_their_groups(sou
     assert metadata(to).replicas["payments"].keys() == {0, 1}
 
 
-def test_the_coordinators_stay_behind_if_they_are_not_wanted(source: Path, tmp_path: Path) -> None:
+def test_the_coordinators_stay_after_if_they_are_not_wanted(source: Path, tmp_path: Path) -> None:
     report = clone(source, tmp_path / "clone", "--with", "configs").report
     assert not [topic for topic in report["topics"] if topic["name"].startswith("__")]
 

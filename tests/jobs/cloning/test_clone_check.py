@@ -103,7 +103,7 @@ def test_files_that_an_earlier_copy_holds_are_read_there(logs: Path, tmp_path: P
     assert check(days[2]).report["bytes_read"] == expected
     (days[0] / NAME).write_bytes((days[0] / NAME).read_bytes()[::-1])
     for day in days:
-        assert check(day, status=1).partitions()["a-0"]["problems"] == [f"{NAME} has another content"]
+        assert check(day, status=1).partitions()["a-0"]["problems"] == [f"{NAME} has different content"]
     (days[0] / NAME).unlink()
     assert f"does not exist in {days[0]}" in check(days[2], status=1).partitions()["a-0"]["reason"]
 
@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(copy: Path, monkeyp
     (copy / "b-0" / LOG).write_bytes(flip_other)
     found = check(copy, status=1).partitions()
     assert f"{NAME} cannot be read" in found["a-0"]["reason"]
-    assert found["b-0"]["reason"] == f"b-0/{LOG} has another content"
+    assert found["b-0"]["reason"] == f"b-0/{LOG} has different content"
 
 
 def test_the_first_differences_are_shown_and_all_are_counted(copy: Path) -> None:

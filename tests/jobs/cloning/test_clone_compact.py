@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sediment.engine.clone.clone_directory import CloneDirectory
 from tests.corpus import load_case
-from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.test_output_run import write_log
-from tests.jobs.log_dirs import Outcome, corpus_log_dir, make_log_dir, read_checkpoint, sediment, tree
-from tests.segments import NOW_MS
+from tests.jobs.cloning.clones import clone
+from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, read_checkpoint, sediment, tree
 from tests.served import contents
+
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 CASES = ("plain", "transactions", "everything", "tombstones")
 POLICY = "--set=t:cleanup.policy=compact"
-
-
-@pytest.fixture(autouse=True)
-def without_spark() -> Iterator[None]:
-    with inline_spark():
-        yield
-
-
-def clone(source: Path, to: Path, *more: object, status: int = 0) -> Outcome:
-    outcome = sediment("clone", source, "--to", to, "--json", "--now-ms", NOW_MS, *more)
-    assert outcome.status == status, outcome.stderr
-    return outcome
 
 
 def logs_of(log_dir: Path) -> dict[str, object]:

@@ -13,29 +13,18 @@ import pytest
 from sediment.engine.clone import partition_clone
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.stores import Store
-from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.test_output_run import write_log
-from tests.jobs.log_dirs import Outcome, make_log_dir, sediment, tree, write_checkpoint
-from tests.segments import NOW_MS
+from tests.jobs.cloning.clones import clone
+from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
 from tests.served import contents
 
-
-@pytest.fixture(autouse=True)
-def without_spark() -> Iterator[None]:
-    with inline_spark():
-        yield
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     logs = {name: write_log(tmp_path / "made" / name) for name in ("t-0", "a.b-0")}
     return make_log_dir(tmp_path / "logs", logs)
-
-
-def clone(source: object, to: object, *more: object, status: int = 0) -> Outcome:
-    outcome = sediment("clone", source, "--to", to, "--json", "--now-ms", NOW_MS, *more)
-    assert outcome.status == status, outcome.stderr
-    return outcome
 
 
 def refused(source: object, to: Path, *more: object) -> str:

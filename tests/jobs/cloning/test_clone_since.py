@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sediment.segment_io.manifest import MANIFEST_FILE
 from tests.jobs.cleaning.test_output_run import write_log
+from tests.jobs.cloning.clones import clone
 from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes
 
@@ -13,10 +14,8 @@ LOG = f"{0:020d}.log"
 ACTIVE = f"{20:020d}.log"
 
 
-def clone(source: Path, to: Path, *more: object) -> dict[str, str]:
-    outcome = sediment("clone", source, "--to", to, "--json", "--now-ms", NOW_MS, *more)
-    assert outcome.status == 0, outcome.stderr
-    return {name: row["status"] for name, row in outcome.partitions().items()}
+def statuses(source: Path, to: Path, *more: object) -> dict[str, str]:
+    return {name: row["status"] for name, row in clone(source, to, *more).partitions().items()}
 
 
 def test_the_next_clone_shares_what_did_not_change_with_the_clone_before(tmp_path: Path) -> None:
@@ -25,12 +24,12 @@ def test_the_next_clone_shares_what_did_not_change_with_the_clone_before(tmp_pat
     for name in ("recovery-point", "replication"):
         write_checkpoint(source / f"{name}-offset-checkpoint", {"t-0": 30, "other-0": 30})
     days = [tmp_path / f"day-{number}" for number in range(3)]
-    assert set(clone(source, days[0]).values()) == {"cloned"}
+    assert set(statuses(source, days[0]).values()) == {"cloned"}
     with (source / "t-0" / ACTIVE).open("ab") as log:
         log.write(batch_bytes(30, "c", timestamp=NOW_MS))
-    changed = clone(source, days[1], "--since", days[0] / MANIFEST_FILE)
+    changed = statuses(source, days[1], "--since", days[0] / MANIFEST_FILE)
     assert changed == {"t-0": "cloned", "other-0": "unchanged"}
-    assert clone(source, days[2], "--since", days[1]) == {"t-0": "unchanged", "other-0": "unchanged"}
+    assert statuses(source, days[2], "--since", days[1]) == {"t-0": "unchanged", "other-0": "unchanged"}
     for day in days:
         assert sediment("clone", "--check", day).status == 0
     for partition in logs:

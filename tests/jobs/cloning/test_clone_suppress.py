@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sediment.jobs.erasing.suppression_file import add_to_suppression_list
-from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.test_output_run import write_log
+from tests.jobs.cloning.clones import clone
 from tests.jobs.log_dirs import Outcome, make_log_dir, sediment, tree, write_checkpoint
-from tests.segments import NOW_MS
 from tests.served import contents
+
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 SECRET = b"a secret of the operator"
 ERASED = "a"
 COMPACTED = "--set=t:cleanup.policy=compact"
-
-
-@pytest.fixture(autouse=True)
-def without_spark() -> Iterator[None]:
-    with inline_spark():
-        yield
 
 
 @pytest.fixture
@@ -37,10 +31,8 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def clone(source: Path, to: Path, *more: object, status: int = 0) -> Outcome:
-    outcome = sediment("clone", source, "--to", to, "--json", "--now-ms", NOW_MS, COMPACTED, *more)
-    assert outcome.status == status, outcome.stderr
-    return outcome
+def clone_compacted(source: Path, to: Path, *more: object, status: int = 0) -> Outcome:
+    return clone(source, to, COMPACTED, *more, status=status)
 
 
 def suppressed(tmp_path: Path) -> tuple[str, ...]:
@@ -57,7 +49,7 @@ def records(log_dir: Path, name: str) -> dict[int, tuple[str | None, str | None]
 def test_erased_records_stay_away_as_tombstones_or_without_a_trace(source: Path, tmp_path: Path, link: str) -> None:
     before, given = contents(source), records(source, "t-0")
     to = tmp_path / "clone"
-    found = clone(source, to, *suppressed(tmp_path), "--link", link)
+    found = clone_compacted(source, to, *suppressed(tmp_path), "--link", link)
     assert contents(source) == before
     erased = {offset for offset, (key, _) in given.items() if key == given[0][0]}
     assert len(erased) == 15 and given[0] != given[1]
@@ -69,22 +61,24 @@ def test_erased_records_stay_away_as_tombstones_or_without_a_trace(source: Path,
     rows = found.partitions()
     assert {name: row["records_suppressed"] for name, row in rows.items()} == {"t-0": 15, "other-0": 15, "third-0": 0}
     assert {row["log_end_offset"] for row in rows.values()} == {30}
-    assert "--suppress: 30 records of 2 partitions did not come along" in found.report["notes"]
+    assert "--suppress: 30 records of 2 partitions were left out" in found.report["notes"]
     assert sediment("clone", "--check", to).status == 0
     assert sediment("recover", to, "--dry-run").status == 0
 
 
 def test_an_incremental_clone_takes_no_erased_record_from_the_earlier_one(source: Path, tmp_path: Path) -> None:
-    clone(source, tmp_path / "first")
+    clone_compacted(source, tmp_path / "first")
     before = contents(tmp_path / "first")
-    rows = clone(source, tmp_path / "second", "--since", tmp_path / "first", *suppressed(tmp_path)).partitions()
+    rows = clone_compacted(
+        source, tmp_path / "second", "--since", tmp_path / "first", *suppressed(tmp_path)
+    ).partitions()
     assert {name: row["status"] for name, row in rows.items()} == {
         "t-0": "cloned",
         "other-0": "cloned",
         "third-0": "unchanged",
     }
     assert contents(tmp_path / "first") == before
-    clone(source, tmp_path / "whole", *suppressed(tmp_path))
+    clone_compacted(source, tmp_path / "whole", *suppressed(tmp_path))
     logs = [
         {name: content for name, content in tree(tmp_path / each).items() if name.endswith((".log", "index"))}
         for each in ("second", "whole")
@@ -93,7 +87,7 @@ def test_an_incremental_clone_takes_no_erased_record_from_the_earlier_one(source
 
 
 def test_a_clone_may_be_compacted_too(source: Path, tmp_path: Path) -> None:
-    rows = clone(source, tmp_path / "clone", "--compact", *suppressed(tmp_path)).partitions()
+    rows = clone_compacted(source, tmp_path / "clone", "--compact", *suppressed(tmp_path)).partitions()
     assert rows["t-0"]["compacted"] and rows["t-0"]["records_suppressed"] == 15
     first_key = records(source, "t-0")[0][0]
     values = [value for key, value in records(tmp_path / "clone", "t-0").values() if key == first_key]
@@ -105,16 +99,16 @@ def test_a_log_that_cannot_be_searched_leaves_the_clone_incomplete(source: Path,
     content = bytearray(log.read_bytes())
     content[80] ^= 1
     log.write_bytes(content)
-    found = clone(source, tmp_path / "clone", *suppressed(tmp_path), status=1)
+    found = clone_compacted(source, tmp_path / "clone", *suppressed(tmp_path), status=1)
     assert found.partitions()["other-0"]["status"] == "failed"
     assert not found.report["is_complete"] and not (tmp_path / "clone" / "meta.properties").exists()
 
 
 def test_another_secret_and_half_of_the_options_are_refused(source: Path, tmp_path: Path) -> None:
     to = tmp_path / "clone"
-    assert "go together" in clone(source, to, f"--suppress={tmp_path}/list", status=2).stderr
+    assert "go together" in clone_compacted(source, to, f"--suppress={tmp_path}/list", status=2).stderr
     (tmp_path / "secret").write_bytes(b"another secret that is long enough\n")
-    assert "another secret" in clone(source, to, *suppressed(tmp_path), status=2).stderr
+    assert "another secret" in clone_compacted(source, to, *suppressed(tmp_path), status=2).stderr
     (tmp_path / "list").write_text("{}")
-    assert "not a suppression list" in clone(source, to, *suppressed(tmp_path), status=2).stderr
+    assert "not a suppression list" in clone_compacted(source, to, *suppressed(tmp_path), status=2).stderr
     assert not to.exists()

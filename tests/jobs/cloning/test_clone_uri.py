@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.test_output_run import write_log
-from tests.jobs.log_dirs import Outcome, make_log_dir, sediment, tree, write_checkpoint
+from tests.jobs.cloning.clones import clone
+from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
 from tests.object_server import ObjectServer, running_server
-from tests.segments import NOW_MS
 from tests.served import contents, unpacked
+
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 KEPT = ("--abort-open-transactions", "--with", "groups,transactions,configs")
 
@@ -32,18 +33,6 @@ def upload(log_dir: Path, server: ObjectServer) -> str:
     for name, content in tree(log_dir).items():
         server.objects[f"/bucket/logs/{name}"] = content
     return server.store().where
-
-
-@pytest.fixture(autouse=True)
-def without_spark() -> Iterator[None]:
-    with inline_spark():
-        yield
-
-
-def clone(source: object, to: Path, *more: object, status: int = 0) -> Outcome:
-    outcome = sediment("clone", source, "--to", to, "--json", "--now-ms", NOW_MS, *more)
-    assert outcome.status == status, outcome.stderr
-    return outcome
 
 
 def logs_of(log_dir: Path) -> dict[str, bytes]:

@@ -23,8 +23,8 @@ from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
+from tests.jobs.originals.kept_originals import catalogues
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_segments
 

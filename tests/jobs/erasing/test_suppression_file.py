@@ -94,14 +94,14 @@ def test_a_list_of_another_secret_stops_the_run_before_anything_changes(logs, tm
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--where=true", "--suppress-out=@/list", "--secret-file=@/secret"), "lists keys"),
+        (("--where=true", "--suppress-out=@/list", "--secret-file=@/secret"), "lists whole keys"),
         (("--keys-file=@/keys.txt", "--suppress-out=@/list"), "needs --secret-file"),
         (
             (
                 *("--keys-file=@/keys.txt", "--suppress-out=@/list", "--secret-file=@/secret"),
                 *("--action=replace", "--replacement=@/keys.txt"),
             ),
-            "no record with a key has a value",
+            "is for keys that must have no value",
         ),
         (("--keys-file=@/keys.txt", "--suppress-out=@/logs/list", "--secret-file=@/secret"), "inside a log directory"),
     ],

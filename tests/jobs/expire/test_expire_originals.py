@@ -20,8 +20,8 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
 from tests.jobs.expire.test_expire import LOG_START, NAME, bases, make_log
-from tests.jobs.kept_originals import catalogues, originals_of, put_back
 from tests.jobs.log_dirs import sediment, tree, write_checkpoint
+from tests.jobs.originals.kept_originals import catalogues, originals_of, put_back
 from tests.segments import NOW_MS
 
 EPOCHS = "0\n3\n0 0\n1 7\n2 12\n"
@@ -264,6 +264,6 @@ def test_a_catalogue_that_cannot_be_completed_stays_as_planned_and_is_named(log_
     result = run(log_dir, kept, SOME, FailsLater())
     assert not result.failed
     (catalogue,) = catalogues(kept)
-    assert catalogue["state"] == "planned" and "keeps the state planned" in caplog.text
+    assert catalogue["state"] == "planned" and "stays in state planned" in caplog.text
     put_back(kept, catalogue)
     assert tree(log_dir) == before

@@ -23,8 +23,8 @@ from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError, SourceChangedError
 from tests.jobs.expire.test_expire import NAME, bases, make_log
-from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import tree, write_checkpoint
+from tests.jobs.originals.kept_originals import catalogues
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 SETS = ("cleanup.policy=delete", "retention.bytes=360", "retention.ms=-1")

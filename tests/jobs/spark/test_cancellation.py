@@ -159,7 +159,7 @@ def when_workers_start(process: subprocess.Popen[str]) -> bool:
 
 
 def end(process: subprocess.Popen[str], number: int, *, group: bool = False) -> tuple[int, str, str]:
-    """Send a signal unless the process has ended, and return exit status, stdout and stderr; no JVM may stay behind."""
+    """Send a signal unless the process has ended, and return exit status, stdout and stderr; no JVM may be left."""
     if process.poll() is None:
         (os.killpg if group else os.kill)(process.pid, number)
     stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)

@@ -21,8 +21,8 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.corpus import load_case
-from tests.jobs.kept_originals import catalogues, originals_of, put_back
 from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, topic_sets, tree, write_checkpoint
+from tests.jobs.originals.kept_originals import catalogues, originals_of, put_back
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 DAMAGED = "plain-1"

@@ -114,14 +114,14 @@ def test_arbitrary_bytes_never_leave_the_buffer(payload, count):
 
 @kernel
 def varint_at(data):
-    value, behind = record_decoder.read_varint(data.ctypes.data)
-    return value, behind - data.ctypes.data if behind else 0
+    value, end = record_decoder.read_varint(data.ctypes.data)
+    return value, end - data.ctypes.data if end else 0
 
 
 @kernel
 def varlong_at(data):
-    value, behind = record_decoder.read_varlong(data.ctypes.data)
-    return value, behind - data.ctypes.data if behind else 0
+    value, end = record_decoder.read_varlong(data.ctypes.data)
+    return value, end - data.ctypes.data if end else 0
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_bf_09_a_varint_of_six_bytes_is_refused():
 @given(st.binary(min_size=1, max_size=11))
 def test_varints_read_as_the_twin_reads_them(data):
     for ours, twin in ((varint_at, varints.decode_varint), (varlong_at, varints.decode_varlong)):
-        value, behind = ours(padded(data))
+        value, end = ours(padded(data))
         try:
             expected = twin(data, 0)
         except InvalidRecordError:
-            assert behind == 0 or behind > len(data)
+            assert end == 0 or end > len(data)
         else:
-            assert (value, behind) == expected
+            assert (value, end) == expected
 
 
 def test_bf_11_records_beyond_the_count_are_an_error():

@@ -76,7 +76,7 @@ def test_what_is_not_known_is_not_decoded(topic, key, value):
     assert decode_coordinator_record(topic, key, value) is None
 
 
-def test_an_unknown_version_and_bytes_behind_the_end_are_not_decoded():
+def test_an_unknown_version_and_bytes_after_the_end_are_not_decoded():
     given = GOLDEN[0]
     key, value = bytes.fromhex(given["key"]), bytes.fromhex(given["value"])
     assert decode_coordinator_record(given["topic"], key, b"\x00\x09" + value[2:]) is None

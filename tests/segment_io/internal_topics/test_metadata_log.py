@@ -106,7 +106,7 @@ def test_of_another_broker_only_the_configs_of_all_brokers_are_known(broker_dir)
     assert "message.max.bytes" not in found.configs_of_broker(8)
 
 
-def test_the_log_alone_says_the_same_as_each_snapshot_with_the_log_behind_it(broker_dir):
+def test_the_log_alone_says_the_same_as_each_snapshot_with_the_log_after_it(broker_dir):
     expected = read(broker_dir)
     snapshots = sorted(metadata_dir(broker_dir).glob("*.checkpoint"))
     assert len(snapshots) == 5
@@ -248,7 +248,7 @@ def test_a_producer_snapshot_that_was_removed_shows_nothing(tmp_path):
     assert read(tmp_path).end_offset == 1
 
 
-def test_zeros_behind_the_last_batch_are_no_damage(broker_dir):
+def test_zeros_after_the_last_batch_are_no_damage(broker_dir):
     expected = read(broker_dir)
     with (metadata_dir(broker_dir) / f"{0:020d}.log").open("ab") as log:
         log.write(bytes(5_000))

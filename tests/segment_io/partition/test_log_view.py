@@ -52,7 +52,7 @@ def many(count, first=0, timestamp=NOW_MS, **fields):
 
 
 # ---------------------------------------------------------------------------------------------------------- log end
-def test_the_log_ends_behind_the_active_segments_last_batch(tmp_path):
+def test_the_log_ends_after_the_active_segments_last_batch(tmp_path):
     write_segment(tmp_path, 0, many(3))
     write_segment(tmp_path, 3, [batch_bytes(3, "abc"), batch_bytes(6, "de")])
     assert view_of(tmp_path).log_end_offset == 8
@@ -185,7 +185,7 @@ def test_a_snapshot_at_the_log_end_spares_reading_the_segments(tmp_path):
     assert view.producers[0].last_offset == 79
 
 
-def test_batches_behind_the_snapshot_are_replayed(tmp_path):
+def test_batches_after_the_snapshot_are_replayed(tmp_path):
     write_segment(tmp_path, 0, [batch_bytes(0, producer_id=1), batch_bytes(1, producer_id=2)])
     write_segment(tmp_path, 2, [batch_bytes(2, producer_id=2, sequence=1), batch_bytes(3, producer_id=3)])
     write_snapshot(tmp_path, 2, [ProducerEntry(9, 0, 5, 1, 0, NOW_MS)])
@@ -364,7 +364,7 @@ def test_a_high_watermark_in_a_gap_at_the_log_start_bounds_what_is_stable(tmp_pa
     assert view_of(tmp_path, checkpoints).last_stable_offset == last_stable
 
 
-def test_a_high_watermark_at_the_log_start_and_no_transaction_are_no_reason_to_look_behind_a_gap(tmp_path):
+def test_a_high_watermark_at_the_log_start_and_no_transaction_are_no_reason_to_look_after_a_gap(tmp_path):
     write_segment(tmp_path, 0, many(2))
     write_segment(tmp_path, 30, many(2, first=30))
     checkpoints = PartitionCheckpoints(log_start=20, high_watermark=20, clean_shutdown=True)

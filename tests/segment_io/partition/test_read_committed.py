@@ -153,7 +153,7 @@ def test_a_torn_tail_ends_the_range_and_damage_below_the_active_segment_is_an_er
         committed(partition)
 
 
-def test_the_log_ends_behind_its_last_whole_batch(partition):
+def test_the_log_ends_after_its_last_whole_batch(partition):
     (source,) = find_sources([partition], Fs())
     assert log_end_offset(source, Fs()) == 9
     log = partition / f"{0:020d}.log"

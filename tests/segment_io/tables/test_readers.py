@@ -351,7 +351,7 @@ def test_a_wrong_crc_is_a_row_of_batches(partition):
     assert not rows[3]["valid"]
 
 
-def test_behind_a_broken_frame_reading_goes_on_at_the_next_indexed_batch(partition):
+def test_after_a_broken_frame_reading_goes_on_at_the_next_indexed_batch(partition):
     damaged(partition, flip(4 * SIZE + 8))
     with pytest.raises(CorruptBatchError):
         read_rows(partition)
@@ -389,7 +389,7 @@ def test_the_tail_of_the_active_segment_is_no_damage_where_a_broker_left_it(tail
     assert len(read_rows(partition, what="batches")) == 12
 
 
-def test_garbage_behind_the_active_segment_is_damage(partition):
+def test_garbage_after_the_active_segment_is_damage(partition):
     damaged(partition, lambda content: content.extend(b"\xff" * 100), segment=30)
     with pytest.raises(CorruptBatchError):
         read_rows(partition)
@@ -422,7 +422,7 @@ def test_a_batch_of_an_unknown_kind_is_damage_of_that_batch_only(byte, value, te
     assert [row["offset"] for row in rows] == [*range(6), *range(9, 32)]
 
 
-def test_a_length_that_leads_behind_the_active_segment_is_damage_where_batches_follow(partition):
+def test_a_length_that_leads_after_the_active_segment_is_damage_where_batches_follow(partition):
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
         (partition / f"{30:020d}{suffix}").unlink()
     damaged(partition, flip(4 * SIZE + 8))

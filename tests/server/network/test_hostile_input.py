@@ -40,7 +40,7 @@ CASES = {
     "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "the peer speaks HTTP"),
     "tls to a plain listener": (
         bytes.fromhex("16030100f1010000ed0303") + bytes(200),
-        "the peer speaks TLS, and this listener does not; give the client security.protocol=PLAINTEXT",
+        "the peer speaks TLS, but this listener does not; give the client security.protocol=PLAINTEXT",
     ),
     "no room for a header": (struct.pack(">i", 3) + b"\0\x12\0", "ends inside its header"),
     "unknown API": (struct.pack(">i", 11) + header(999, 0), "API key 999 is unknown"),

@@ -245,7 +245,7 @@ def test_a_peer_that_takes_no_byte_of_its_response_is_closed(caplog):
     handlers = {ApiKey.FETCH: large_response(20_000_000)}
     with listener(handlers, connections_max_idle_ms=200) as running, running.connect() as client:
         client.send(fetch(), 12)
-        wait_until(lambda: "the peer took no byte of a response" in caplog.text)
+        wait_until(lambda: "the peer read no byte of a response" in caplog.text)
         wait_until(lambda: running.server.quotas.total == 0)
 
 

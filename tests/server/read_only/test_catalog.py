@@ -249,9 +249,9 @@ def test_a_topic_is_served_under_another_name_with_another_id(log_dir: Path) -> 
         ("new=../t", "is not a topic name"),
         (f"{'n' * 250}=t", "is not a topic name"),
         ("__cluster_metadata=t", "is not a topic name"),
-        ("new=/nowhere:t", "not one of the directories"),
+        ("new=/nowhere:t", "not one of the served directories"),
         ("new=tt", "nearest names are t"),
-        ("u=t", "another topic of that name"),
+        ("u=t", "is taken by another topic"),
     ],
 )
 def test_other_names_that_mean_nothing_are_refused(text: str, message: str, log_dir: Path) -> None:

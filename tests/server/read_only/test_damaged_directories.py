@@ -97,11 +97,11 @@ def served(log_dir: Path, fs: Fs, **options: object) -> Catalog:
 @pytest.mark.parametrize(
     ("name", "start", "end", "follows"),
     [
-        ("log-start-offset-checkpoint", 0, 4, "served from their first segment on, with records that were deleted"),
+        ("log-start-offset-checkpoint", 0, 4, "served from their first segment on, including deleted records"),
         ("replication-offset-checkpoint", 2, 5, "served to their log end, with records that may never have been"),
         ("recovery-point-offset-checkpoint", 2, 4, "nothing depends on it here"),
         ("meta.properties", 2, 4, "a made-up cluster id"),
-        ("t-0/partition.metadata", 2, 4, "counts to the topic of its name"),
+        ("t-0/partition.metadata", 2, 4, "is assigned to the topic of the same name"),
     ],
 )
 def test_a_small_file_that_cannot_be_read_is_left_out_and_the_line_says_what_follows(
@@ -173,7 +173,7 @@ def test_a_link_to_nothing_in_a_partition_is_named(log_dir: Path, caplog: pytest
     link.symlink_to(log_dir / "gone")
     log = served(log_dir, Fs()).partition("t", 1)
     assert log is not None and log.log_end_offset == 5
-    assert caplog.messages == [f"left out: {link} is a link that leads nowhere"]
+    assert caplog.messages == [f"left out: {link} is a dangling link"]
 
 
 def test_a_lock_that_no_broker_can_hold_does_not_keep_a_directory_from_being_served(

@@ -36,7 +36,7 @@ def test_the_credentials_of_a_listener(bound, from_file, of_cluster, has_tls, in
     ("bound", "from_file", "has_tls", "missing"),
     [
         (OTHER, None, False, "--tls-cert and --tls-key and --users FILE"),
-        (OTHER, FILE, False, "--tls-cert and --tls-key, or say --insecure"),
+        (OTHER, FILE, False, "--tls-cert and --tls-key, or give --insecure"),
         (EVERY, None, True, "--users FILE"),
     ],
 )

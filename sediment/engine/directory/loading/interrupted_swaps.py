@@ -2,8 +2,9 @@
 
 Kafka's loader decides by names alone (kafka-log 05 §2); the docstring of `swap` has its rules.
 
-Invariants of `finish_interrupted`: if every new segment is whole, the result is that of Kafka's loader; the work may
-itself be interrupted at any step and repeated.  A new segment that is not whole never replaces a whole old one.
+Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
+The work may itself be interrupted at any step and then repeated.  A new segment that is not whole never replaces a
+whole old one.
 """
 
 from __future__ import annotations
@@ -61,15 +62,16 @@ def is_interrupted(names: Collection[str]) -> bool:
 def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
-    Nothing else may work on the directory: its lock must be held, and no task of this run may have begun to write.  So
-    the `.part` files of every run are deleted: a run that could still commit them would hold the lock.
+    The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all runs
+    are therefore deleted: a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
-    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold its
-      records.  Otherwise the replacement is refused, unless no old log is left and the new logs are framed.
-    * A replacement that a `.cleaned` file requires to be undone is refused if a new segment has no old segment.  A new
-      segment with a second link is deleted nevertheless: a restore linked it, and the original keeps its bytes.
+    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold all
+      records.  Otherwise it is refused, unless no old log is left and the new logs are framed.
+    * A `.cleaned` file requires that the replacement is undone.  This is refused if a new segment has no old segment
+      beside it.  A new segment with a second link is deleted anyway: a restore linked it, and the original keeps the
+      bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * If there are several new segments, an old log that lies between two of them and ends before the next one stays.
     * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
@@ -83,10 +85,10 @@ def finish_interrupted(directory: Path, fs: Fs) -> tuple[Repair, ...]:
     Returns:
         The repairs, in order; empty if nothing was interrupted.
 
-    Raises:
-        CorruptDataError: a `.cleaned` or `.swap` file has no offset, or a new segment is not whole and an old segment
-            that it replaces is missing; nothing changed, except that outer suffixes of stacked names may be gone.
-        UnsupportedDataError: a new segment holds a batch of a later version; nothing changed, except the same
+    CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
+        old segments lack some of its records.  Nothing was changed, but outer suffixes of stacked names may be gone.
+    UnsupportedDataError: a new segment holds a batch of a later version.  Nothing was changed, with the same
+        exception.
             suffixes.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
@@ -201,10 +203,10 @@ def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
 
 
 def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """Return the first new segment that is not whole if the replacement has to be undone; None if it is completed.
+    """Return the first new segment that is not whole if the replacement must be undone; None if it can be completed.
 
     Raises:
-        CorruptDataError: neither is possible without a loss of records.
+        CorruptDataError: both ways would lose records.
     """
     problems = [segment for segment in new if segment.problem is not None]
     if not problems:
@@ -226,7 +228,7 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
 def _replaced_names(
     directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
 ) -> list[str]:
-    """Return those of `names` that the complete replacement `swaps` covers."""
+    """Return the names among `names` that the complete replacement `swaps` covers."""
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
@@ -278,7 +280,7 @@ def _is_leftover(name: str) -> bool:
 def _finishing_order(name: str) -> tuple[int, int, str]:
     """Return a key that sorts files ascending, with a segment's log before its indexes.
 
-    Once a log has its final name, no range of a replacement covers its indexes.
+    The log comes first because a replacement would otherwise cover indexes of a log that is already final.
     """
     parsed = parse_segment_file(name)
     return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name

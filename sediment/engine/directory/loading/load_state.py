@@ -35,7 +35,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """Corrupt bytes of a trusted segment, left unchanged; `offset` follows the last good batch before them."""
+    """Corrupt bytes in a trusted segment, left unchanged; `offset` is the one after the last good batch before them."""
 
     name: str
     position: int
@@ -113,8 +113,8 @@ class LoadState:
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
         """Write this content to a file of the segment, durably; a file that already has this content stays untouched.
 
-        An index of an active segment is preallocated.  For the comparison, only the first bytes, as many as `content`
-        has, are read, and after them only the parts that are not holes.
+        An index of the active segment is preallocated.  So only its first bytes, up to the length of `content`, are
+        compared; of the rest, only the parts that are not holes are read.
         """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
@@ -144,7 +144,7 @@ class LoadState:
             return
         path = self.directory / LEADER_EPOCH_FILE
         self.fs.replace_file(path, format_leader_epochs(epochs), like=self.like())
-        self.repairs.append(Repair("rewritten", path.name, "its epochs were not those of the log", is_routine))
+        self.repairs.append(Repair("rewritten", path.name, "its epochs did not match the log", is_routine))
         self.epochs = epochs
 
     def like(self) -> Path:
@@ -173,7 +173,7 @@ class LoadState:
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their snapshots are dropped too, except those that recovery has taken.
+        Their snapshots are dropped too, except those that recovery has taken meanwhile.
 
         Source: kafka-log 05 §3 step 2.
         """
@@ -184,14 +184,14 @@ class LoadState:
             if segment.base_offset in self.snapshots_found:
                 self.snapshots.drop(segment.base_offset, why)
             self.repairs.append(
-                Repair(f"and its indexes renamed to .deleted, {segment.ref.log_bytes} bytes", segment.name(), why)
+                Repair(f"renamed to .deleted with its indexes, {segment.ref.log_bytes} bytes", segment.name(), why)
             )
 
     def index_entry(self, path: Path, number: int, entry_bytes: int) -> bytes:
         """Return an entry of an index by its number.
 
         Raises:
-            SourceChangedError: the index became shorter meanwhile.
+            SourceChangedError: the index became shorter while it was read.
         """
         entry = self.fs.read_range(path, number * entry_bytes, entry_bytes)
         if len(entry) < entry_bytes:

@@ -11,8 +11,8 @@
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From a trusted part,
   only a tail without a batch is cut off; other corruption there is reported.
-* After every change the directory can be loaded, here and by a broker.  After a crash at any step, another load ends
-  with the same directory.  So segments after a cut are removed before the cut, and a segment's offset index is written
+* After every change, Sediment and a broker can load the directory.  After a crash at any step, another load ends with
+  the same directory.  So segments after a cut are removed before the cut, and the offset index of a segment is written
   last.
 * `checkpoints` shows whether the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint
   files of the log directory.
@@ -94,12 +94,12 @@ class LoadedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A partition as a broker would have it after its start; offsets are absolute, ends exclusive.
+    """A partition in the state that a broker gives it at its start; offsets are absolute, ends exclusive.
 
     `high_watermark` comes from the checkpoint, limited to the log's range; without a checkpoint it is the log start
     offset.  `recovery_point` is the recovery point after the start; only a flush raises it.  `repairs` lists the
     changes in order, `damage` the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was
-    verified; None: no batch was.
+    verified; None if no batch was.
     """
 
     partition: TopicPartition
@@ -145,7 +145,7 @@ def load_log(
     segments are verified at once.  The returned state is durable.
 
     Raises:
-        CorruptDataError: a broker would refuse to load this partition; repairs so far stay.
+        CorruptDataError: a broker would refuse to load this partition; earlier repairs remain.
         UnsupportedDataError: a batch or an index is of a later version; nothing was cut.
         CorruptCheckpointError: the leader epochs are malformed.
         OSError: a file operation failed.
@@ -233,8 +233,8 @@ def _remove_temporary_files(state: LoadState) -> None:
 def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
     """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
 
-    If an offset has more or fewer than 20 digits, a broker uses the file with 20 digits instead, and creates an empty
-    segment if that file is missing.  Here the partition is refused, so the log is not ignored.
+    If a name has more or fewer than 20 digits, a broker ignores the file, looks for one with 20 digits, and creates an
+    empty segment if there is none.  Sediment refuses the partition instead, so that no records are ignored.
 
     Raises:
         CorruptDataError: such a file exists.
@@ -287,7 +287,7 @@ def _load_segment_files(state: LoadState) -> None:
     """List the segments, ascending; recover one at once if its offset index is missing.
 
     A segment whose transaction index ends below its base is recovered at once too.  If an unverified segment before it
-    is corrupt, the producers are not known yet, so the segment waits for its turn; a broker does not load such a log.
+    is corrupt, the producers are not known yet, so its recovery is postponed; a broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -317,7 +317,7 @@ def _load_segment_files(state: LoadState) -> None:
 def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
     """Return why a broker recovers this segment regardless of the recovery point, or None if it does not."""
     if segment.ref.offset_index_bytes is None:
-        return "its segment had no offset index"
+        return "the segment had no offset index"
     path = state.path(segment, _TRANSACTION_INDEX)
     if segment.ref.transaction_index_bytes:
         try:

@@ -21,6 +21,8 @@ from sediment.engine.directory.loading.segment_recovery import (
     is_torn_tail,
     note_corruption,
     recover_segment,
+    repair_segment,
+    verify_segment,
 )
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
@@ -33,10 +35,11 @@ from sediment.segment_io.format.names import LOG_START_FILE
 from sediment.segment_io.segment.reader import Rows
 
 _MOST_BATCHES_AHEAD = 1 << 18
+_NO_MATCH = "it did not match its log"
 
 
 class _TooManyBatchesError(Exception):
-    """A scan ahead of its turn would have to hold too many batches in memory."""
+    """Error of a scan ahead of its turn that would have to hold too many batches in memory."""
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
@@ -52,6 +55,9 @@ def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
 def recover_unverified(state: LoadState) -> None:
     """Verify the segment with the recovery point and all later ones; end the log before the first corrupt batch.
 
+    The segments after a corrupt one are removed before it is cut, so a start after a crash in between finds the
+    corruption again.
+
     Source: kafka-log 05 §3.
     """
     first = unverified_from(state, [segment.base_offset for segment in state.segments])
@@ -64,16 +70,21 @@ def recover_unverified(state: LoadState) -> None:
                 following = unverified[index + len(scans) : index + threads]
                 scans.extend(pool.submit(_scan_ahead, state, one) for one in following)
             ahead = scans.popleft().result() if scans else None
-            if recover_segment(state, segment, cut=True, reason="it did not match its log", ahead=ahead):
+            verified = verify_segment(state, segment, cut=True, ahead=ahead)
+            if verified.cuts:
                 for scan in scans:
                     scan.cancel()
+                why = f"the log ends at offset {verified.scan.next_offset}, in segment {segment.base_offset}"
+                state.remove_segments(unverified[index + 1 :], why)
+            repair_segment(state, segment, verified, _NO_MATCH)
+            if verified.cuts:
                 return
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
     """Return a scan with its batches of producers; None if the segment must be scanned in its turn.
 
-    That is so if the scan finds corruption, or too many batches to hold in memory.
+    None is returned if the scan finds corruption, or too many batches to hold in memory.
     """
     tables: list[Rows] = []
 
@@ -108,7 +119,7 @@ def check_trusted(state: LoadState) -> None:
             continue
         if is_torn_tail(state, segment, scan):
             if is_last:
-                recover_segment(state, segment, cut=False, reason="it did not match its log")
+                recover_segment(state, segment, cut=False, reason=_NO_MATCH)
             else:
                 cut_log(state, segment, scan)
                 state.fs.sync_file(state.path(segment))
@@ -129,7 +140,7 @@ def settle_ends(state: LoadState) -> tuple[int, int]:
         log_end_offset, _ = end_of(state, state.segments[-1])
         if not state.segments[-1].base_offset <= log_end_offset <= INT64_MAX:
             raise CorruptDataError(
-                "the last batch has the largest possible offset, and no offset follows it",
+                "the last batch has the largest possible offset, so no offset is left for another record",
                 partition=str(state.partition),
                 path=str(state.path(state.segments[-1])),
                 advice="a broker would delete the whole log; move this segment out of the directory",

@@ -127,7 +127,7 @@ def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
 
 
 class ProducerStateManager:
-    """The producers of a log while they are rebuilt, with their snapshots.
+    """The producers of a log during their rebuild, with their snapshots.
 
     `state` reflects the batches below `map_end_offset`; `state.completed` are the transactions that ended since the
     state was last cleared.
@@ -154,13 +154,13 @@ class ProducerStateManager:
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
-        """Take a snapshot at the map end offset, unless there is one at or after it."""
+        """Take a snapshot at the map end offset, unless one exists there or above."""
         if needs_snapshot(self.map_end_offset, self._last_snapshot_offset):
             self._snapshots.take(self.map_end_offset, self.state.entries.values())
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop snapshots out of range; unless the map already ends at the end of the range, load the newest one left.
+        """Drop snapshots out of range, then load the newest one left unless the map already ends at the range's end.
 
         If a snapshot is corrupt, drop it and try the next one.
 

@@ -142,7 +142,7 @@ def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs:
 
 
 class OldSegments:
-    """Live logs of a directory by base offset; each is read at most once, and only on demand."""
+    """Live logs of a directory by base offset; each log is read on demand, and at most once."""
 
     def __init__(self, directory: Path, names: Mapping[int, str], fs: Fs) -> None:
         self._directory = directory
@@ -160,7 +160,7 @@ class OldSegments:
         return name is not None and _size_bytes(self._directory / name, self._fs) > 0
 
     def have_records_of(self, new: NewSegment) -> bool:
-        """Return True if an old log that is not empty begins in the range of a new segment."""
+        """Return True if a non-empty old log begins in the range of a new segment."""
         bases = [base for base in self._bases if base == new.base_offset or new.base_offset < base < new.next_offset]
         return any(self.have_records(base) for base in bases)
 
@@ -175,10 +175,10 @@ class OldSegments:
         )
 
     def hold(self, new: NewSegment) -> bool:
-        """Return True if the good batches of old logs reach past the base and every good batch of a new segment.
+        """Return True if the old logs have good batches from the new segment's base to the end of its good batches.
 
-        If the first batch of a new segment is bad, an old log of the same base is enough if it is framed as far.  The
-        reason is that a cleaning copies a corrupt batch unchanged.
+        If the first batch of a new segment is bad, an old log of the same base suffices if its batches can be followed
+        as far as in the new segment: a cleaning copies a corrupt batch unchanged.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

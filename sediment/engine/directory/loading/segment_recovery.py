@@ -1,13 +1,13 @@
-"""Recovery of one segment during a load: verify batches, rebuild indexes, and cut off what is not whole.
+"""Recovery of one segment during a load: verify batches, rebuild indexes, and cut off an incomplete or corrupt end.
 
-    1 producers   the state at the base of the segment, from snapshots and earlier segments
-    2 scan        every batch up to the first bad one; leader epochs and indexes come from the good ones
-    3 write       leader epochs, a snapshot, the transaction index, the time index, then the offset index
-    4 cut         bytes after the last good batch
+    verify_segment   1 producers   the state at the base of the segment, from snapshots and earlier segments
+                     2 scan        every batch up to the first bad one
+                     3 state       leader epochs and a snapshot, from the good batches
+    repair_segment   4 indexes     the transaction index, the time index, then the offset index
+                     5 cut         bytes after the last good batch
 
 Invariants
-* Segments after a cut are removed before the cut, and the offset index is written last.  So the next load after a crash
-  in between completes the work.
+* The offset index is written last, so if a crash interrupts the recovery, the next load completes it.
 * From a trusted segment only a tail without a batch is cut off; other corruption is reported and stays.
 
 Source: Kafka's LogLoader.recoverSegment, LogSegment.recover (kafka-log 05 §4).
@@ -23,7 +23,7 @@ from sediment.engine.directory.leader_epochs import assign, latest_epoch
 from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.segment_io.format.names import SegmentFileKind, part_file_name
-from sediment.segment_io.format.transaction_index import encode_transaction_index
+from sediment.segment_io.format.transaction_index import AbortedTransaction, encode_transaction_index
 from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
 
@@ -37,27 +37,41 @@ _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedAhead:
-    """A scan made before the earlier segments were verified, with the batches of producers, in BATCH_ROW tables."""
+    """A scan made before the earlier segments were verified, with the batches of producers as BATCH_ROW tables."""
 
     scan: SegmentScan
     tables: tuple[Rows, ...]
 
     def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
-        """Return the scan in the form that it has if that leader epoch was known before."""
+        """Return the scan as if that leader epoch had been known before it."""
         epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
         return replace(self.scan, leader_epochs=epochs)
 
 
-def recover_segment(
-    state: LoadState, segment: LoadingSegment, *, cut: bool, reason: str, ahead: ScannedAhead | None = None
-) -> bool:
-    """Verify one segment and rebuild its indexes; return True if its end was cut off.
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifiedSegment:
+    """The good batches of a segment, and the end of its recovery; `cuts` is True if bytes after them are cut off."""
 
-    With `cut` the log ends before the first bad batch.  The loaded segments after this one are removed first, so after
-    a crash in between, start-up finds the corruption again.  Without `cut` only a tail without a batch is cut off;
-    other corruption stays, and the indexes end before it.
+    scan: SegmentScan
+    aborted: tuple[AbortedTransaction, ...]
+    cuts: bool
+
+
+def recover_segment(state: LoadState, segment: LoadingSegment, *, cut: bool, reason: str) -> None:
+    """Verify one segment, rebuild its indexes and cut off its end; see `verify_segment`.
 
     Source: kafka-log 05 §4.
+    """
+    repair_segment(state, segment, verify_segment(state, segment, cut=cut), reason)
+
+
+def verify_segment(
+    state: LoadState, segment: LoadingSegment, *, cut: bool, ahead: ScannedAhead | None = None
+) -> VerifiedSegment:
+    """Verify the batches of one segment, and take leader epochs and producers from the good ones.
+
+    With `cut` the log ends before the first bad batch.  Without `cut` only a tail without a batch is cut off; other
+    corruption is noted, and the indexes end before it.
     """
     manager = state.producer_manager()
     counted = state.snapshots.offsets()
@@ -87,26 +101,28 @@ def recover_segment(
         state.put_epochs(epochs)
         manager.map_end_offset = scan.producers_end_offset
         manager.take_snapshot()
-    if cuts and cut and segment in state.segments:
-        why = f"the log ends at offset {scan.next_offset}, in segment {segment.base_offset}"
-        state.remove_segments(state.segments[state.segments.index(segment) + 1 :], why)
-    aborted = encode_transaction_index(manager.state.aborted())
+    return VerifiedSegment(scan, manager.state.aborted(), cuts)
+
+
+def repair_segment(state: LoadState, segment: LoadingSegment, verified: VerifiedSegment, reason: str) -> None:
+    """Write the indexes of a verified segment because of `reason`, and cut off its end if it has to be."""
+    scan = verified.scan
+    aborted = encode_transaction_index(verified.aborted)
     if aborted or segment.ref.transaction_index_bytes is not None:
         state.put(segment, _TRANSACTION_INDEX, aborted, reason)
     state.put(segment, _TIME_INDEX, scan.time_index, reason)
     state.put(segment, _OFFSET_INDEX, scan.offset_index, reason)
     segment.scan = scan
-    if cuts:
+    if verified.cuts:
         cut_log(state, segment, scan)
     state.fs.sync_file(state.path(segment))
-    return cuts
 
 
 def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
     """Cut a log after its last good batch.
 
-    The file is truncated in place, because a copy of the good batches could need a gigabyte that the disk does not
-    have.  If the file has a second link, a backup of a run, it is replaced instead, so the link keeps its bytes.
+    The file is truncated in place, because a copy of the good batches may need more space than the disk has.  If the
+    file has a second link, which is a run's backup, the file is replaced instead, so that the backup keeps its bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)

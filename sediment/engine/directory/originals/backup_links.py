@@ -4,10 +4,10 @@
                                                options call them originals
     snapshot_log_dir, snapshot_partition       the log directory before a run, for `sediment verify`
 
-Invariants: links are durable before the first rename.  A link shares its inode with the file that is removed, and no
-command changes an existing inode, so backups stay unchanged.  Earlier backups are never replaced, and no byte is
-copied.  Each run keeps its originals in a folder of its own.  If several runs link a partition into one directory for
-`--keep-before`, the links show the partition before the first run.
+Invariants: links are durable before the first rename.  A link shares its inode with the removed file, and no command
+changes an existing inode, so backups stay unchanged.  Earlier backups are never replaced, and no byte is copied.  Each
+run keeps its originals in its own folder.  If several runs link a partition into one directory for `--keep-before`, the
+links show the partition before the first run.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
 
 
 def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """Check a path for originals by `check_backup_path`, and that it is outside log directories and snapshots.
+    """Check a path for originals as `check_backup_path` does, and that it is outside log directories and snapshots.
 
     Raises:
-        UsageError: it is in such a directory or is one, it is on another filesystem, or it is not a directory.
+        UsageError: the path is or is in such a directory, is on another filesystem, or is not a directory.
     """
     path = target.resolve()
     for above in (path, *path.parents):
@@ -152,7 +152,7 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
 class BackupLinks:
     """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
 
-    Call `begin` before the first `keep`, `keep` before the files are removed, and `end` after the last of them.
+    Call `begin` before the first `keep`, call `keep` before its files are removed, and call `end` after the last one.
     """
 
     def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:
@@ -178,7 +178,7 @@ class BackupLinks:
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that replace them, as they will be; their list is durable too.
+        `new_files` are the files that will replace them, in their final state; the list is durable too.
 
         Raises:
             UsageError: as `link_files`.
@@ -204,8 +204,9 @@ class BackupLinks:
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
-        `statuses` are keyed by log directory and partition.  A file that is still in place loses its link, unless its
-        directory holds an interrupted replacement: the next start completes that and removes the file.
+        `statuses` are keyed by log directory and partition.  The link of a file that was not removed is deleted, unless
+        an interrupted replacement is left in its directory: the next start completes the replacement and removes the
+        file.
 
         Raises:
             OSError: the catalogue could not be written; its state is still `planned`.
@@ -273,7 +274,7 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
 
 
 def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`, unless they are there.
+    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`; existing links stay.
 
     Raises:
         UsageError: `target` shows another log directory, is not empty, or is on another filesystem.
@@ -289,7 +290,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
         raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
-    # A run that was killed at this point had changed nothing yet, but its links may be outdated by now.
+    # A run killed at this point has changed nothing, but its links may be outdated by now.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)
@@ -336,7 +337,7 @@ def _make_directories(path: Path, fs: Fs) -> None:
 
 def _other_filesystem(target: Path, source: Path) -> UsageError:
     return UsageError(
-        f"originals are kept as hard links, which cannot reach {source}: it is on another filesystem, or on one "
+        f"originals are hard links, which cannot be made to {source}: it is on another filesystem, or on one "
         "without links",
         path=str(target),
         advice=_OTHER_DIRECTORY,

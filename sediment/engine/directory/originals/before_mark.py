@@ -1,10 +1,10 @@
 """The mark of a directory that `--keep-before` fills: its log directory, and a fingerprint of each partition.
 
-A run links only the partitions that it changes.  The mark distinguishes an unchanged partition from one whose links are
-missing.
+A run links only the partitions that it changes.  The mark shows if a partition without links is unchanged, or if its
+links are missing.
 
-Format: one JSON object with `log_dir` and `partitions`, a fingerprint for each name.  In earlier versions the mark was
-only the path.
+Format: one JSON object with `log_dir` and `partitions`, which has a fingerprint for each partition name.  Earlier
+versions wrote only the path.
 """
 
 from __future__ import annotations

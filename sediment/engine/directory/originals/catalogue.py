@@ -13,15 +13,15 @@
     partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files,
                       unchanged
 
-`checkpoints` has the partition's offset in each checkpoint file before the run, or null if the file has no entry for
-it.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if it did not exist.  A file has
-name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are segment files that the run
-made; they are null while planned.  `unchanged` are the other logs.  So the logs were `files` and `unchanged` before the
-run, and `new_files` and `unchanged` after it.
+`checkpoints` has the partition's offset in each checkpoint file before the run, or null without an entry.
+`leader_epochs` is the content of leader-epoch-checkpoint before the run, or null without the file.  A file has name,
+size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are segment files that the run made;
+null while planned.  `unchanged` are the other logs.  So the logs were `files` and `unchanged` before the run, and are
+`new_files` and `unchanged` after it.
 
 Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
-that may be removed; a removed file has a link with the same inode in the run's folder, and files that replace it are
-durably listed in `new-files.json` before their first rename.  Once `done`, it lists exactly the removed files.
+that may be removed, and each removed file has a link with the same inode in the run's folder.  The files that replace
+them are durably listed in `new-files.json` before their first rename.  Once `done`, it lists exactly the removed files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PLANNED = "planned"
 DONE = "done"
 ERASE = "erase"
 NEW_FILES_FILE = "new-files.json"
-"""File in the folder of a partition; it lists the files that replace the originals until the run has ended."""
+"""File in a partition's folder that lists, until the run has ended, the files that replace the originals."""
 
 _CATALOGUE_FILE = re.compile(r"catalogue-([0-9A-Za-z_-]{1,100})\.json")
 _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
@@ -139,7 +139,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
-    """Write the list of the files that replace the originals in `folder`, durably."""
+    """Write into `folder` the list of the files that replace its originals, durably."""
     fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
 
 
@@ -183,7 +183,7 @@ def segment_file_names(directory: Path, fs: Fs) -> list[str]:
 
 
 def original_file(path: Path, *, name: str | None = None) -> OriginalFile:
-    """Return the file at `path`, under the name that it has or will have.
+    """Describe the file at `path`, under `name` if it will be renamed.
 
     Raises:
         OSError: it is missing.
@@ -193,7 +193,7 @@ def original_file(path: Path, *, name: str | None = None) -> OriginalFile:
 
 
 def offsets_by_file(checkpoints: LogDirCheckpoints) -> dict[str, Mapping[TopicPartition, int] | None]:
-    """Return the offsets of each checkpoint file by its name; None: the file does not exist."""
+    """Return the offsets in each checkpoint file by file name; None if the file does not exist."""
     return {
         CLEANER_FILE: checkpoints.first_dirty,
         LOG_START_FILE: checkpoints.log_start,
@@ -210,11 +210,11 @@ def run_ids(target: Path, fs: Fs) -> list[str]:
 
 
 def read_catalogue(target: Path, run_id: str, fs: Fs) -> Catalogue:
-    """Return the catalogue of a run; while it is planned, `new_files` are those of `new-files.json`.
+    """Return the catalogue of a run; while the run is planned, `new_files` come from `new-files.json`.
 
     Raises:
-        CorruptDataError: it is malformed, or of another version.
-        OSError: it cannot be read.
+        CorruptDataError: the catalogue is malformed, or of another version.
+        OSError: the catalogue cannot be read.
     """
     path = catalogue_file(target, run_id)
     catalogue: Catalogue = _parsed(path, _catalogue, fs)
@@ -289,7 +289,7 @@ def _partition(fields: Mapping[str, Any]) -> OriginalPartition:
 
 
 def _files(entries: Iterable[Mapping[str, Any]]) -> tuple[OriginalFile, ...]:
-    """Parse files; a name that leads out of its folder, or is not that of a segment file, is an error."""
+    """Parse files; reject a name that leads out of its folder or is not a segment file's name."""
     found = []
     for entry in entries:
         parsed = parse_segment_file(_text(entry["name"]))

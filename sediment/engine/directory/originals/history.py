@@ -1,7 +1,7 @@
 """Runs of a directory of originals in the order of time, and the runs that undo each other.
 
-A run of `restore` undoes one other run.  If both are to be undone, nothing has to be done.  An erasure is a run of
-`erase`, or a restore that undoes the restore of such a run.  Its originals hold erased records, and so do older
+A run of `restore` undoes one other run; two runs that undo each other need no work.  An erasure is a run of `erase`, or
+a restore that undoes the restore of an erasure.  The originals of an erasure hold erased records, and so do older
 originals of the same partitions.
 """
 
@@ -23,11 +23,11 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 
 RESTORED = "restored"
-"""Status of a partition that a run of `restore` has put back."""
+"""Status of a partition whose files a run of `restore` has put back."""
 
 
 class History:
-    """The runs that a directory of originals has a catalogue of, oldest first."""
+    """The runs that have a catalogue in a directory of originals, oldest first."""
 
     def __init__(self, runs: Iterable[Catalogue]) -> None:
         self.runs: tuple[Catalogue, ...] = tuple(sorted(runs, key=lambda run: (run.started_ms, run.run_id)))
@@ -50,7 +50,7 @@ class History:
         return self._entries.get((log_dir, partition), ())
 
     def is_erasure(self, run: Catalogue) -> bool:
-        """Return True if the run erased records: by itself, or as the restore of a restore of such a run."""
+        """Return True if the run erased records, itself or as the restore of a restore of an erasure."""
         restores = 0
         found: Catalogue | None = run
         while found is not None and found.restores is not None and restores <= len(self.runs):
@@ -65,7 +65,7 @@ class History:
     def to_undo(
         self, wanted: Iterable[Catalogue], log_dir: str, partition: str
     ) -> list[tuple[Catalogue, OriginalPartition]]:
-        """Return the runs among `wanted` to undo in a partition, newest first, without pairs that undo each other."""
+        """Return the runs among `wanted` to undo in a partition, newest first; pairs that cancel out are left out."""
         ids = {run.run_id for run in wanted}
         undone: set[str] = set()
         chain = []
@@ -80,7 +80,7 @@ class History:
 
 
 def read_history(target: Path, fs: Fs) -> History:
-    """Return the runs with a catalogue in `target`; links in the paths of log directories are followed.
+    """Return the runs with a catalogue in `target`; paths of log directories are resolved through links.
 
     Raises:
         UsageError: `target` is not a directory.

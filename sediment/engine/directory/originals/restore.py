@@ -1,20 +1,20 @@
-"""Putting the files of a partition back as they were before a run, by the steps of every other change.
+"""Restore of a partition's files to their state before a run, by the same steps as every other change.
 
-    1  parts              the originals become part files: closed logs as links, all other files as copies
-    2  originals          the files that this run removes are kept, like those of every run
+    1  parts              the originals become part files: closed logs as links, other files as copies
+    2  originals          the files that this run removes are kept as its own originals
     3  insert             segments before the first one, or after the last one (`swap.insert`)
     4  commit             groups that replace the segments of the run (`swap.commit`)
     5  remove             segments at the start, and empty ones at the end (`swap.mark_deleted`)
-    6  snapshots          producer snapshots, each as a whole; snapshots that the run made are removed
-    7  leader epochs      those before the run, and later ones
+    6  snapshots          producer snapshots are put back whole; snapshots that the run made are removed
+    7  leader epochs      those before the run, and those added after it
 
 The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
-Invariants: the directory loads after a crash at any step, here and in a broker, because each step only uses operations
-that have this property.  A second plan and a second call do the rest.  An original shares its inode only with a closed
-log, because a broker appends to the active segment and resizes indexes in place.  The exception is an active segment
-that a recovery had removed as a whole.
+Invariants: after a crash at any step the directory loads, here and in a broker, because each step uses only operations
+that are safe in this way.  A second plan and a second call do the rest.  Only closed logs share inodes with their
+originals, because a broker appends to the active segment and resizes indexes in place.  The exception is an active
+segment that a recovery had removed as a whole.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ATTEMPT = "0"
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestore:
-    """A partition to restore: the entry of the run's catalogue, the folder with its originals, and the plan."""
+    """A partition to restore: its entry in the run's catalogue, the folder with its originals, and the plan."""
 
     partition: TopicPartition
     directory: Path
@@ -91,7 +91,7 @@ class PartitionRestore:
 
 
 def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
-    """Return the segment files of a directory by name, without leftovers; none if it does not exist.
+    """Return the segment files of a directory by name, without leftovers; empty if the directory does not exist.
 
     Raises:
         OSError: it cannot be read.
@@ -110,7 +110,7 @@ def plan_partition(
     *,
     log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
-    """Return the plan that undoes a run in the partition of `entry`, whose segment files are `live`.
+    """Plan how to undo a run in the partition of `entry`, whose segment files are `live`.
 
     Raises:
         OSError: the originals cannot be read.
@@ -128,7 +128,7 @@ def plan_partition(
 
 
 def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> frozenset[str]:
-    """Return the names of live files that are copies of their originals; only likely ones are read."""
+    """Return the names of live files that are copies of their originals; read only files that may be copies."""
     return frozenset(
         name
         for name, file in kept.items()
@@ -144,14 +144,14 @@ def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> 
 def restore_partition(
     restore: PartitionRestore, run_id: str, originals: BackupLinks | None, lock: DirectoryLock, fs: Fs
 ) -> None:
-    """Carry out a plan; `run_id` names the part files, and `originals` keep what is removed.
+    """Carry out a plan; `run_id` names the part files, and `originals` keeps the removed files.
 
     Raises:
         SourceChangedError: the partition changed since the plan was made.
         CommitStateUnknownError: as `commit`; the next start completes or undoes the group.
         LockLostError: the lock of the directory is lost.
         CorruptCheckpointError: the leader epochs are malformed; nothing was changed.
-        OSError: an operation failed; the steps before it are done.
+        OSError: an operation failed; the steps before it are complete.
     """
     directory, plan, partition = restore.directory, restore.plan, restore.partition
     epochs = _epochs_to_write(restore, fs)
@@ -189,7 +189,7 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name in the directory: a link if it is in its place or a closed log, else a copy."""
+    """Give a file a part name in the directory: link a closed log or a file that is already there, else copy."""
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)
@@ -225,7 +225,7 @@ def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, Par
 
 # ------------------------------------------------------------------------------------------------- snapshots and epochs
 def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: Fs) -> None:
-    """Put back the snapshots from before the run, and remove those that it made."""
+    """Put back the snapshots from before the run, and remove those that the run made."""
     directory = restore.directory
     found = (parse_segment_file(name) for name in restore.plan.stray_snapshots)
     names = mark_deleted(directory, [parsed.base_offset for parsed in found if parsed], fs, kinds=(_SNAPSHOT,))
@@ -239,7 +239,7 @@ def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: 
 
 
 def _epochs_to_write(restore: PartitionRestore, fs: Fs) -> bytes | None:
-    """Return the content of the leader epochs to write; None if the file is to stay as it is."""
+    """Return the leader epochs to write, as file content; None if the file is already right."""
     text = restore.entry.leader_epochs
     if text is None or not restore.plan.restores_epochs:
         return None

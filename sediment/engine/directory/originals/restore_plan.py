@@ -1,16 +1,16 @@
-"""Plan that puts a partition back as it was before a run, or the reason why that would lose something.
+"""Plan to put a partition back as it was before a run, or the reason why that would lose records.
 
-The catalogue names the logs before the run and after it.  Base offsets that appear in both are anchors:
+The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
-    segments before the first anchor    inserted where only the log before has them, removed where only the log after
-                                        has them: what `expire` deleted at the start, and the empty segment it rolled
-    an anchor, up to the next one       replaced as one group, if the run changed a file of it: what a cleaning merged,
+    segments before the first anchor    insert those only in the list before the run, remove those only in the other:
+                                        what `expire` deleted at the start, and the empty segment it rolled
+    an anchor, up to the next one       replace as one group if the run changed a file in it: what a cleaning merged,
                                         split or rewrote, or a recovery cut off
-    segments past all known ones        appended since; they stay
+    segments past all listed ones       appended later; keep
 
-Invariants: nothing is read or written.  A log that is in neither of its states before and after the run is never
-replaced.  The last log may have grown if it stays.  The plan is empty for a partition that is already as before the
-run.  After a killed restore, the plan has the remaining changes.
+Invariants: nothing is read or written.  A log is replaced only if it is as it was before or after the run; only a last
+log that stays may have grown.  The plan is empty if the partition is already as before the run.  After a killed
+restore, the plan has the remaining changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Files = Mapping[str, OriginalFile]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why a partition stays as it is, for programs and for people."""
+    """The reason why a partition is not restored, as a code and as text."""
 
     reason_code: str
     reason: str
@@ -45,7 +45,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFile:
-    """A file to put back; `is_kept`: it is among the originals, else in its place already."""
+    """A file to put back; `is_kept` is True if it is among the originals, False if it is already in place."""
 
     file: OriginalFile
     is_kept: bool
@@ -53,7 +53,7 @@ class RestoredFile:
 
 @dataclass(frozen=True, slots=True)
 class RestoredSegment:
-    """A segment to put back, its log first; `is_active`: a broker will append to it."""
+    """A segment to put back, its log first; `is_active` is True if a broker will append to it."""
 
     base_offset: int
     files: tuple[RestoredFile, ...]
@@ -62,7 +62,7 @@ class RestoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class RestoredGroup:
-    """Segments to put back, ascending, and the base offsets of those that they replace."""
+    """Segments to put back, ascending, and the base offsets of the segments that they replace."""
 
     sources: tuple[int, ...]
     segments: tuple[RestoredSegment, ...]
@@ -72,9 +72,9 @@ class RestoredGroup:
 class RestorePlan:
     """The changes of a partition; all lists ascend; they are empty if nothing is left to do.
 
-    `log_start_first` has to be durable before the segments change, `log_start_last` after it; None: no entry.  They
-    count only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is True if a broker
-    appended after the run.
+    `log_start_first` must be durable before the segments change, `log_start_last` after they did; None means no entry.
+    Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is True if
+    records were appended after the run.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -100,7 +100,7 @@ class RestorePlan:
         return (*self.inserted, *(segment for group in self.groups for segment in group.segments))
 
     def applied(self, live: Files) -> dict[str, OriginalFile]:
-        """Return the segment files after the plan was carried out on `live`."""
+        """Return the segment files that result when the plan is carried out on `live`."""
         gone = {*self.removed, *self.emptied, *(base for group in self.groups for base in group.sources)}
         wanted = {segment.base_offset for segment in self.segments()}
         left = {
@@ -122,11 +122,11 @@ def plan_restore(
     is_done: bool,
     log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
-    """Return the plan that undoes a run in a partition, or the reason to leave it alone.
+    """Plan how to undo a run in a partition, or return the reason to leave the partition as it is.
 
-    `live` are the present segment files without leftovers, `kept` the originals of this run, `log_start_checkpoint` the
-    present entry.  `copies` names files of `live` with the bytes of their original: a restore puts back all but closed
-    logs as copies.  `is_done` is False for a run that was killed; its catalogue lists more files than it removed.
+    `live` are the present segment files without leftovers; `kept` are the originals of this run; `log_start_checkpoint`
+    is the present entry.  `copies` names the `live` files that have the bytes of their originals: a restore copies all
+    files but closed logs.  `is_done` is False for a killed run, whose catalogue lists more files than it removed.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -134,25 +134,23 @@ def plan_restore(
         return _Planner(entry, entry.new_files, live, kept, copies, log_start_checkpoint).plan()
     if all(_is_same(live.get(file.name), file) for file in entry.files):
         return RestorePlan()
-    return Refusal(
-        UNFINISHED_RUN, "the run was killed before it listed the files that it made; put its originals back by hand"
-    )
+    return Refusal(UNFINISHED_RUN, "the run was killed before it listed its new files; put its originals back by hand")
 
 
 def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalPartition:
-    """Return the entry of a killed run with the files that it may have removed; it linked these first."""
+    """Return the entry of a killed run with the files that it may have removed: it linked each before its removal."""
     linked = tuple(file for file in planned.files if _is_same(kept.get(file.name), file))
     others = tuple(file for file in planned.files if file not in linked and file.name.endswith(_LOG))
     return replace(planned, files=linked, unchanged=(*planned.unchanged, *others))
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are one file in one state; `other` may not have been made when it was listed."""
+    """Return True if both are the same file in the same state; `other` may have been listed before it was made."""
     return file is not None and (other.inode == 0 or file == other)
 
 
 def _is_copy(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are one file in one state, or one a copy of the other with its modification time."""
+    """Return True if both are the same file in the same state, or one is a copy of the other with its time."""
     return file is not None and (file.size_bytes, file.mtime_ns) == (other.size_bytes, other.mtime_ns)
 
 
@@ -163,7 +161,7 @@ class _RefusedError(Exception):
 
 
 class _Planner:
-    """Values of one plan: logs by base offset, as they were `before` and `after` the run and as they are `found`."""
+    """The input of one plan: logs by base offset `before` and `after` the run, and as `found` now."""
 
     def __init__(
         self,
@@ -233,7 +231,7 @@ class _Planner:
 
     # ------------------------------------------------------------------------------------------------------- divergence
     def _check_unchanged(self) -> None:
-        """Refuse if a log that the run left alone has changed; the last log may have grown."""
+        """Refuse if a log that the run did not change has changed since; only the last log may have grown."""
         last = max(self._after, default=-1)
         for base, file in sorted(self._unchanged.items()):
             found = self._found.get(base)
@@ -244,10 +242,10 @@ class _Planner:
         known = {*self._before, *self._after}
         for base in sorted(self._found):
             if base not in known and base < self._last_known:
-                raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between segments of it")
+                raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between its segments")
 
     def _keep_what_was_appended(self) -> None:
-        """Keep a segment that was empty when the run rolled it, and that has grown since then."""
+        """Keep a segment that the run rolled empty, if it has grown since."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:
@@ -276,15 +274,15 @@ class _Planner:
                 raise _changed(base, found)
 
     def _is_as_before(self, found: OriginalFile | None) -> bool:
-        """Return True if a present file is the one from before the run, or a copy that a restore put back."""
+        """Return True if a file is in its state before the run, or is a copy that a restore put back."""
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
             return found is not None and before is not None
-        # A run may also have made a file with the bytes of the one before.
+        # A run may also have written a file with the same bytes as the one before it.
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is as the run made it, and not as before the run."""
+        """Return True if a file is as the run left it, and was not so before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 
@@ -311,11 +309,11 @@ class _Planner:
         if not before or not after or max(after) < min(before):
             return inserted, left, ()
         if max(before) > min(after) or any(self._found[base].size_bytes for base in left):
-            raise _RefusedError(CHANGED_SINCE, "the segments before the run overlap those that it made")
+            raise _RefusedError(CHANGED_SINCE, "the segments before the run overlap those of the run")
         return inserted, (), left
 
     def _plan_group(self, bases: Sequence[int]) -> RestoredGroup | None:
-        """Return the replacement of a group; None if the run did not change it, or if it is as before already."""
+        """Return the replacement of a group; None if the run did not change the group, or if it is already restored."""
         names = [name for name in (*self._removed_by_run, *self._new) if not name.endswith(_SNAPSHOT)]
         if not any(_base_of(name) in bases for name in names):
             return None
@@ -336,14 +334,15 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # A start undoes an interrupted replacement by links even if no old segment reaches as far (interrupted_swaps).
+        # A start undoes an interrupted replacement whose files are links, even without an old segment that reaches as
+        # far
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
         )
 
     def _segment(self, base: int) -> RestoredSegment:
-        """Return a segment as before the run: its originals, and files that the run did not change."""
+        """Return a segment in its state before the run: originals, and files that the run did not change."""
         files = []
         for kind in SegmentFileKind:
             name = f"{base:020d}{kind}"
@@ -361,7 +360,7 @@ class _Planner:
             return RestoredFile(self._live[file.name], is_kept=False)
         if _is_same(self._kept.get(file.name), file):
             return RestoredFile(file, is_kept=True)
-        what = "is not among the originals any more" if file.name not in self._kept else "is not the file it was"
+        what = "is not among the originals any more" if file.name not in self._kept else "was changed"
         raise _RefusedError(ORIGINALS_MISSING, f"{file.name} {what}")
 
     def _plan_snapshots(self) -> tuple[tuple[RestoredFile, ...], tuple[str, ...]]:
@@ -379,7 +378,7 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return True if the entry of the log start moves, and the entry before the segments change."""
+        """Return (True if the entry of the log start moves, the entry to write before the segments change)."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)
@@ -401,7 +400,7 @@ def _has_grown(found: OriginalFile | None, file: OriginalFile) -> bool:
 
 
 def _changed(base: int, found: OriginalFile | None) -> _RefusedError:
-    what = "does not exist any more" if found is None else "is not the one that the run left"
+    what = "no longer exists" if found is None else "is not as the run left it"
     return _RefusedError(
         CHANGED_SINCE, f"segment {base} {what}; a broker or another run changed the log after this run"
     )

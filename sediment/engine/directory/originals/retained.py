@@ -2,9 +2,9 @@
 
     DIR/pins.json     names of pins, and the run that each one keeps
 
-Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with this name, inode,
-size and time, and no link is followed.  The catalogue is removed last, so a second call finishes a removal that was
-killed.
+Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with the same name, inode,
+size and time, and no link is followed.  The catalogue is removed last, so a second call completes an interrupted
+removal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HeldFiles:
 
 
 def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFiles:
-    """Return what a run still keeps of a partition.
+    """Return the originals of a partition that a run still keeps.
 
     Raises:
         OSError: the files cannot be read.
@@ -64,7 +64,7 @@ def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFi
 
 
 def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
-    """Return the segment files that an earlier version kept in folders of partitions, by partition."""
+    """Return, by partition, the segment files that an earlier version kept in partition folders."""
     found: dict[str, HeldFiles] = {}
     for entry in fs.scan(target):
         if not entry.is_directory or not _is_partition(entry.name) or (target / entry.name).is_symlink():
@@ -79,7 +79,7 @@ def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
 
 
 def bytes_only_in(history: History, target: Path, fs: Fs) -> int:
-    """Return the bytes of the originals in `target` that no log directory shares: those that removing all would free.
+    """Return the bytes that removing all originals in `target` would free, because no log directory shares them.
 
     Raises:
         OSError: the files cannot be read.
@@ -106,7 +106,7 @@ def _is_partition(name: str) -> bool:
 
 
 def is_running(run: Catalogue) -> bool:
-    """Return True if a run has not ended, and a process holds the lock of one of its log directories."""
+    """Return True if a run has not ended and a process holds the lock of one of its log directories."""
     if run.is_done:
         return False
     for log_dir in run.log_dirs:
@@ -142,14 +142,14 @@ def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
 
 
 def _listed(run: Catalogue, entry: OriginalPartition, target: Path) -> Iterator[tuple[Path, OriginalFile]]:
-    """Yield the path of each file in the catalogue, unless a link leads to its folder."""
+    """Yield the path of each file in the catalogue, but none in a folder reached by a link."""
     folder = run_folder(target, run.run_id)
     if not folder.is_symlink() and not (folder / entry.partition).is_symlink():
         yield from ((folder / entry.partition / file.name, file) for file in entry.files)
 
 
 def _is_listed(status: stat_result, file: OriginalFile) -> bool:
-    # An inode number alone may belong to a new file by now.
+    # The inode number alone is not enough: it may belong to a new file by now.
     found = (status.st_ino, status.st_size, status.st_mtime_ns)
     return found == (file.inode, file.size_bytes, file.mtime_ns)
 
@@ -172,7 +172,7 @@ def read_pins(target: Path, fs: Fs) -> dict[str, str]:
     """Return the run that each pin keeps, by the name of the pin.
 
     Raises:
-        CorruptDataError: the file is malformed; no original may be removed then.
+        CorruptDataError: the file is malformed; do not remove any original then.
     """
     path = target / PINS_FILE
     if not fs.exists(path):

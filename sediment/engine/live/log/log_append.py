@@ -12,10 +12,13 @@ Invariant: an append is checked as a whole before anything changes, so a refused
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sediment.engine.directory.leader_epochs import with_batches
+import numpy as np
+
+from sediment.engine.directory.leader_epochs import Epochs, assign
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush_locked
 from sediment.engine.live.log.log_roll import roll, should_roll
@@ -29,11 +32,12 @@ from sediment.engine.live.log.validation import (
     validate,
 )
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError
+from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError, UsageError
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, MAGIC_V2, NO_TIMESTAMP
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA
 from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBatch
+from sediment.segment_io.segment.reader import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class AppendInfo:
     """The result of an append; without batches the offsets are -1 and nothing changed.
 
     As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, because its
-    header has only the last offset.  For a duplicate, offsets and timestamp are those of the first append.
+    header has only the last offset.  For a duplicate, offsets and timestamp come from the first append.
     """
 
     first_offset: int
@@ -152,7 +156,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
             f"{log.config.compaction.segment_bytes}",
             advice="append less at once",
         )
-    epochs = with_batches(log.epochs, rows)
+    epochs = _assign_epochs(log.epochs, rows)
     update = None
     if has_producer:
         with_producer = (fields for fields in batches.fields() if fields.producer_id >= 0 and fields.magic >= MAGIC_V2)
@@ -195,6 +199,30 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
     )
 
 
+def _assign_epochs(entries: Epochs, rows: Rows) -> Epochs:
+    """Return the leader epochs of the log after an append of `rows`; the same object if nothing changes.
+
+    Raises:
+        UsageError: a batch of magic 2 has a negative leader epoch.
+
+    Source: kafka-log 04 §1 step 5.
+    """
+    found = rows["leader_epoch"]
+    if len(rows) == 1:
+        starts: Sequence[int] = (0,)
+    else:
+        starts = [0, *(np.flatnonzero((found[1:] != found[:-1]) | (rows["magic"][1:] != rows["magic"][:-1])) + 1)]
+    for start in starts:
+        epoch, offset = int(found[start]), int(rows["base_offset"][start])
+        if rows["magic"][start] < MAGIC_V2:
+            entries = () if entries else entries
+        elif epoch < 0:
+            raise UsageError(f"a batch has leader epoch {epoch}", offset=offset)
+        elif not entries or entries[-1].epoch != epoch or entries[-1].start_offset > offset:
+            entries = assign(entries, epoch, offset)
+    return entries
+
+
 def _store(log: LocalLog, batches: Batches, log_end: int, update: ProducerUpdate | None) -> None:
     log.segments.active.append(batches)
     log.offsets = log.offsets.appended_to(log_end)
@@ -217,12 +245,12 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 
 
 def _has_first_offset(batches: Batches) -> bool:
-    """Return True if the first header has the first offset; a compressed message of magic 0 or 1 has the last."""
+    """Return True if the first header has the first offset; in compressed messages of magic 0 and 1 it has the last."""
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:
-    """Return the first offset of an append; for a compressed message of magic 0 or 1 it is inside the message."""
+    """Return the first offset of an append, which for a compressed message of magic 0 or 1 is inside the message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

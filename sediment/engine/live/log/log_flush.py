@@ -1,7 +1,7 @@
 """Flushing a live log: make segments durable, then raise the recovery point (kafka-log 04 §7).
 
-Invariants: the recovery point rises only after every file below it was synced; the recovery point that a truncation
-sets is not changed by a flush in progress.
+Invariants: the recovery point rises only after every file below it was synced.  A flush in progress does not change the
+recovery point that a truncation has set.
 """
 
 from __future__ import annotations

@@ -82,6 +82,18 @@ class LogOffsets:
             return self
         return LogOffsets(offset, self.high_watermark, max(self.recovery_point, offset), self.log_end)
 
+    def replicated_to(self, offset: int) -> LogOffsets:
+        """Return the offsets after the high watermark rose to `offset`; unchanged if it is already there or above.
+
+        Raises:
+            UsageError: `offset` is above the log end.
+
+        Source: Kafka's UnifiedLog.maybeIncrementHighWatermark.
+        """
+        if offset <= self.high_watermark:
+            return self
+        return LogOffsets(self.log_start, offset, self.recovery_point, self.log_end)
+
     def with_high_watermark(self, offset: int) -> LogOffsets:
         """Return the offsets with the high watermark at `offset`, or at the nearest offset within the log."""
         return LogOffsets.within(self.log_start, offset, self.recovery_point, self.log_end)

@@ -3,7 +3,7 @@
     read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
     lookup    timestamp -> segment -> first record at or after it       kafka-log 04 §9
 
-The last stable offset is the high watermark, or the first offset of an earlier transaction that is undecided.
+The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
 
 Invariants: a read finds its position under the lock, and reads its bytes without the lock; nothing here changes the
 log.
@@ -31,6 +31,7 @@ from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.segment import Segment
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
+from sediment.segment_io.format.transaction_index import AbortedTransaction, collect_aborted
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
@@ -72,8 +73,7 @@ def read(
             return FetchedData(start, None, False, () if wants_aborted else None)
         aborted = None
         if wants_aborted:
-            end = found.position + size_bytes
-            aborted = log.segments.aborted(segment, start_offset, end, offsets.log_end)
+            aborted = _aborted(log, segment, start_offset, found.position + size_bytes)
         records = FileSlice(segment.file, found.position, size_bytes) if size_bytes else None
         return FetchedData(start, records, most < found.size_bytes, aborted)
 
@@ -96,10 +96,23 @@ def _end_position(log: LocalLog, segment: Segment, limit: int) -> int:
     return segment.size_bytes if found is None else found.position
 
 
+def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: int) -> tuple[AbortedTransaction, ...]:
+    """Return aborted transactions that overlap a read from `start_offset` to byte `end_position` of `segment`.
+
+    Source: kafka-log 04 §8 step 7.
+    """
+    bound = segment.upper_bound(end_position)
+    upper = log.segments.base_offset_after(segment) if bound is None else bound.offset
+    return collect_aborted(
+        log.segments.transaction_indexes_from(segment), start_offset, log.offsets.log_end if upper is None else upper
+    )
+
+
 def first_unstable_offset(log: LocalLog) -> int | None:
     """Return the first offset of a transaction that is open or whose marker is not below the high watermark.
 
-    For a transaction that began below the log start, return the offset of the batch that a read of the log start finds.
+    If that transaction began below the log start, return the base offset of the batch that a read of the log start
+    finds.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()
@@ -154,10 +167,17 @@ def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | No
         if target_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
             return TimestampOffsetEpoch(NO_TIMESTAMP, NOT_KNOWN, NO_LEADER_EPOCH)
         if target_ms == MAX_TIMESTAMP:
-            return _found(log.segments.find_largest_timestamp())
+            return _found_largest(log)
         if target_ms < 0:
             raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(log.partition))
-        return _found(log.segments.find_timestamp(target_ms, log_start))
+        # Only the first segment that reaches the time is searched.
+        segment = next((each for each in log.segments if each.largest_timestamp_ms >= target_ms), None)
+        return None if segment is None else _found(segment.find_timestamp(target_ms, log_start))
+
+
+def _found_largest(log: LocalLog) -> TimestampOffsetEpoch | None:
+    latest = max(log.segments, key=lambda segment: segment.largest.timestamp_ms)
+    return None if latest.largest.timestamp_ms < 0 else _found(latest.find_largest_timestamp())
 
 
 def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:

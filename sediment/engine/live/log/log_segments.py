@@ -1,4 +1,4 @@
-"""The segments of a live log in their order, and searches for an offset or a time in them.
+"""The segments of a live log in their order, and the search for an offset in them.
 
 Invariants
 * The segments ascend by base offset, and the last one is active.  At least one segment exists, except while a log is
@@ -7,7 +7,7 @@ Invariants
 * After the first read of committed data, every segment with aborted transactions is known, so a read of a log without
   transactions searches only one segment.
 
-Source: kafka-log 04 §8, §9.
+Source: kafka-log 04 §8.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from itertools import islice
 
 from sediment.engine.live.log.segment import Segment
 from sediment.retention.policy import SegmentState
-from sediment.segment_io.format.transaction_index import AbortedTransaction, collect_aborted
+from sediment.segment_io.format.transaction_index import AbortedTransaction, TransactionIndex
 from sediment.segment_io.segment.file_search import FoundBatch
-from sediment.segment_io.segment.record_times import FoundRecord
 
 
 class LogSegments:
@@ -121,36 +120,17 @@ class LogSegments:
                 return self._segments[base_offset], found
         return None
 
-    def find_timestamp(self, target_ms: int, start_offset: int) -> FoundRecord | None:
-        """Return the first record at or above `start_offset` in the first segment that reaches `target_ms`."""
-        for segment in self:
-            if segment.largest_timestamp_ms >= target_ms:
-                return segment.find_timestamp(target_ms, start_offset)
-        return None
+    def base_offset_after(self, segment: Segment) -> int | None:
+        """Return the base offset of the segment that follows; None for the active segment."""
+        index = bisect_right(self._bases, segment.base_offset)
+        return self._bases[index] if index < len(self._bases) else None
 
-    def find_largest_timestamp(self) -> FoundRecord | None:
-        """Return the first record with the largest timestamp."""
-        latest = max(self, key=lambda segment: segment.largest.timestamp_ms)
-        return None if latest.largest.timestamp_ms < 0 else latest.find_largest_timestamp()
-
-    def aborted(
-        self, segment: Segment, start_offset: int, end_position: int, log_end_offset: int
-    ) -> tuple[AbortedTransaction, ...]:
-        """Return aborted transactions that overlap a read from `start_offset` to byte `end_position` of `segment`.
-
-        Source: kafka-log 04 §8 step 7.
-        """
-        bound = segment.upper_bound(end_position)
-        if bound is not None:
-            upper = bound.offset
-        else:
-            index = bisect_right(self._bases, segment.base_offset)
-            upper = self._bases[index] if index < len(self._bases) else log_end_offset
+    def transaction_indexes_from(self, segment: Segment) -> Iterator[TransactionIndex]:
+        """Return the transaction indexes with entries, of `segment` and all later ones, ascending."""
         if self._with_aborted is None:
             self._with_aborted = [each.base_offset for each in self if len(each.transaction_index.index())]
         later = islice(self._with_aborted, bisect_left(self._with_aborted, segment.base_offset), None)
-        indexes = (self._segments[base_offset].transaction_index.index() for base_offset in later)
-        return collect_aborted(indexes, start_offset, upper)
+        return (self._segments[base_offset].transaction_index.index() for base_offset in later)
 
     # -------------------------------------------------------------------------------------------------------------- end
     def release(self) -> None:

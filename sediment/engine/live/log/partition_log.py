@@ -217,7 +217,7 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not below the high watermark.
 
-        For a transaction that began below the log start, it is the offset of the batch that a read of the log start
+        If that transaction began below the log start, return the base offset of the batch that a read of the log start
         finds.
         """
         return log_reader.first_unstable_offset(self._log)
@@ -380,7 +380,7 @@ class PartitionLog:
             self._log.put_epochs(assign(self._log.epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) up to which a log of that epoch agrees with this one; (-1, -1) if none does.
+        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one, else (-1, -1).
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """
@@ -444,9 +444,10 @@ class PartitionLog:
                     f"high watermark {wanted} is above the log end offset {offsets.log_end}",
                     partition=str(self.partition),
                 )
-            if wanted <= offsets.high_watermark:
+            risen = offsets.replicated_to(wanted)
+            if risen is offsets:
                 return False
-            self._log.set_high_watermark(wanted)
+            self._log.set_high_watermark(risen.high_watermark)
             return True
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:

@@ -29,6 +29,7 @@ from sediment.segment_io.format.index_entries import (
     PROGRESS_FIELDS,
     SINCE_ENTRY_BYTES,
     TIME_INDEX_BYTES,
+    add_batches,
 )
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -45,7 +46,6 @@ from sediment.segment_io.format.offset_index import OffsetPosition
 from sediment.segment_io.format.time_index import TimestampOffset
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs, OpenFile
-from sediment.segment_io.segment.append import index_entries
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
 from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
@@ -169,7 +169,7 @@ class Segment:
         time_capacity = min(max(time_index.max_entries - len(time_index), 0), most + 1)
         offset_entries = np.empty(offset_capacity * OFFSET_ENTRY_BYTES, dtype=np.uint8)
         time_entries = np.empty(time_capacity * TIME_ENTRY_BYTES, dtype=np.uint8)
-        index_entries(
+        add_batches(
             batches.rows,
             position,
             self.base_offset,

@@ -1,1 +1,1 @@
-"""Compressed records: `batch_codecs` handles one batch of any codec, the kernels many of the common framing."""
+"""Compressed records: `batch_codecs` handles one batch in any framing, the kernels many batches in the usual one."""

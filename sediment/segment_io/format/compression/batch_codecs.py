@@ -1,8 +1,8 @@
 """gzip, snappy, lz4 and zstd as Kafka frames them: one compressed stream of records per batch (kafka-log 01 §6).
 
 Invariants
-* For any bytes, decompression ends, allocates at most `limit_bytes` and one block, and returns the records or raises a
-  SedimentError.  The sizes that a stream claims are never trusted.
+* For any input, decompression terminates, allocates at most `limit_bytes` and one block, and returns the records or
+  raises a SedimentError.  Sizes stated in a stream are never trusted.
 * Compression uses Kafka's framing and the codec's default level, so every Kafka client can read the result.
 
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
@@ -13,7 +13,7 @@ Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
                                         00 00 00 00, the end mark
 """
 
-# The package is never on the import path itself, so the name cannot hide the standard library's.
+# The package is never on the import path itself, so its name cannot hide that of the standard library.
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from sediment.segment_io.format.layout import (
     LZ4_STORED,
 )
 
-GZIP_LEVEL = 6  # the level of deflate's default, Kafka's level -1
+GZIP_LEVEL = 6  # deflate's default, which is Kafka's level -1
 LZ4_LEVEL = 9  # Kafka's level for the fast compressor; other levels select the high compressor
 ZSTD_LEVEL = 3
-GZIP_LEVELS = range(1, 10)  # those of Kafka's `compression.gzip.level`, besides -1 for the default
+GZIP_LEVELS = range(1, 10)  # the values of Kafka's `compression.gzip.level`, except -1 for the default
 LZ4_LEVELS = range(1, 18)
 ZSTD_LEVELS = range(-131_072, 23)
 SNAPPY_BLOCK_BYTES = 32 << 10
@@ -127,8 +127,7 @@ def _joined(parts: list[Buffer]) -> Buffer:
 _GZIP_WBITS = 31  # a gzip header and trailer around 32 KiB windows
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# Each member requires a copy of the remaining bytes of its window, so windows keep the cost of many small members
-# linear.
+# Each member copies the remaining bytes of its window, so windows keep the total cost of many small members linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -151,7 +150,7 @@ def _decompress_gzip(payload: memoryview, limit_bytes: int) -> Buffer:
             parts.append(part)
             room -= len(part)
             position += len(window) - len(inflater.unused_data)
-        # For Java's reader, bytes that are not a member are the end of the stream.
+        # Java's reader treats bytes that are not a member as the end of the stream.
         rest = payload[position:]
         if len(rest) <= _GZIP_HEADER_AND_TRAILER_BYTES or rest[:3] != _GZIP_MEMBER_START:
             return _joined(parts)
@@ -232,7 +231,7 @@ _BD_RESERVED = 0x8F
 
 
 def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: bool) -> Buffer:
-    """Decompress a frame; `verify_header` is False for magic 0, whose writers computed the header checksum wrongly."""
+    """Decompress a frame; `verify_header` is False for magic 0, whose writers computed a wrong header checksum."""
     flags, max_block_bytes, position = _lz4_header(payload, verify_header=verify_header)
     parts: list[Buffer] = []
     room = limit_bytes
@@ -333,7 +332,7 @@ _ZSTD_RAW, _ZSTD_RLE, _ZSTD_COMPRESSED = range(3)
 
 
 class _ZstdContexts(threading.local):
-    """Contexts of one thread; they are costly to create, and each handles one stream at a time."""
+    """Contexts of one thread, because they are costly to create and each handles one stream at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -362,9 +361,9 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _zstd_bound(payload: memoryview) -> int:
-    """Return an upper bound of the bytes in the frames of `payload`, from block headers; every frame must be complete.
+    """Return an upper bound of the decompressed size of `payload`, from block headers; every frame must be complete.
 
-    The library's reader accepts a truncated frame as a shorter one, so the block headers are scanned first.
+    The block headers are scanned first, because the library reads a truncated frame as a shorter one without an error.
     """
     bound = 0
     position = 0
@@ -399,7 +398,7 @@ def _zstd_advance(payload: memoryview, position: int, count: int) -> int:
 
 
 def _compress_zstd(payload: memoryview, level: int) -> bytes:
-    """Compress like Kafka's stream: flush before the end, so the last block is empty."""
+    """Compress as Kafka's stream does: with a flush before the end, so that the last block is empty."""
     compressor = _zstd.compressors.get(level)
     if compressor is None:
         compressor = zstandard.ZstdCompressor(level=level, write_content_size=False, write_checksum=False)

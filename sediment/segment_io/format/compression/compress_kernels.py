@@ -1,10 +1,12 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-It calls functions of the codecs' C libraries by address.  It leaves snappy, which no library exports, other levels of
-lz4 than Kafka's default, and codecs without a library to `batch_codecs.compress`.
+It calls functions of the codecs' C libraries by address.  It cannot compress with snappy, which no library exports,
+with lz4 at levels other than Kafka's default, or with a codec whose library is missing; `batch_codecs.compress` does
+that.
 
 Invariants: the result is byte for byte that of `batch_codecs.compress` for the same records.  Nothing is written
-outside the target.
+    outside
+the target.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _ZSTD_INPUT = 8
 COMPRESSOR_REGISTERS = 11
 
 _WORD_BYTES = 8
-_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # a loop can store numbers only
+_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # numbers, because a compiled loop can store only those
 _LZ4_FRAME_BYTES = len(_LZ4_HEADER) + 4
 _ZSTD_C_LEVEL = 100
 _ZSTD_C_CONTENT_SIZE = 200
@@ -51,8 +53,8 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
     """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
 
-    They compress at Kafka's default levels; `codec` compresses at `level`, unless that is None.  The contexts exist as
-    long as the array; only one thread at a time may use them.
+    Each codec has Kafka's default level, except `codec` if `level` is given.  The contexts exist as long as the array;
+    only one thread at a time may use them.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
     if codec != CODEC_LZ4 or level in (None, LZ4_LEVEL):
@@ -67,7 +69,7 @@ def find_compressors(codec: int | None = None, level: int | None = None) -> Tool
 
 
 def compressors_found() -> dict[str, bool]:
-    """Return for each codec with a function in a library whether that function was found."""
+    """Return, for each codec with a function in a library, True if the function was found."""
     tools = find_compressors()
     registers = {"lz4": _LZ4_COMPRESS, "gzip": _GZIP_COMPRESS, "zstd": _ZSTD_COMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}
@@ -84,7 +86,7 @@ def _prepare_zstd(level: int, library: ctypes.CDLL, context: ctypes.c_void_p) ->
 
 @kernel
 def compressed_bound(size_bytes: int) -> int:
-    """Return an upper bound of the bytes that any codec needs to compress records of that size."""
+    """Return an upper bound for the size of records of `size_bytes` after compression with any codec."""
     return size_bytes + (size_bytes >> 7) + 1024
 
 
@@ -109,7 +111,7 @@ def _store_little_u32(address: int, word: int) -> None:
 
 @kernel
 def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """Write one frame of independent blocks without checksums; store a block that would not shrink."""
+    """Write one frame of independent blocks without checksums; store a block uncompressed if it would not shrink."""
     if tools[_LZ4_COMPRESS] == 0 or room_bytes < _LZ4_FRAME_BYTES:
         return NOT_COMPRESSED
     for index in range(len(_LZ4_HEADER)):
@@ -137,7 +139,7 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
 
 @kernel
 def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """Compress like Kafka's stream: flush before the end, so the last block is empty."""
+    """Compress as Kafka's stream does: with a flush before the end, so that the last block is empty."""
     if tools[_ZSTD_COMPRESS] == 0:
         return NOT_COMPRESSED
     tools[_ZSTD_OUTPUT], tools[_ZSTD_OUTPUT + 1], tools[_ZSTD_OUTPUT + 2] = target, room_bytes, 0
@@ -145,10 +147,10 @@ def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Too
     output = tools.ctypes.data + _WORD_BYTES * _ZSTD_OUTPUT
     given = tools.ctypes.data + _WORD_BYTES * _ZSTD_INPUT
     for step in (_ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END):
-        # The function takes four words and ignores a fifth.
+        # The function takes four words and ignores the fifth.
         left = call_for_size(tools[_ZSTD_COMPRESS], tools[_ZSTD_CONTEXT], output, given, step, 0)
         if left < 0 or tools[_ZSTD_INPUT + 2] != size_bytes or (step != _ZSTD_CONTINUE and left != 0):
-            # The context holds an unfinished frame.
+            # The context still holds an unfinished frame.
             tools[_ZSTD_COMPRESS] = 0
             return NOT_COMPRESSED
     return tools[_ZSTD_OUTPUT + 2]

@@ -3,12 +3,12 @@
     area      | records of a batch | records of the next | …        | padding |
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
-They call functions of the codecs' C libraries by address; snappy, which no library exports, is a loop here.  A batch is
-left out if its framing differs, if it is malformed, or if its codec has no library.  `batch_codecs.decompress` then
-reads or reports it.
+They call functions of the codecs' C libraries by address; snappy, which no library exports, is implemented here.  A
+batch is skipped if its framing differs, if it is malformed, or if its codec's library is missing.  Then
+`batch_codecs.decompress` reads the batch or reports the error.
 
 Invariants
-* A payload counts only if `batch_codecs.decompress` returns the same bytes.
+* A payload is used only if `batch_codecs.decompress` would return the same bytes.
 * Nothing is written outside the area and its padding.
 * Nothing is read beyond a payload and the PADDING_BYTES after its buffer.
 """
@@ -74,11 +74,11 @@ _SNAPPY_MAX_COPY_BYTES = 64
 _ZSTD_MIN_BYTES = 6
 _ZSTD_START = 0xFD2FB528
 _ZSTD_SINGLE_SEGMENT = 0x20
-_ZSTD_MAX_WINDOW_EXPONENT = 17  # of a window of 128 MiB, the largest that streaming readers accept
+_ZSTD_MAX_WINDOW_EXPONENT = 17  # a window of 128 MiB, the largest that streaming readers accept
 
 
 def find_tools() -> Tools:
-    """Return the libraries' functions with new contexts, int64[TOOL_REGISTERS].
+    """Return the functions of the libraries with new contexts, int64[TOOL_REGISTERS].
 
     The contexts exist as long as the array; only one thread at a time may use them.
     """
@@ -91,7 +91,7 @@ def find_tools() -> Tools:
 
 
 def decompressors_found() -> dict[str, bool]:
-    """Return for each codec with a function in a library whether that function was found."""
+    """Return, for each codec with a function in a library, True if the function was found."""
     tools = find_tools()
     registers = {"lz4": _LZ4_DECOMPRESS, "gzip": _GZIP_DECOMPRESS, "zstd": _ZSTD_DECOMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}
@@ -108,11 +108,11 @@ def decompress_batches(
     area_bytes: int,
     payloads: npt.NDArray[np.int64],
 ) -> int:
-    """Decompress the batches with the ordinals `wanted`, in that order, until one does not fit the area.
+    """Decompress the batches with the ordinals `wanted`, in this order, until one does not fit into the area.
 
-    `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`; PADDING_BYTES follow the
-    area.
-    Rows of `payloads`, int64[batches, 2], are set for the batches decompressed.  Returns the bytes of the area in use.
+    `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`; the area is followed by
+    PADDING_BYTES.
+    Rows of `payloads`, int64[batches, 2], are set for the decompressed batches.  Return the used bytes of the area.
     """
     used = 0
     for ordinal in wanted:
@@ -149,7 +149,7 @@ def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     )
     if status == _LIBDEFLATE_INSUFFICIENT_SPACE:
         return _NO_ROOM
-    # Bytes after the first member are left to `batch_codecs.decompress`, which reads them as Java does.
+    # Bytes after the first member are left to `batch_codecs.decompress`, which treats them as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
         return NOT_DECOMPRESSED
     return tools[_SIZES + 1]
@@ -276,7 +276,7 @@ def _snappy_block(source: int, end: int, target: int, room: int) -> int:
         if source > end or distance == 0 or distance > out - target or length > limit - out:
             return NOT_DECOMPRESSED
         if distance >= 16:
-            # Whole words, even past the end of the copy, because the bytes there are written later or are padding.
+            # Copy whole words, even past the end: the bytes there are written later, or are padding.
             for at in range(0, length, 16):
                 copy_bytes(out + at, out + at - distance, 16)
         else:

@@ -368,7 +368,7 @@ def test_an_index_without_room_is_left_sparser_where_a_broker_would_not_load(tmp
 
 
 # ------------------------------------------------------------------------------------------------------------- recovery
-def test_rc_11_garbage_behind_the_active_log_and_index_goes(tmp_path):
+def test_rc_11_garbage_after_the_active_log_and_index_goes(tmp_path):
     write_log(tmp_path, 0, 50, end=60, index_interval_bytes=200)
     chance = random.Random(11)
     for suffix in (".log", ".index"):
@@ -569,7 +569,7 @@ def test_a_torn_tail_that_hides_good_batches_is_not_cut_after_a_clean_stop(tmp_p
     assert "4 good batches follow" in log.damage[0].what
 
 
-def test_a_tail_that_is_no_batch_goes_from_a_trusted_segment_if_the_next_goes_on_behind_it(tmp_path):
+def test_a_tail_that_is_no_batch_goes_from_a_trusted_segment_if_the_next_goes_on_after_it(tmp_path):
     write_log(tmp_path, 0, 3, end=6, snapshots=(3, 6))
     before = contents(tmp_path)
     with path_of(tmp_path, 0).open("ab") as file:
@@ -620,7 +620,7 @@ def test_a_damaged_batch_before_a_tail_that_is_no_batch_keeps_no_log_from_loadin
     assert (log.log_end_offset, [damage.offset for damage in log.damage]) == (3, [1])
 
 
-def test_producers_are_known_behind_a_torn_tail_of_an_unknown_magic(tmp_path):
+def test_producers_are_known_after_a_torn_tail_of_an_unknown_magic(tmp_path):
     write_segment(tmp_path, 0, [batch_bytes(0, producer_id=1)])
     torn = bytearray(record(1))
     torn[16] = 0xD5
@@ -644,7 +644,7 @@ def write_epochs(directory, *entries):
     (directory / "leader-epoch-checkpoint").write_bytes(content)
 
 
-def test_rc_20_a_leader_epoch_behind_the_log_end_goes(tmp_path):
+def test_rc_20_a_leader_epoch_after_the_log_end_goes(tmp_path):
     write_log(tmp_path, 0, end=6)
     write_epochs(tmp_path, (0, 0), (7, 9))
     load(tmp_path)

@@ -51,7 +51,7 @@ def test_ps_12_snapshots_out_of_range_are_dropped(tmp_path, repairs, offsets, st
 
 
 @pytest.mark.parametrize(("bases", "expected"), [((5,), [5, 42]), ((42,), [42])])
-def test_ps_13_strays_are_dropped_except_one_behind_the_last_segment(tmp_path, repairs, bases, expected):
+def test_ps_13_strays_are_dropped_except_one_after_the_last_segment(tmp_path, repairs, bases, expected):
     snapshots = snapshots_of(tmp_path, repairs, 2, 5, 42)
     manager_of(snapshots).remove_stray_snapshots(bases)
     assert list(snapshots.offsets()) == expected
@@ -79,7 +79,7 @@ def test_a_dropped_snapshot_taken_again_with_the_same_producers_is_not_rewritten
     ]
 
 
-def test_a_state_is_rebuilt_from_the_newest_snapshot_and_the_batches_behind_it(tmp_path, repairs):
+def test_a_state_is_rebuilt_from_the_newest_snapshot_and_the_batches_after_it(tmp_path, repairs):
     segments = []
     for base in (0, 2, 4):
         log = write_segment(tmp_path, base, [batch_bytes(base + n, producer_id=base + n) for n in range(2)])
@@ -91,7 +91,7 @@ def test_a_state_is_rebuilt_from_the_newest_snapshot_and_the_batches_behind_it(t
     assert sorted(parse_snapshot((tmp_path / f"{4:020d}.snapshot").read_bytes())) == [2, 3, 7]
 
 
-def test_a_batch_counts_whatever_its_offset_unless_it_lies_before_the_start_or_behind_the_end(tmp_path, repairs):
+def test_a_batch_counts_whatever_its_offset_unless_it_lies_before_the_start_or_after_the_end(tmp_path, repairs):
     offsets = {0: [0, 1, 2**30, 0, 3], 4: [4, 5, 4]}
     segments = []
     for base, found in offsets.items():

@@ -82,6 +82,13 @@ def test_the_high_watermark_stays_within_the_log() -> None:
     ]
 
 
+def test_replication_only_raises_the_high_watermark_and_not_above_the_log_end() -> None:
+    assert OFFSETS.replicated_to(20) is OFFSETS.replicated_to(3) is OFFSETS
+    assert OFFSETS.replicated_to(30) == LogOffsets(10, 30, 15, 30)
+    with pytest.raises(UsageError):
+        OFFSETS.replicated_to(31)
+
+
 @given(offsets(), _OFFSET)
 def test_every_method_keeps_the_order_or_raises(before: LogOffsets, offset: int) -> None:
     assert within(before.flushed_to(offset))
@@ -90,7 +97,7 @@ def test_every_method_keeps_the_order_or_raises(before: LogOffsets, offset: int)
     assert within(before.with_high_watermark(offset))
     assert before.flushed_to(offset).recovery_point >= before.recovery_point
     assert before.truncated_to(offset).log_end == min(before.log_end, offset)
-    for move in (before.appended_to, before.started_at):
+    for move in (before.appended_to, before.started_at, before.replicated_to):
         try:
             assert within(move(offset))
         except UsageError:

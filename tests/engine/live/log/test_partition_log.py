@@ -104,7 +104,7 @@ def test_ap_17_messages_without_epochs_empty_the_leader_epochs(tmp_path: Path) -
     assert epochs_of(log) == epochs_in_file(log) == []
 
 
-def test_ap_34_batches_behind_a_later_leader_epoch_are_left_out(tmp_path: Path) -> None:
+def test_ap_34_batches_after_a_later_leader_epoch_are_left_out(tmp_path: Path) -> None:
     log = LiveLog(tmp_path)
     log.follow(batch(at=0, epoch=3), batch(at=1, epoch=5), batch(at=2, epoch=3), epoch=4)
     assert (log.log.log_end_offset, epochs_of(log)) == (1, [(3, 0)])
@@ -278,7 +278,7 @@ def test_ap_28_so_many_unflushed_records_force_a_flush(tmp_path: Path) -> None:
     assert log.log.recovery_point == 5
 
 
-def test_ap_29_the_work_behind_a_roll_moves_the_recovery_point(tmp_path: Path) -> None:
+def test_ap_29_the_work_after_a_roll_moves_the_recovery_point(tmp_path: Path) -> None:
     log = LiveLog(tmp_path, held=True)
     log.lead(batch())
     log.log.roll()

@@ -55,7 +55,7 @@ def test_rd_02_a_read_begins_with_the_batch_that_holds_the_offset(tmp_path: Path
     assert log.fetched_offsets(3) == [2, 3, 4]
 
 
-def test_rd_03_a_read_finds_the_next_batch_behind_a_gap(tmp_path: Path) -> None:
+def test_rd_03_a_read_finds_the_next_batch_after_a_gap(tmp_path: Path) -> None:
     log = LiveLog(tmp_path)
     log.log.truncate_fully_and_start_at(40)
     log.follow(batch(*TWO, at=50))
@@ -68,7 +68,7 @@ def test_rd_03_a_read_finds_the_next_batch_behind_a_gap(tmp_path: Path) -> None:
     assert log.fetched_offsets(62) == [70]
 
 
-def test_rd_04_a_read_behind_a_segment_goes_on_in_the_next(tmp_path: Path) -> None:
+def test_rd_04_a_read_after_a_segment_goes_on_in_the_next(tmp_path: Path) -> None:
     log = LiveLog(tmp_path)
     log.lead(batch())
     log.log.roll(5)
@@ -203,7 +203,7 @@ def test_rd_09_a_read_is_of_one_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interval", [0, 100, 4096])
-def test_rd_10_the_first_record_at_or_behind_a_time(tmp_path: Path, interval: int) -> None:
+def test_rd_10_the_first_record_at_or_after_a_time(tmp_path: Path, interval: int) -> None:
     log = LiveLog(tmp_path, index_interval_bytes=interval)
     log.log.truncate_fully_and_start_at(40)
     for step in range(10):

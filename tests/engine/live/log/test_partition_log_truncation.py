@@ -251,7 +251,7 @@ def test_rt_04_files_are_renamed_and_deleted_in_a_while(tmp_path: Path) -> None:
     assert {f"{15:020d}.log", f"{15:020d}.snapshot"} <= set(log.names())
 
 
-def test_rt_05_a_newer_segment_keeps_the_older_ones_behind_it(tmp_path: Path) -> None:
+def test_rt_05_a_newer_segment_keeps_the_older_ones_after_it(tmp_path: Path) -> None:
     log = LiveLog(tmp_path, segment_bytes=360, retention_ms=1000)
     for ages_ms in (1001, 1000, 1001):
         for _ in range(5):

@@ -49,7 +49,7 @@ def test_ps_01_sequences_follow_each_other(tmp_path: Path) -> None:
     assert log.log.log_end_offset == 3
 
 
-def test_ps_02_behind_a_marker_alone_a_producer_begins_with_sequence_0(tmp_path: Path) -> None:
+def test_ps_02_after_a_marker_alone_a_producer_begins_with_sequence_0(tmp_path: Path) -> None:
     log = LiveLog(tmp_path)
     log.mark(1, COMMIT, epoch=2)
     with pytest.raises(InvalidProducerEpochError):
@@ -219,7 +219,7 @@ def test_ps_16_after_a_truncation_the_last_five_batches_are_recognised_again(tmp
 
 
 @pytest.mark.parametrize("kept", [3, 6])
-def test_ps_16_after_a_restart_what_lies_behind_the_snapshot_is_recognised(tmp_path: Path, kept: int) -> None:
+def test_ps_16_after_a_restart_what_lies_after_the_snapshot_is_recognised(tmp_path: Path, kept: int) -> None:
     log = LiveLog(tmp_path)
     for sequence in range(8):
         log.lead(batch(pid=1, seq=sequence))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.race_results import Outcome, Results, fill_page_of_race, outcomes_table, stages_table
+from benchmarks.reporting.race_results import Outcome, Results, fill_page_of_race, outcomes_table, stages_table
 
 
 def outcome(course: str = "first", sediment: tuple[float, ...] = (1.0, 2.0, 1.0), target: float | None = 9) -> Outcome:

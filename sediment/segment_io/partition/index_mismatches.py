@@ -1,12 +1,12 @@
-"""Comparison of index files and snapshots with their log (kafka-log 01 §7.6, §8).
+"""Index files and snapshots that do not match their log, as DumpLogSegments reports mismatches (kafka-log 01 §7.6, §8).
 
-    offset index        a batch begins at each position; the offset is the last of that batch or of its append
+    offset index        a batch begins at each position; the offset is the last one of this batch or of its append
     time index          the first batch that reaches an entry's offset has the entry's timestamp, and earlier batches
                         have smaller timestamps; the last entry of an inactive segment is the largest of all
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
     snapshot            its CRC is valid
 
-Invariant: an index that passes gives every look-up a position from which a scan finds the record.
+Invariant: if an index passes, every look-up gives a position from which a scan finds the record.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _check_segment(source: Source, segment: LiveSegment, fs: Fs) -> Iterator[Che
 
 
 def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
-    """Return the header rows of a segment and, if they end early, the problem."""
+    """Return the header rows of a segment; if they end early, also the problem."""
     found: list[Rows] = []
     end = None
     scan = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.pages import fill_page, markdown_table
+from benchmarks.reporting.pages import fill_page, markdown_table
 
 MEGABYTE = 1_000_000
 

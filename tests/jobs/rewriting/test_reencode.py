@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.kept_originals import catalogues, put_back
 from tests.jobs.log_dirs import sediment, tree, write_checkpoint
+from tests.jobs.originals.kept_originals import catalogues, put_back
 from tests.rewrites import visible_records
 from tests.segments import batch_bytes, write_segment
 from tests.twin.segments import list_segments

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.index_check import check_indexes
+from sediment.segment_io.partition.index_mismatches import check_indexes
 from sediment.segment_io.partition.sources import find_sources
 from tests.corpus import cleaning_cases, load_case
 from tests.logs import LogShape, write_random_log

@@ -23,8 +23,8 @@ from tests.faults.faulty_fs import Kill, Killed
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.jobs.expire.test_expire_originals import EPOCHS, LinkingFs
-from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
+from tests.jobs.originals.kept_originals import catalogues
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.segments import NOW_MS, batch_bytes
 

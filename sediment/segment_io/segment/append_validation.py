@@ -1,7 +1,7 @@
-"""Compiled loops for an append: verify batches, check records, stamp batches, index them.  No policy.
+"""Compiled loops that validate an append: verify batches, check records, stamp batches; they know no policy.
 
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
-caller owns the buffer, which PADDING_BYTES follow; only `stamp_batch` changes it.
+caller owns the buffer, which is followed by PADDING_BYTES; only `stamp_batch` changes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64, st
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
 from sediment.segment_io.format.batch_headers import read_headers
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.index_entries import add_batch, start_entry_arrays
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -39,11 +38,11 @@ TIMESTAMP_TYPE_IS_WRONG = 3
 def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.void]) -> tuple[int, int, int, int]:
     """Fill `rows`, BATCH_ROW[n], with the headers of the complete batches in [0, end), and verify their checksums.
 
-    With an `epoch_limit`, stop before the first batch with a later leader epoch.
+    With an `epoch_limit`, stop before the first batch with a higher leader epoch.
 
     Returns:
-        (status, rows filled, position after the last of them, size of the batch there or 0).  The status is INCOMPLETE
-        at the end, ROWS_FULL, or the fault of a bad batch at the position.
+        (status, number of rows, position after the last row's batch, size of the batch there or 0).  The status is
+        INCOMPLETE at the end, ROWS_FULL, or the fault of the batch at that position.
     """
     filled = 0
     position = 0
@@ -76,8 +75,8 @@ def check_records(
 ) -> tuple[int, int, bool]:
     """Check decoded records against the rules of a topic.
 
-    `results`, uint8[>= count], gets a result for each record.  A timestamp is valid within [earliest_ms, latest_ms],
-    or if it is -1; `is_append_time` is the timestamp type of the batch.
+    `results`, uint8[>= count], receives a result for each record.  A timestamp is valid if it is within [earliest_ms,
+    latest_ms], or -1; `is_append_time` is the timestamp type of the batch.
 
     Returns:
         (number of bad records, largest timestamp or -1, True if offset deltas are 0, 1, 2 …).
@@ -115,38 +114,3 @@ def stamp_batch(
         store_i16(address + ATTRIBUTES, attributes)
         store_i64(address + MAX_TIMESTAMP, max_timestamp)
         store_i32(address + CRC, crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES))
-
-
-@kernel
-def index_entries(
-    rows: npt.NDArray[np.void],
-    position: int,
-    base_offset: int,
-    interval_bytes: int,
-    progress: npt.NDArray[np.int64],
-    offset_entries: npt.NDArray[np.uint8],
-    time_entries: npt.NDArray[np.uint8],
-) -> None:
-    """Append the entries of the batches `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
-
-    `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it has the number of bytes that the call
-    filled.
-
-    Source: kafka-log 01 §7.5.
-    """
-    start_entry_arrays(progress)
-    for row in rows:
-        size_bytes = row["size_bytes"]
-        add_batch(
-            row["last_offset"],
-            row["max_timestamp"],
-            position,
-            size_bytes,
-            base_offset,
-            interval_bytes,
-            progress,
-            offset_entries,
-            time_entries,
-        )
-        position += size_bytes

@@ -14,9 +14,9 @@ from sediment.jobs.command_line.units import parse_duration
 from sediment.segment_io.errors import UsageError
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.jobs.expire.test_expire_originals import EPOCHS
-from tests.jobs.kept_originals import catalogues
 from tests.jobs.log_dirs import Outcome, sediment, tree
-from tests.jobs.test_restore import ALL, SOME, expire, restored
+from tests.jobs.originals.kept_originals import catalogues
+from tests.jobs.originals.test_restore import ALL, SOME, expire, restored
 
 DAY_MS = 86_400_000
 
