@@ -55,6 +55,7 @@ def plan(
     batch_bytes: int | None = None,
     originals: Path | None = None,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -81,6 +82,7 @@ def plan(
         batch_bytes: also estimate the size after `reencode` with merged batches of up to this size.
         originals: a directory of `keep_originals`; also report how much disk space its originals hold.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -125,6 +127,7 @@ def compact(
     scratch: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -162,6 +165,7 @@ def compact(
         scratch: with `output`, fetch partitions of a URI whose files must change first into this directory.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -210,6 +214,7 @@ def erase(
     output: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -252,6 +257,7 @@ def erase(
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -287,6 +293,7 @@ def expire(
     keep_originals: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -312,6 +319,7 @@ def expire(
         keep_originals: hard-link the files to be deleted into this directory first.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -344,6 +352,7 @@ def verify(
     *,
     since_ms: int | None = None,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -364,6 +373,7 @@ def verify(
         after: the same directory after the compaction.
         since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -399,6 +409,7 @@ def adopt(
     abort_open_transactions: bool = False,
     dry_run: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -426,6 +437,7 @@ def adopt(
         abort_open_transactions: write ABORT markers for open transactions.
         dry_run: change nothing, and report the partitions and records that would be adopted.
         partitions: must be empty: a directory is adopted as a whole.
+        topics: must be empty, as `partitions`.
         allow_empty_selection: not used.
         settings: configs of topics, as `TOPIC:KEY`.
         config: the broker's `server.properties`, for its quorum roles and the sizes of segments and indexes.
@@ -549,6 +561,7 @@ def recover(
     threads: int | None = None,
     keep_originals: Path | None = None,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -573,6 +586,7 @@ def recover(
         keep_originals: first hard-link the files of live logs into this directory, and keep the links to files that
             change.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -610,6 +624,7 @@ def reencode(
     output: Path | None = None,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -637,6 +652,7 @@ def reencode(
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -676,6 +692,7 @@ def restore(
     dry_run: bool = False,
     allow_network_fs: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -704,6 +721,7 @@ def restore(
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
@@ -790,6 +808,7 @@ def snapshot(
     from_start: bool = False,
     enable_deletion_vectors: bool = False,
     partitions: Texts = (),
+    topics: Texts = (),
     allow_empty_selection: bool = False,
     settings: Settings = (),
     config: Path | None = None,
@@ -813,6 +832,7 @@ def snapshot(
         from_start: read the selected partitions from their start again.
         enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
         partitions: names or globs of partitions to select, such as `orders-*`.
+        topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.

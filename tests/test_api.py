@@ -35,6 +35,7 @@ from sediment.jobs.command_line.calls import TERMINAL_OPTIONS, finish_on_interru
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.plan import PartitionPlan
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.jobs.spark.session import create_session, spark_context
 from sediment.jobs.verification.report import Difference, PairReport
 from tests.corpus import load_case
@@ -382,7 +383,7 @@ def test_messages_go_to_the_log_as_plain_lines_also_in_a_notebook(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    messages = CommonOptions((), (), Settings(), 0, False, None, False, from_python=True).messages()
+    messages = CommonOptions((), Selection(), Settings(), 0, False, None, False, from_python=True).messages()
     messages.print("the report could not be written", style="red")
     assert not messages.is_terminal and not messages.is_jupyter
     assert [(record.name.partition(".")[0], record.getMessage()) for record in caplog.records] == [

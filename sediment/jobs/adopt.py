@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
-from rich.console import Console
 
 from sediment.engine.clone.adoption import (
     adopt_partition,
@@ -40,20 +39,14 @@ from sediment.jobs.adopting.options import AdoptOptions
 from sediment.jobs.cloning.options import check_cluster_id, parse_listen, properties_file_options
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.reporting.columns import TableColumn, name_and_status, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    SKIPPED,
-    RunReport,
-    in_order,
-    print_failures,
-    report_table,
-)
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
@@ -120,8 +113,10 @@ def adopt(
     """
     if len(options.log_dirs) != 1:
         raise UsageError("adopt takes one LOG_DIR", advice="adopt one directory of a node, and clone the others")
-    if options.partitions:
-        raise UsageError("--partition is not possible: a directory is adopted as a whole", advice="leave it out")
+    if options.selection.is_narrowed:
+        raise UsageError(
+            "--partition and --topic are not possible: a directory is adopted as a whole", advice="leave them out"
+        )
     if options.settings.sets:
         key = min(options.settings.sets)
         raise UsageError(f"--set {key}=… names no topic", advice=f"give --set TOPIC:{key}=…")
@@ -242,7 +237,7 @@ class _Adoption:
         """Prepare every partition, or only survey it in a dry run; return all reports and the clones that succeeded."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
-        with Progress(self._options.messages(), len(owner.plan.partitions()), 0) as progress:
+        with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:
             for topic in owner.plan.topics.values():
                 for each in topic.partitions:
                     name, log_dir = str(each.target), str(self._log_dir)
@@ -294,25 +289,27 @@ def _adopted(name: str, log_dir: str, topic_id: str, clone: PartitionClone) -> A
 
 
 # ------------------------------------------------------------------------------------------------------------- the text
-def print_report(report: AdoptionRunReport, console: Console) -> None:
+def _offsets(partition: AdoptionReport) -> str:
+    if partition.log_start_offset is None:
+        return ""
+    return f"{partition.log_start_offset:,} … {partition.log_end_offset:,}"
+
+
+COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
+    *name_and_status(lambda row: row.status),
+    text_column("offsets", _offsets, rank=1),
+)
+
+
+def print_report(report: AdoptionRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
-    table = report_table(("partition", "status"), ("offsets",))
-    for each in report.partitions:
-        has_offsets = each.log_start_offset is not None
-        offsets = f"{each.log_start_offset:,} … {each.log_end_offset:,}" if has_offsets else ""
-        table.add_row(each.partition, each.status, offsets)
-    console.print(table)
-    why = ((each.partition, each.reason) for each in report.partitions if each.reason and each.status != UNCHANGED)
-    print_failures(why, console)
+    screen.partitions(report.partitions, COLUMNS)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status != UNCHANGED)
     if report.dry_run:
         for record in report.records:
-            _print(json.dumps(record), console)
+            screen.say(json.dumps(record))
     for line in _summary(report):
-        _print(line, console)
-
-
-def _print(text: str, console: Console) -> None:
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
+        screen.say(line)
 
 
 def _summary(report: AdoptionRunReport) -> Iterator[str]:
@@ -367,6 +364,7 @@ def perform(
 
 @click.command("adopt", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option("--node-id", type=click.IntRange(0, INT32_MAX), help="Adopt the directory for the node with this id.")
 @click.option("--cluster-id", metavar="ID", help="Use this cluster id for the node.")
 @properties_file_options

@@ -28,11 +28,11 @@ from sediment.jobs.cloning.options import (
     parse_until_offsets,
     properties_file_options,
 )
-from sediment.jobs.cloning.report import CloneRunReport, print_report
+from sediment.jobs.cloning.report import COLUMNS, CloneRunReport, print_report
 from sediment.jobs.cloning.run import CloneRequest
 from sediment.jobs.cloning.run import clone as clone_directories
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.erasing.suppression_file import read_suppression_list
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
@@ -43,7 +43,6 @@ def perform(
     options: CommonOptions,
     *,
     to: Path | None,
-    topics: tuple[str, ...] = (),
     renames: tuple[str, ...] = (),
     with_parts: str = ",".join(sorted(DEFAULT_PARTS)),
     node_id: int = DEFAULT_NODE_ID,
@@ -84,8 +83,8 @@ def perform(
         suppressed = read_suppression_list(suppress, secret_file)
     endpoint = DEFAULT_LISTEN if listen is None else parse_listen(listen)
     own = CloneOptions(
-        topics=topics,
-        partitions=options.partitions,
+        topics=options.selection.topics,
+        partitions=options.selection.partitions,
         renames=parse_renames(renames),
         parts=parse_parts(with_parts),
         node_id=node_id,
@@ -106,8 +105,8 @@ def perform(
 
 @click.command("clone", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Write the clone to this new directory.")
-@click.option("--topic", "topics", multiple=True, metavar="GLOB", help="Clone these topics (default: all).")
 @click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Rename a topic in the clone.")
 @click.option(
     "--with",
@@ -200,7 +199,6 @@ def perform(
 def command(
     options: CommonOptions,
     to: Path | None,
-    topics: tuple[str, ...],
     renames: tuple[str, ...],
     with_parts: str,
     node_id: int,
@@ -231,7 +229,6 @@ def command(
         report = perform(
             options,
             to=to,
-            topics=topics,
             renames=renames,
             with_parts=with_parts,
             node_id=node_id,

@@ -48,19 +48,23 @@ from sediment.jobs.cleaning.report import quarantined, settled, uncommitted, unt
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
+from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.command_line.units import ByteSize, Seconds
 from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
     FAILED,
+    QUARANTINED,
     SKIPPED,
     CompactionRunReport,
     PartitionReport,
-    print_report,
 )
+from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
@@ -79,6 +83,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
+_LIMITS = ("max-bytes", "max-seconds")
 _WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are just as fast if synced one by one
 _SYNCS_AT_ONCE = 8
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition finishes too soon for progress to be useful
@@ -255,7 +260,9 @@ class _CompactionRun(CleaningRun):
     def _clean_and_commit(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport]:
         reports: list[PartitionReport] = []
         total_bytes = sum(task.weight() for task in tasks)
-        progress = self._stack.enter_context(Progress(self._options.messages(), len(tasks), total_bytes))
+        progress = self._stack.enter_context(
+            Progress(self._options.messages(), len(tasks), total_bytes, phase="cleaning")
+        )
         try:
             sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
         except RunStopped:
@@ -479,8 +486,82 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     return sum(segment.log_bytes for segment in task.listing.segments if segment.base_offset >= lowest)
 
 
+# ----------------------------------------------------------------------------------------------------------- the screen
+def _after(partition: PartitionReport, number: int) -> int | None:
+    """Return a number after the run; None if the partition was not compacted."""
+    return number if partition.status == COMPACTED else None
+
+
+def _saved(partition: PartitionReport) -> int:
+    return partition.bytes_before - partition.bytes_after if partition.status == COMPACTED else 0
+
+
+def _saved_share(partitions: Sequence[PartitionReport]) -> str:
+    compacted = [partition for partition in partitions if partition.status == COMPACTED]
+    before = sum(partition.bytes_before for partition in compacted)
+    return f"{sum(map(_saved, compacted)) / before:.0%}" if before else "0%" if compacted else ""
+
+
+COLUMNS: tuple[TableColumn[PartitionReport], ...] = (
+    *name_and_status(),
+    change_column(
+        "segments", lambda row: row.segments_before, lambda row: _after(row, len(row.segments)), shown=str, rank=2
+    ),
+    change_column(
+        "records",
+        lambda row: _after(row, row.messages_read),
+        lambda row: row.messages_written,
+        shown="{:,}".format,
+        rank=1,
+    ),
+    change_column("bytes", lambda row: row.bytes_before, lambda row: _after(row, row.bytes_after), shown=human_bytes),
+    TableColumn("saved", _saved_share, _saved, rank=3),
+)
+
+
+def print_report(report: CompactionRunReport, screen: Screen) -> None:
+    """Print the table for people, the reasons and the summary."""
+    screen.partitions(report.partitions, COLUMNS)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED))
+    for partition in report.partitions:
+        if partition.status not in (FAILED, QUARANTINED) and partition.corrupt_batches:
+            screen.say(f"{partition.partition}: {partition.reason}", style="yellow")
+    for limit in _LIMITS:
+        left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
+        if left:
+            screen.say(f"not done because of --{limit}: {named(left)}")
+    kept = [partition.partition for partition in report.partitions if _only_keeps_tombstones(partition)]
+    if kept:
+        screen.say(
+            f"{named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
+            "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
+            style="yellow",
+        )
+    screen.reasons(p for p in report.partitions if p.status == SKIPPED and p.reason_code not in _LIMITS)
+    screen.say(_summary(report))
+
+
+def _only_keeps_tombstones(partition: PartitionReport) -> bool:
+    """Return True if only tombstones were kept; a partition with corrupt batches gets a separate line."""
+    return partition.keeps_tombstones and not partition.corrupt_batches
+
+
+def _summary(report: CompactionRunReport) -> str:
+    counts = {
+        status: sum(partition.status == status for partition in report.partitions)
+        for status in (COMPACTED, SKIPPED, FAILED, QUARANTINED)
+    }
+    done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
+    before = sum(p.bytes_before for p in report.partitions if p.status == COMPACTED)
+    after = sum(p.bytes_after for p in report.partitions if p.status == COMPACTED)
+    verb = "would shrink" if report.dry_run else "shrank"
+    size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if counts[COMPACTED] else ""
+    return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
+
+
 @click.command("compact", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option(
     "--force", is_flag=True, help="Ignore the dirty ratio; a log without dirty records still stays unchanged."
 )
@@ -519,15 +600,15 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 )
 @click.option(
     "--max-bytes",
-    type=click.IntRange(min=0),
+    type=ByteSize(),
     metavar="N",
-    help="Clean at most N bytes of log; leave the other partitions to the next run.",
+    help="Clean at most N bytes of log, such as 10GB; leave the other partitions to the next run.",
 )
 @click.option(
     "--max-seconds",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="N",
-    help="After N seconds start no more partitions and abandon unfinished ones.",
+    help="After N seconds, or a time such as 90m, start no more partitions and abandon unfinished ones.",
 )
 @click.option(
     "--hand-off",

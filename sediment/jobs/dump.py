@@ -24,21 +24,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import SafeConsole, as_text, error_console, write_result
+from sediment.jobs.command_line.standard_output import error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
+from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.result import Result
+from sediment.jobs.reporting.screen import screen_text
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError, UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
@@ -51,6 +50,7 @@ from sediment.segment_io.internal_topics.metadata_records import METADATA_TOPICS
 from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source, find_sources
+from sediment.segment_io.tables import schema
 from sediment.segment_io.tables.planning import TableTask, UnreadableRange, parse_range, plan_table
 from sediment.segment_io.tables.readers import read_table
 from sediment.segment_io.tables.schema import (
@@ -83,6 +83,14 @@ _NAMED_TABLES = {
     SegmentFileKind.SNAPSHOT: "producers",
 }
 _DIRECTORY_TABLE = "segments"
+
+_MAIN_COLUMNS = frozenset(
+    {
+        *("partition", "offset", "key", "value", "baseOffset", "lastOffset", "producerId", "firstOffset"),
+        *("epoch", "startOffset", "problem"),
+    }
+)
+"""Columns that people see on a terminal of any width."""
 
 # Columns that people see without --columns; tables that are not listed show all columns.
 _SHOWN = {
@@ -422,21 +430,25 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     limit = options.limit
     shown = list(islice(rows, limit))
     is_more = limit is not None and any(True for _ in rows)
-    columns = request.selected()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        numeric = column.kind in ("int", "long", "timestamp")
-        table.add_column(column.name, justify="right" if numeric else "left", no_wrap=True)
-    for row in shown:
-        decoded = _decoded(row)
-        table.add_row(*(_cell(column.kind, decoded.get(column.name, row[column.name])) for column in columns))
-    # The content of records is not markup, and a pipe has no width.
-    as_is = partial(SafeConsole, highlight=False, markup=False, emoji=False)
-    console = as_is() if as_is().is_terminal else as_is(width=1 << 14)
-    write_result(as_text(lambda shown: shown.print(table), console))
+    is_chosen = request.columns not in (None, _shown(request))
+    cells = tuple(_column(column, number, is_chosen=is_chosen) for number, column in enumerate(request.selected()))
+    decoded = [[{**row, **_decoded(row)}] for row in shown]
+    write_result(screen_text(lambda screen: screen.table(decoded, cells)))
     if is_more:
         options.messages().print(f"these are the first {limit} rows; --limit 0 shows all, --json one a line")
     return rows.finish(request, options)
+
+
+def _column(column: schema.Column, number: int, *, is_chosen: bool) -> TableColumn[dict[str, Any]]:
+    """Return a column for people.  Unless the user chose the columns, a narrow terminal loses the last ones first."""
+    name, kind = column.name, column.kind
+    is_number = kind in ("int", "long", "timestamp")
+    return TableColumn(
+        f"{name} (UTC)" if kind == "timestamp" else name,
+        lambda rows: _cell(kind, rows[0][name]),
+        (lambda row: row[name]) if is_number else None,
+        rank=0 if is_chosen or name in _MAIN_COLUMNS else 1 + number,
+    )
 
 
 def _cell(kind: str, value: Any) -> str:

@@ -22,7 +22,7 @@ import click
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
-from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options
+from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options, screen_options
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.erasing.check_evidence import (
     CheckReport,
@@ -34,11 +34,7 @@ from sediment.jobs.erasing.check_evidence import (
 from sediment.jobs.erasing.envelope import BadEnvelopeError
 from sediment.jobs.erasing.erase_run import EraseRun
 from sediment.jobs.erasing.options import EraseOptions
-from sediment.jobs.erasing.report import (
-    ERASED,
-    EraseRunReport,
-    print_report,
-)
+from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseRunReport, print_report
 from sediment.jobs.erasing.subjects import (
     KEY_FORMATS,
     TEXT,
@@ -48,6 +44,7 @@ from sediment.jobs.erasing.verdict_table import (
 )
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import in_order
+from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.rewriting.options import rewrite_options
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
@@ -132,6 +129,7 @@ def perform(
 
 @click.command("erase", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option(
     "--keys-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -225,16 +223,16 @@ def command(options: CommonOptions, yes: bool, **own: Any) -> None:
             "erase asks before it changes anything, and stdin or stderr is not a terminal", advice="give --yes"
         )
     with stop_on_signals() as stop:
-        confirm = None if is_sure else partial(_confirmed, stop=stop)
+        confirm = None if is_sure else partial(_confirmed, stop=stop, view=options.view)
         report = perform(options, stop=stop, confirm=confirm, **own)
     if isinstance(report, CheckReport):
         options.conclude(report, print_check)
     options.conclude(report, print_report)
 
 
-def _confirmed(shown: EraseRunReport, *, stop: threading.Event) -> bool:
+def _confirmed(shown: EraseRunReport, *, stop: threading.Event, view: View) -> bool:
     """Show the counts on stderr, and ask once."""
-    print_report(shown, error_console(markup=False, emoji=False))
+    print_report(shown, Screen(error_console(), view))
     records = sum(report.records_erased for report in shown.partitions)
     partitions = sum(report.status == ERASED for report in shown.partitions)
     return ask_on_terminal(f"Erase {counted(records, 'record')} from {counted(partitions, 'partition')}?", stop)

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
-from rich.console import Console
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.delete_segments import (
@@ -50,22 +49,15 @@ from sediment.engine.directory.originals.catalogue import OriginalPartition, par
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    SKIPPED,
-    RunReport,
-    in_order,
-    print_failures,
-    report_table,
-    skipped_lines,
-)
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.running_brokers import warn_of_running
@@ -150,25 +142,20 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     catalogue: str | None = field(default=None, metadata=AFTER_PARTITIONS)
 
 
-def print_report(report: ExpiryRunReport, console: Console) -> None:
-    """Print the table for people."""
-    table = report_table(("partition", "status"), ("log start", "segments", "bytes"))
-    for partition in report.partitions:
-        status = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
-        expired = partition.status == EXPIRED
-        table.add_row(
-            partition.partition,
-            status,
-            "" if partition.log_start_offset is None else f"{partition.log_start_offset:,}",
-            f"{partition.segments_before} → {len(partition.segments)}" if expired else str(partition.segments_before),
-            f"{human_bytes(partition.bytes_before)} → {human_bytes(partition.bytes_after)}"
-            if expired
-            else human_bytes(partition.bytes_before),
-        )
-    console.print(table)
-    print_failures(((p.partition, p.reason) for p in report.partitions if p.status == FAILED), console)
-    for line in (_summary(report), *skipped_lines(report.partitions, short=(NOTHING_TO_DELETE,))):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+COLUMNS: tuple[TableColumn[ExpiryReport], ...] = (
+    *name_and_status(),
+    number_column("log start", lambda row: row.log_start_offset, rank=1),
+    change_column("segments", lambda row: row.segments_before, lambda row: len(row.segments), shown=str, rank=2),
+    change_column("bytes", lambda row: row.bytes_before, lambda row: row.bytes_after, shown=human_bytes),
+)
+
+
+def print_report(report: ExpiryRunReport, screen: Screen) -> None:
+    """Print the table for people, the reasons and the summary."""
+    screen.partitions(report.partitions, COLUMNS)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
+    screen.reasons(p for p in report.partitions if p.status == SKIPPED)
+    screen.say(_summary(report))
 
 
 def _summary(report: ExpiryRunReport) -> str:
@@ -562,7 +549,9 @@ class _ExpiryRun:
     def _delete_all(self, expiring: Sequence[ExpiryTask], originals: BackupLinks | None) -> list[ExpiryReport]:
         reports = []
         total_bytes = sum(each.plan.deleted_bytes for each in expiring)
-        progress = self._stack.enter_context(Progress(self._options.messages(), len(expiring), total_bytes))
+        progress = self._stack.enter_context(
+            Progress(self._options.messages(), len(expiring), total_bytes, phase="expiring")
+        )
         for log_dir in dict.fromkeys(each.log_dir for each in expiring):
             here = [each for each in expiring if each.log_dir == log_dir]
             for start in range(0, len(here), _GROUP_PARTITIONS):
@@ -742,6 +731,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 
 @click.command("expire", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option("--dry-run", is_flag=True, help="Delete nothing; report the segments that would be deleted.")
 @click.option(
     "--archive",
@@ -767,14 +757,14 @@ def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> Non
     """
     asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:
-        confirm = partial(_confirmed, stop=stop) if asks else None
+        confirm = partial(_confirmed, stop=stop, view=options.view) if asks else None
         report = perform(options, stop=stop, confirm=confirm, dry_run=dry_run, **own)
     options.conclude(report, print_report)
 
 
-def _confirmed(shown: ExpiryRunReport, *, stop: threading.Event) -> bool:
+def _confirmed(shown: ExpiryRunReport, *, stop: threading.Event, view: View) -> bool:
     """Show on stderr the segments to delete, and ask once."""
-    print_report(shown, error_console(markup=False, emoji=False))
+    print_report(shown, Screen(error_console(), view))
     expired = [report for report in shown.partitions if report.status == EXPIRED]
     segments = sum(len(report.deleted_segments) for report in expired)
     freed = human_bytes(sum(report.bytes_before - report.bytes_after for report in expired))

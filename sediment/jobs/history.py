@@ -15,25 +15,24 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import as_text, write_result
+from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.delta_lake import ledger
 from sediment.jobs.delta_lake.paths import check_table_path, read_rows
+from sediment.jobs.reporting.columns import TableColumn, number_column, status_style, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result
-from sediment.jobs.reporting.run_report import SCHEMA, result_console
+from sediment.jobs.reporting.run_report import SCHEMA
+from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable
@@ -129,70 +128,56 @@ def _rows(path: str, name: str, condition: Any) -> list[dict[str, Any]]:
 
 
 # -------------------------------------------------------------------------------------------------------------- showing
-def _print_runs(runs: Sequence[dict[str, Any]], console: Console) -> None:
-    table = _table(("time (UTC)", "run", "command", "partitions", "bytes", "seconds"), right=2)
-    for run in runs:
-        command = f"{run['command']} (dry)" if run["dry_run"] else run["command"]
-        statuses = ", ".join(f"{count} {status}" for status, count in run["statuses"].items()) or "none"
-        table.add_row(
-            _time(run["now_ms"]),
-            run["run_id"],
-            command,
-            statuses,
-            _change(run, "bytes_before", "bytes_after", human_bytes),
-            _seconds(run),
-            style="red" if any(status in run["statuses"] for status in _BAD_STATUSES) else None,
-        )
-    console.print(table)
+def _statuses(run: dict[str, Any]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in run["statuses"].items()) or "none"
 
 
-def _print_one_run(run: dict[str, Any], partitions: Sequence[dict[str, Any]], console: Console) -> None:
-    console.print(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}", markup=False)
-    table = _table(("partition", "status", "dirty from", "to", "records", "bytes"), right=4)
-    for partition in partitions:
-        table.add_row(
-            partition["partition"] or "",
-            _status(partition),
-            _number(partition["first_dirty_offset"]),
-            _number(partition["next_dirty_offset"]),
-            _change(partition, "messages_read", "messages_written", "{:,}".format),
-            _change(partition, "bytes_before", "bytes_after", human_bytes),
-            style=_style(partition),
-        )
-    console.print(table)
+_TIME: TableColumn[dict[str, Any]] = text_column("time (UTC)", lambda row: _time(row["now_ms"]))
+_RUN: TableColumn[dict[str, Any]] = text_column("run", lambda row: row["run_id"])
+_BYTES: TableColumn[dict[str, Any]] = TableColumn(
+    "bytes", lambda rows: _change(rows[0], "bytes_before", "bytes_after", human_bytes), lambda row: row["bytes_before"]
+)
+_PARTITION: TableColumn[dict[str, Any]] = text_column("partition", lambda row: row["partition"] or "")
+_STATUS: TableColumn[dict[str, Any]] = TableColumn("status", lambda rows: _status(rows[0]), style=status_style)
+_RUN_COLUMNS: tuple[TableColumn[dict[str, Any]], ...] = (
+    _TIME,
+    _RUN,
+    text_column("command", lambda run: f"{run['command']} (dry)" if run["dry_run"] else run["command"]),
+    TableColumn("partitions", lambda runs: _statuses(runs[0]), style=status_style),
+    replace(_BYTES, rank=1),
+    TableColumn("seconds", lambda runs: _seconds(runs[0]), lambda run: run["seconds"], rank=2),
+)
+_COLUMNS_OF_ONE_RUN: tuple[TableColumn[dict[str, Any]], ...] = (
+    _PARTITION,
+    _STATUS,
+    number_column("dirty from", lambda row: row["first_dirty_offset"], rank=3),
+    number_column("to", lambda row: row["next_dirty_offset"], rank=2),
+    TableColumn(
+        "records",
+        lambda rows: _change(rows[0], "messages_read", "messages_written", "{:,}".format),
+        lambda row: row["messages_read"],
+        rank=1,
+    ),
+    _BYTES,
+)
+_PARTITION_COLUMNS = (_TIME, replace(_RUN, rank=1), _PARTITION, _STATUS, _BYTES)
 
 
-def _print_partitions(partitions: Sequence[dict[str, Any]], console: Console) -> None:
-    table = _table(("time (UTC)", "run", "partition", "status", "bytes"), right=1)
-    for partition in partitions:
-        table.add_row(
-            _time(partition["now_ms"]),
-            partition["run_id"],
-            partition["partition"] or "",
-            _status(partition),
-            _change(partition, "bytes_before", "bytes_after", human_bytes),
-            style=_style(partition),
-        )
-    console.print(table)
+def _print_runs(runs: Sequence[dict[str, Any]], screen: Screen) -> None:
+    screen.table([[run] for run in runs], _RUN_COLUMNS)
 
 
-def _table(columns: Sequence[str], *, right: int) -> Table:
-    """Return a table whose last `right` columns are numbers; long text wraps."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for index, column in enumerate(columns):
-        number = index >= len(columns) - right
-        table.add_column(
-            column, justify="right" if number else "left", no_wrap=column in ("time (UTC)", "run"), overflow="fold"
-        )
-    return table
+def _print_one_run(run: dict[str, Any], partitions: Sequence[dict[str, Any]], screen: Screen) -> None:
+    screen.say(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}")
+    screen.table([[partition] for partition in partitions], _COLUMNS_OF_ONE_RUN)
+
+
+def _print_partitions(partitions: Sequence[dict[str, Any]], screen: Screen) -> None:
+    screen.table([[partition] for partition in partitions], _PARTITION_COLUMNS)
 
 
 def _status(partition: dict[str, Any]) -> str:
     return f"{partition['status']}: {partition['reason_code']}" if partition["reason_code"] else partition["status"]
-
-
-def _style(partition: dict[str, Any]) -> str | None:
-    return "red" if partition["status"] in _BAD_STATUSES else None
 
 
 def _time(now_ms: int) -> str:
@@ -247,11 +232,11 @@ def command(as_json: bool, **options: Any) -> None:
         if as_json:
             write_result(found.to_json() + "\n")
         elif options["run_id"] is not None:
-            write_result(as_text(partial(_print_one_run, found.runs[0], found.partitions), result_console()))
+            write_result(screen_text(partial(_print_one_run, found.runs[0], found.partitions)))
         elif by_partition:
-            write_result(as_text(partial(_print_partitions, found.partitions), result_console()))
+            write_result(screen_text(partial(_print_partitions, found.partitions)))
         else:
-            write_result(as_text(partial(_print_runs, found.runs), result_console()))
+            write_result(screen_text(partial(_print_runs, found.runs)))
     raise SystemExit(EXIT_DONE)
 
 

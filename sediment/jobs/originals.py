@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import click
-from rich.console import Console
 
 from sediment.engine.directory.originals.catalogue import Catalogue, OriginalFile, OriginalPartition
 from sediment.engine.directory.originals.history import History, read_history
@@ -34,10 +33,12 @@ from sediment.engine.directory.originals.retained import (
 )
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import as_text, write_result
+from sediment.jobs.command_line.standard_output import write_result
+from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, RunReport, report_table, result_console
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, RunReport
+from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import LOG_START_FILE, TopicPartition, new_run_id, parse_partition_directory
@@ -215,32 +216,41 @@ def _answer(plan: RestorePlan | Refusal, in_turn: RestorePlan | Refusal) -> tupl
 
 
 # -------------------------------------------------------------------------------------------------------------- showing
-def print_report(report: OriginalsRunReport, console: Console) -> None:
+def _began(rows: Sequence[OriginalsReport]) -> str:
+    started_ms = rows[0].started_ms
+    return "" if started_ms is None else utc_time(started_ms).removesuffix(" UTC")[:16]
+
+
+def columns_of_run() -> tuple[TableColumn[Any], ...]:
+    """Return the columns that name the run of some rows: its id, the time at which it began, and its command."""
+    return (
+        TableColumn("run", lambda rows: rows[0].run or rows[0].partition),
+        TableColumn("began (UTC)", _began, rank=1),
+        TableColumn("command", lambda rows: rows[0].run_command or "", rank=2),
+    )
+
+
+def _frees(rows: Sequence[OriginalsReport]) -> str:
+    return human_bytes(sum(row.only_here_bytes for row in rows))
+
+
+_COLUMNS: tuple[TableColumn[OriginalsReport], ...] = (
+    *columns_of_run(),
+    TableColumn("can be undone", lambda rows: _shown_status(rows)),
+    TableColumn("partitions", lambda rows: str(len(rows)), lambda _: 1, rank=3),
+    TableColumn("frees", _frees, lambda row: row.only_here_bytes),
+)
+
+
+def print_report(report: OriginalsRunReport, screen: Screen) -> None:
     """Print a row for each run, for people."""
-    columns = ("run", "began (UTC)", "command", "can be undone")
-    table = report_table(columns, ("partitions", "frees"), padding=(0, 1, 0, 0))
-    for rows in by_run(report.partitions):
-        first = rows[0]
-        table.add_row(
-            first.run or first.partition,
-            "" if first.started_ms is None else utc_time(first.started_ms).removesuffix(" UTC")[:16],
-            first.run_command or "",
-            _shown_status(rows),
-            str(len(rows)),
-            human_bytes(sum(row.only_here_bytes for row in rows)),
-        )
-    console.print(table)
+    screen.table(by_run(report.partitions), _COLUMNS)
     for rows in by_run(report.partitions):
         for line in _notes(rows):
-            console.print(line, soft_wrap=True, markup=False, highlight=False)
+            screen.say(line)
     runs = len({row.run for row in report.partitions if row.run is not None})
     held = human_bytes(report.originals_bytes)
-    console.print(
-        f"{counted(runs, 'run')}; only the originals hold {held}, which a vacuum of all would free",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
-    )
+    screen.say(f"{counted(runs, 'run')}; only the originals hold {held}, which a vacuum of all would free")
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:
@@ -281,7 +291,7 @@ def command(as_json: bool, **options: Any) -> None:
     """List the runs that kept originals in DIR, and show which can be undone."""
     with errors_as_exit_status():
         report = perform(**options)
-        write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))
+        write_result(report.to_json() + "\n" if as_json else screen_text(partial(print_report, report)))
     raise SystemExit(EXIT_DONE)
 
 

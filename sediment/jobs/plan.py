@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
-from rich.console import Console
 
 from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.originals.history import read_history
@@ -34,8 +33,9 @@ from sediment.jobs.cleaning.report import quarantined, settled
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.cleaning.task import clean_partition, open_and_select
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option
+from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option, screen_options
 from sediment.jobs.command_line.progress import Progress
+from sediment.jobs.reporting.columns import TableColumn, bytes_column, status_column, text_column
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
 from sediment.jobs.reporting.run_report import (
@@ -45,8 +45,8 @@ from sediment.jobs.reporting.run_report import (
     PartitionReport,
     RunReport,
     in_order,
-    report_table,
 )
+from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.rewriting.options import encoding_options, parse_encoding
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
@@ -408,7 +408,9 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool, encoding: 
             else:
                 plans.append(prepared)
         if tasks:
-            progress = stack.enter_context(Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks)))
+            progress = stack.enter_context(
+                Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks), phase="planning")
+            )
             sc = stack.enter_context(spark_context(options.master, "sediment plan"))
             cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
             resources = find_resources(sc, cleaned_bytes, asked=None)
@@ -514,57 +516,97 @@ def _lost(task: PlanningTask, error: Exception | None) -> PartitionPlan:
 
 
 # ------------------------------------------------------------------------------------------------------------- the text
-def print_report(report: PlanReport, console: Console) -> None:
-    """Print the table for people, then a line for each partition."""
-    table = report_table(("partition", "compaction"), ("dirty", "bytes", "back", "tombstones", "retention"))
-    for partition in report.partitions:
-        about = "" if partition.is_exact or partition.status != CLEANABLE else "≈ "
-        retention = partition.retention
-        table.add_row(
-            partition.partition,
-            f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status,
-            "" if partition.dirty_ratio is None else f"{partition.dirty_ratio:.0%}",
-            human_bytes(partition.bytes_before),
-            "" if not partition.bytes_back else about + human_bytes(partition.bytes_back),
-            "" if not partition.tombstones_waiting else f"{about}{partition.tombstones_waiting:,}",
-            "" if retention is None or not retention.segments else human_bytes(retention.bytes),
-        )
-    console.print(table)
-    for partition in report.partitions:
-        console.print(
-            f"{partition.partition}: {'; '.join(_explanations(partition))}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
+def print_report(report: PlanReport, screen: Screen) -> None:
+    """Print the table for people, one line for each situation of partitions, and the sums."""
+    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
+    screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
     back = sum(partition.bytes_back or 0 for partition in report.partitions)
     gone = sum(partition.retention.bytes for partition in report.partitions if partition.retention is not None)
-    console.print(
-        f"compaction would give back {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
+    screen.say(
+        f"compaction would give back {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)"
     )
     estimated = [partition for partition in report.partitions if partition.reencoded_bytes is not None]
     if estimated:
         before = sum(partition.bytes_before for partition in estimated)
         after = sum(partition.reencoded_bytes or 0 for partition in estimated)
         sampled = sum(partition.reencode_sampled_bytes or 0 for partition in estimated)
-        console.print(
+        screen.say(
             f"re-encoding would leave about {human_bytes(after)} of {human_bytes(before)}, estimated from a sample of "
-            f"{human_bytes(sampled)}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
+            f"{human_bytes(sampled)}"
         )
     if report.originals_bytes is not None:
         held = human_bytes(report.originals_bytes)
-        console.print(
-            f"originals in {report.originals} hold {held} that a vacuum of all would free",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
+        screen.say(f"originals in {report.originals} hold {held} that a vacuum of all would free")
+
+
+def _compacts(partition: PartitionPlan) -> str:
+    """Return the answer to "would `compact` clean it now?"."""
+    if partition.status == BLOCKED:
+        return f"no: {partition.reason_code}" if partition.reason_code else "no"
+    if partition.status == CLEANABLE:
+        return "yes"
+    return f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
+
+
+def _about(rows: Sequence[PartitionPlan]) -> str:
+    return "" if all(row.is_exact or row.status != CLEANABLE for row in rows) else "≈ "
+
+
+def _dirty(rows: Sequence[PartitionPlan]) -> str:
+    return f"{rows[0].dirty_ratio:.0%}" if len(rows) == 1 and rows[0].dirty_ratio is not None else ""
+
+
+def _back(rows: Sequence[PartitionPlan]) -> str:
+    total = sum(row.bytes_back or 0 for row in rows)
+    return _about(rows) + human_bytes(total) if total else ""
+
+
+def _tombstones(rows: Sequence[PartitionPlan]) -> str:
+    total = sum(row.tombstones_waiting or 0 for row in rows)
+    return f"{_about(rows)}{total:,}" if total else ""
+
+
+def _retained(partition: PartitionPlan) -> int | None:
+    """Return the bytes that retention deletes; None for none."""
+    retention = partition.retention
+    return retention.bytes if retention is not None and retention.segments else None
+
+
+def _cleanable_at(partition: PartitionPlan) -> str:
+    return "" if partition.unblocks_at_ms is None else utc_time(partition.unblocks_at_ms)
+
+
+def _is_idle(partition: PartitionPlan) -> bool:
+    """Return True if neither `compact` nor `expire` would change the partition now."""
+    return partition.status == BLOCKED and _retained(partition) is None
+
+
+COLUMNS: tuple[TableColumn[PartitionPlan], ...] = (
+    text_column("partition", lambda row: row.partition),
+    status_column("compact now?", _compacts),
+    TableColumn("dirty", _dirty, lambda row: row.dirty_ratio, rank=1),
+    bytes_column("bytes", lambda row: row.bytes_before),
+    TableColumn("saves", _back, lambda row: row.bytes_back, rank=1),
+    TableColumn("tombstones", _tombstones, lambda row: row.tombstones_waiting, rank=3),
+    bytes_column("expires", _retained, rank=2),
+    text_column("cleanable at", _cleanable_at, rank=4),
+)
+
+
+def _situation(partition: PartitionPlan) -> object:
+    """Return what partitions have in common whose explanations differ only in numbers."""
+    retention = partition.retention
+    return (
+        partition.status,
+        partition.reason_code,
+        partition.strategy,
+        bool(partition.tombstones_waiting),
+        retention and (retention.reason_code, bool(retention.segments), retention.next_at_ms is None),
+    )
+
+
+def _explained(partition: PartitionPlan) -> str:
+    return "; ".join(each for each in _explanations(partition) if each)
 
 
 def _explanations(partition: PartitionPlan) -> list[str]:
@@ -595,6 +637,7 @@ def _explanations(partition: PartitionPlan) -> list[str]:
 
 @click.command("plan", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option("--exact", is_flag=True, help="Read every key, so the figures are exactly what `compact` would produce.")
 @click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")
 @click.option(

@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
-import fnmatch
 import os
 import threading
 import time
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import click
-from rich.console import Console
 
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
@@ -39,20 +37,15 @@ from sediment.engine.directory.originals.backup_links import BackupLinks, check_
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.delta_lake.paths import outside_log_dirs
+from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, number_column, text_column
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    RunReport,
-    in_order,
-    print_failures,
-    report_table,
-)
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport, in_order
+from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import LockLostError, SedimentError
@@ -70,7 +63,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, write_clean_shutdown
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries
-from sediment.segment_io.partition.partition_directories import check_patterns, find_partitions
+from sediment.segment_io.partition.partition_directories import find_partitions
 
 RECOVERED = "recovered"
 
@@ -281,7 +274,7 @@ def _open_directories(options: CommonOptions, fs: Fs) -> list[SelectedDirectory]
     directories = replace(options, allow_empty_selection=True).open_directories(fs)
     if not options.allow_empty_selection:
         names = [name for directory in directories for name, _, _ in _logs(directory, fs)]
-        check_patterns(options.partitions, names, where=", ".join(map(str, options.log_dirs)))
+        options.selection.check(names, where=", ".join(map(str, options.log_dirs)))
     return directories
 
 
@@ -297,7 +290,7 @@ def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) 
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
-        if options.partitions and not any(fnmatch.fnmatchcase(name, glob) for glob in options.partitions):
+        if not options.selection.includes(name, partition.topic):
             is_whole = False
             continue
         files = fs.scan(directory.path / name)
@@ -396,7 +389,9 @@ def recover(
         if target is not None and not dry_run:
             originals, per_directory = _keep_originals(target, run_id, per_directory, options, fs)
         logs = [log for _, some, _ in per_directory for log in some]
-        progress = stack.enter_context(Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs)))
+        progress = stack.enter_context(
+            Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs), phase="loading")
+        )
         per_thread = threads or max(map(_default_threads, directories), default=1)
         pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
         for directory, outcomes, is_whole in _outcomes(per_directory, pool, locks, stop, options, progress):
@@ -509,26 +504,44 @@ def _outcomes(
 
 
 # ------------------------------------------------------------------------------------------------------------- the text
-def print_report(report: RecoveryRunReport, console: Console) -> None:
+def _is_loaded(partition: RecoveryReport) -> bool:
+    return partition.log_start_offset is not None
+
+
+def _offsets(partition: RecoveryReport) -> str:
+    return f"{partition.log_start_offset:,} … {partition.log_end_offset:,}" if _is_loaded(partition) else ""
+
+
+def _bytes(partition: RecoveryReport) -> int | None:
+    return sum(segment.bytes for segment in partition.segments) if _is_loaded(partition) else None
+
+
+def _is_idle(partition: RecoveryReport) -> bool:
+    """Return True if nothing was or would be repaired."""
+    return partition.status != FAILED and not partition.repairs
+
+
+COLUMNS: tuple[TableColumn[RecoveryReport], ...] = (
+    *name_and_status(lambda row: row.status),
+    text_column("offsets", _offsets, rank=1),
+    number_column("segments", lambda row: len(row.segments) if _is_loaded(row) else None, rank=2),
+    bytes_column("bytes", _bytes),
+    number_column("repairs", lambda row: len(row.repairs)),
+)
+
+
+def print_report(report: RecoveryRunReport, screen: Screen) -> None:
     """Print the table for people, then the repairs and the failures."""
-    table = report_table(("partition", "status"), ("offsets", "segments", "bytes", "repairs"))
+    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
+    repairs: dict[str, list[str]] = {}
     for partition in report.partitions:
-        has_offsets = partition.log_start_offset is not None
-        table.add_row(
-            partition.partition,
-            partition.status,
-            f"{partition.log_start_offset:,} … {partition.log_end_offset:,}" if has_offsets else "",
-            str(len(partition.segments)) if has_offsets else "",
-            human_bytes(sum(segment.bytes for segment in partition.segments)) if has_offsets else "",
-            str(len(partition.repairs)),
-        )
-    console.print(table)
-    for partition in report.partitions:
-        for text in partition.repairs:
-            would = "would be: " if report.dry_run else ""
-            console.print(f"{partition.partition}: {would}{text}", soft_wrap=True, markup=False)
-    print_failures(((p.partition, p.reason) for p in report.partitions if p.status == FAILED), console)
-    console.print(_summary(report), soft_wrap=True, markup=False)
+        for repair in partition.repairs:
+            repairs.setdefault(repair, []).append(partition.partition)
+    would = "would be: " if report.dry_run else ""
+    for repair, partitions in repairs.items():
+        screen.say(f"{named(partitions)}: {would}{repair}")
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
+    screen.say(_summary(report))
 
 
 def _summary(report: RecoveryRunReport) -> str:
@@ -551,6 +564,7 @@ def _is_verified(partition: RecoveryReport) -> bool:
 
 @click.command("recover", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option("--dry-run", is_flag=True, help="Change nothing; report the repairs that would be made.")
 @click.option(
     "--threads",

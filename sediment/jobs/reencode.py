@@ -25,20 +25,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
-from rich.console import Console
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
 from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
+from sediment.jobs.reporting.columns import change_column
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
+from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.rewriting.options import RewriteOptions, encoding_options, parse_encoding, rewrite_options
 from sediment.jobs.rewriting.partition_task import PartitionPlan, PartitionRewrite
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
-from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, print_table
+from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.fs import Fs
@@ -101,14 +102,19 @@ class ReencodeRunReport(RewriteRunReport[ReencodeReport]):
     batch_bytes: int | None = None
 
 
-def print_report(report: ReencodeRunReport, console: Console) -> None:
+COLUMNS = columns_with(
+    (
+        change_column(
+            "batches", lambda row: row.batches_before, lambda row: row.batches_after, shown="{:,}".format, rank=2
+        ),
+    )
+)
+
+
+def print_report(report: ReencodeRunReport, screen: Screen) -> None:
     """Print the table for people."""
-    rows = report.partitions
-
-    def cells(number: int) -> tuple[str, ...]:
-        return f"{rows[number].batches_before:,}", f"{rows[number].batches_after:,}"
-
-    print_table(rows, ("batches", "after"), cells, _summary(report), console)
+    print_table(report.partitions, COLUMNS, screen)
+    screen.say(_summary(report))
 
 
 def _summary(report: ReencodeRunReport) -> str:
@@ -231,6 +237,7 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
 
 @click.command("reencode", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @encoding_options
 @rewrite_options
 def command(options: CommonOptions, **own: Any) -> None:

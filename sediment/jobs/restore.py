@@ -17,7 +17,6 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
-import fnmatch
 import re
 import threading
 import time
@@ -30,7 +29,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
-from rich.console import Console
 
 from sediment.compaction.rewrite.suppression import SuppressionList, find_suppressed
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
@@ -55,21 +53,15 @@ from sediment.engine.directory.originals.restore_plan import CHANGED_SINCE, File
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.erasing.suppression_file import read_suppression_list
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    REFUSED,
-    RunReport,
-    in_order,
-    print_failures,
-    report_table,
-)
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, REFUSED, RunReport, in_order
+from sediment.jobs.reporting.screen import Screen, View
 from sediment.jobs.settings.directories import check_filesystem
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
@@ -130,23 +122,26 @@ class RestoreRunReport(RunReport[RestoreReport]):
     catalogues: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
 
-def print_report(report: RestoreRunReport, console: Console) -> None:
+def _after(partition: RestoreReport, number: int) -> int | None:
+    """Return a number after the run; None if the partition was not restored."""
+    return number if partition.status == RESTORED else None
+
+
+COLUMNS: tuple[TableColumn[RestoreReport], ...] = (
+    *name_and_status(),
+    change_column(
+        "segments", lambda row: row.segments_before, lambda row: _after(row, len(row.segments)), shown=str, rank=1
+    ),
+    change_column("bytes", lambda row: row.bytes_before, lambda row: _after(row, row.bytes_after), shown=human_bytes),
+    number_column("runs", lambda row: len(row.runs), rank=2),
+)
+
+
+def print_report(report: RestoreRunReport, screen: Screen) -> None:
     """Print the table for people."""
-    table = report_table(("partition", "status"), ("segments", "bytes", "runs"))
-    for row in report.partitions:
-        restored = row.status == RESTORED
-        table.add_row(
-            row.partition,
-            f"{row.status}: {row.reason_code}" if row.reason_code else row.status,
-            f"{row.segments_before} → {len(row.segments)}" if restored else str(row.segments_before),
-            f"{human_bytes(row.bytes_before)} → {human_bytes(row.bytes_after)}"
-            if restored
-            else human_bytes(row.bytes_before),
-            str(len(row.runs)),
-        )
-    console.print(table)
-    print_failures(((p.partition, p.reason) for p in report.partitions if p.status in (REFUSED, FAILED)), console)
-    console.print(_summary(report), soft_wrap=True, markup=False, highlight=False)
+    screen.partitions(report.partitions, COLUMNS)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.status in (REFUSED, FAILED))
+    screen.say(_summary(report))
 
 
 def _summary(report: RestoreRunReport) -> str:
@@ -342,14 +337,12 @@ class _RestoreRun:
 
     def _missing(self, wanted: Sequence[Catalogue]) -> list[RestoreReport]:
         """Return the reports of partitions that a run changed and that no longer exist."""
-        patterns = self._options.partitions or ("*",)
         reports = {}
         for path in self._options.log_dirs:
             for name in (
                 entry.partition for run in wanted for entry in run.partitions if entry.log_dir == str(path.resolve())
             ):
-                is_selected = any(fnmatch.fnmatchcase(name, glob) for glob in patterns)
-                if is_selected and not self._fs.is_directory(path / name):
+                if self._options.selection.includes(name) and not self._fs.is_directory(path / name):
                     why = "the partition no longer exists; a broker deleted or moved it"
                     reports[path / name] = RestoreReport(name, str(path), REFUSED, CHANGED_SINCE, why)
         return list(reports.values())
@@ -668,6 +661,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 # -------------------------------------------------------------------------------------------------------------- command
 @click.command("restore", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option(
     "--from",
     "originals",
@@ -707,14 +701,14 @@ def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> Non
     """
     asks = must_ask(yes=yes, dry_run=dry_run, command="restore")
     with stop_on_signals() as stop:
-        confirm = partial(_confirmed, stop=stop) if asks else None
+        confirm = partial(_confirmed, stop=stop, view=options.view) if asks else None
         report = perform(options, stop=stop, confirm=confirm, dry_run=dry_run, **own)
     options.conclude(report, print_report)
 
 
-def _confirmed(shown: RestoreRunReport, *, stop: threading.Event) -> bool:
+def _confirmed(shown: RestoreRunReport, *, stop: threading.Event, view: View) -> bool:
     """Show on stderr what would be restored, and ask once."""
-    print_report(shown, error_console(markup=False, emoji=False))
+    print_report(shown, Screen(error_console(), view))
     restored = [report for report in shown.partitions if report.status == RESTORED]
     runs = {run for report in restored for run in report.runs}
     return ask_on_terminal(f"Undo {counted(len(runs), 'run')} in {counted(len(restored), 'partition')}?", stop)

@@ -27,12 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.delta_lake.latest_per_key import (
     SPARK_SCHEMA,
@@ -56,8 +53,10 @@ from sediment.jobs.delta_lake.refresh_plan import (
 )
 from sediment.jobs.delta_lake.session import delta_session
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failures
+from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
@@ -153,37 +152,30 @@ class SnapshotReport(RunReport[PartitionSnapshot]):
     rows_deleted: int | None
 
 
-def print_report(report: SnapshotReport, console: Console) -> None:
-    """Print the report as a table."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in (("partition", "left"), ("status", "left"), ("from", "right"), ("to", "right")):
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
-    table.add_column("records", justify="right")
-    for partition in report.partitions:
-        status = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
-        offsets = [
-            "" if offset is None else f"{offset:,}" for offset in (partition.first_offset, partition.next_offset)
-        ]
-        table.add_row(partition.partition, status, *offsets, f"{partition.messages_read:,}")
-    console.print(table)
-    rows = [
-        f"{count:,} {what}"
-        for count, what in (
-            (report.rows_inserted, "inserted"),
-            (report.rows_updated, "updated"),
-            (report.rows_deleted, "deleted"),
-        )
-        if count
-    ]
-    version = "" if report.version is None else f", version {report.version}"
-    console.print(
-        f"rows: {', '.join(rows) or 'no change'}{version} in {report.seconds:.1f} s (run {report.run_id})",
-        highlight=False,
+COLUMNS: tuple[TableColumn[PartitionSnapshot], ...] = (
+    *name_and_status(),
+    number_column("from", lambda row: row.first_offset, rank=1),
+    number_column("to", lambda row: row.next_offset, rank=1),
+    number_column("records", lambda row: row.messages_read),
+)
+
+
+def _rows_changed(report: SnapshotReport) -> str:
+    changes = (
+        (report.rows_inserted, "inserted"),
+        (report.rows_updated, "updated"),
+        (report.rows_deleted, "deleted"),
     )
-    for partition in report.partitions:
-        if partition.reason:
-            style = "red" if partition.status == FAILED else None
-            console.print(f"{partition.partition}: {partition.reason}", style=style, soft_wrap=True, markup=False)
+    return ", ".join(f"{count:,} {what}" for count, what in changes if count) or "no change"
+
+
+def print_report(report: SnapshotReport, screen: Screen) -> None:
+    """Print the report as a table."""
+    screen.partitions(report.partitions, COLUMNS)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status == FAILED)
+    screen.reasons(p for p in report.partitions if p.reason and p.status != FAILED)
+    version = "" if report.version is None else f", version {report.version}"
+    screen.say(f"rows: {_rows_changed(report)}{version} in {report.seconds:.1f} s (run {report.run_id})")
 
 
 # ------------------------------------------------------------------------------------------------------------- the logs
@@ -212,7 +204,7 @@ def _logs(options: CommonOptions, fs: Fs) -> list[_Log]:
     found: dict[TopicPartition, _Log] = {}
     for directory in options.open_directories(fs):
         for partition in directory.partitions:
-            if partition.topic in INTERNAL_TOPICS and not options.partitions:
+            if partition.topic in INTERNAL_TOPICS and not options.selection.is_narrowed:
                 continue
             if partition in found:
                 raise UsageError(
@@ -662,6 +654,7 @@ def perform(
 
 @click.command("snapshot", cls=ConfiguredCommand)
 @common_options
+@screen_options(COLUMNS)
 @click.option("--to", required=True, metavar="PATH", help="Write to this Delta table; create it if it does not exist.")
 @click.option(
     "--as-of-offset",

@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
-from rich.console import Console
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.catalogue import Catalogue
@@ -37,19 +35,22 @@ from sediment.engine.directory.originals.retained import (
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import as_text, error_console, write_result
-from sediment.jobs.originals import OriginalsReport, by_run, pins_of, row_of_partition, rows_without_catalogue
+from sediment.jobs.command_line.standard_output import error_console, write_result
+from sediment.jobs.command_line.units import parse_duration
+from sediment.jobs.originals import (
+    OriginalsReport,
+    by_run,
+    columns_of_run,
+    pins_of,
+    row_of_partition,
+    rows_without_catalogue,
+)
 from sediment.jobs.reporting.arrow_rows import INTERNAL
+from sediment.jobs.reporting.columns import TableColumn, status_style, status_text
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    RunReport,
-    print_failures,
-    report_table,
-    result_console,
-)
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport
+from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -63,10 +64,8 @@ YOUNG = "young"
 RUNNING = "running"
 
 _STOPPED = ("stopped", "the run was stopped before these originals")
-_DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d|w)")
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _NARROW = (0, 1, 0, 0)
-_LEAST_MS = 24 * _UNIT_MS["h"]
+_LEAST_MS = 24 * 3_600_000
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -87,24 +86,29 @@ class VacuumRunReport(RunReport[VacuumReport]):
     originals: str = field(metadata=AFTER_PARTITIONS)
 
 
-def print_report(report: VacuumRunReport, console: Console) -> None:
+def _frees(rows: Sequence[VacuumReport]) -> str:
+    removed = rows[0].status == REMOVED
+    return human_bytes(sum(row.only_here_bytes for row in rows) if removed else 0)
+
+
+def _shown_status(row: VacuumReport) -> str:
+    return row.status if row.status == REMOVED else status_text(row)
+
+
+_COLUMNS: tuple[TableColumn[VacuumReport], ...] = (
+    *columns_of_run(),
+    TableColumn("status", lambda rows: _shown_status(rows[0]), style=status_style),
+    TableColumn("partitions", lambda rows: str(len(rows)), lambda _: 1),
+    TableColumn("frees", _frees, lambda row: row.only_here_bytes),
+)
+
+
+def print_report(report: VacuumRunReport, screen: Screen) -> None:
     """Print a row for each run, for people."""
-    table = report_table(("run", "began (UTC)", "command", "status"), ("partitions", "frees"), padding=_NARROW)
-    for rows in by_run(report.partitions):
-        first = rows[0]
-        removed = first.status == REMOVED
-        table.add_row(
-            first.run or first.partition,
-            "" if first.started_ms is None else utc_time(first.started_ms).removesuffix(" UTC")[:16],
-            first.run_command or "",
-            f"{first.status}: {first.reason_code}" if first.reason_code and not removed else first.status,
-            str(len(rows)),
-            human_bytes(sum(row.only_here_bytes for row in rows) if removed else 0),
-        )
-    console.print(table)
-    print_failures(((p.run or p.partition, p.reason) for p in report.partitions if p.status == FAILED), console)
+    screen.table(by_run(report.partitions), _COLUMNS)
+    screen.failures((p.run or p.partition, p.reason) for p in report.partitions if p.status == FAILED)
     for line in _consequences(report):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        screen.say(line)
 
 
 def _consequences(report: VacuumRunReport) -> Iterator[str]:
@@ -133,18 +137,6 @@ class VacuumOptions:
     pin: str | None = None
     unpin: str | None = None
     dry_run: bool = False
-
-
-def parse_duration(text: str) -> int:
-    """Return a duration such as 7d, 36h, 90m, 30s or 2w in milliseconds.
-
-    Raises:
-        UsageError: it is not a whole number with one of these units.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text!r} is not a duration", advice="give a number and a unit, such as 7d, 36h or 2w")
-    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 def vacuum_options(
@@ -333,13 +325,13 @@ def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
         with stop_on_signals() as stop:
             confirm = partial(_confirmed, stop=stop) if asks else None
             report = perform(**options, dry_run=dry_run, confirm=confirm, stop=stop)
-        write_result(report.to_json() + "\n" if as_json else as_text(partial(print_report, report), result_console()))
+        write_result(report.to_json() + "\n" if as_json else screen_text(partial(print_report, report)))
     raise SystemExit(EXIT_FAILED if report.failed else EXIT_DONE)
 
 
 def _confirmed(shown: VacuumRunReport, *, stop: threading.Event) -> bool:
     """Show on stderr what would be removed, and ask once."""
-    print_report(shown, error_console(markup=False, emoji=False))
+    print_report(shown, Screen(error_console()))
     runs = {row.run for row in shown.partitions if row.status == REMOVED}
     return ask_on_terminal(f"Remove the originals of {counted(len(runs), 'run')}?", stop)
 

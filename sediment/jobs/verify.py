@@ -19,7 +19,6 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the imports that take time
 
-import fnmatch
 import time
 import uuid
 from collections import Counter
@@ -32,7 +31,7 @@ import click
 from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE
 from sediment.engine.directory.originals.before_mark import BeforeMark, fingerprint, read_mark
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories
+from sediment.jobs.command_line.options import CommonOptions, options_of_two_directories, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import SKIPPED, WRONG
@@ -43,6 +42,7 @@ from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
 from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare, failed
 from sediment.jobs.verification.report import (
     CHECKS,
+    COLUMNS,
     NOT_CHANGED,
     Difference,
     PairReport,
@@ -56,7 +56,6 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
-from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.sources import Source, find_sources
 
 _LITTLE_BYTES = 256 << 20
@@ -161,9 +160,8 @@ def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
             "BEFORE and AFTER have no partition to compare", path=str(options.log_dirs[0]), advice="check the paths"
         )
     if not options.allow_empty_selection:
-        check_patterns(options.partitions, names, where=" and ".join(map(str, options.log_dirs)))
-    globs = options.partitions or ("*",)
-    return [name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in globs)]
+        options.selection.check(names, where=" and ".join(map(str, options.log_dirs)))
+    return [name for name in names if options.selection.includes(name)]
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
@@ -262,7 +260,7 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
         SourceChangedError: a log changed meanwhile.
     """
     total_bytes = sum(pair.readable_bytes for pair in pairs)
-    with Progress(options.messages(), len(pairs), total_bytes) as progress:
+    with Progress(options.messages(), len(pairs), total_bytes, phase="comparing") as progress:
         for each in _results(pairs, options):
             if isinstance(each.result, SourceChangedError):
                 raise each.result
@@ -300,6 +298,7 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
 # -------------------------------------------------------------------------------------------------------- command line
 @click.command("verify", cls=ConfiguredCommand)
 @options_of_two_directories
+@screen_options(COLUMNS)
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),

@@ -118,7 +118,7 @@ class OutputRun(CleaningRun):
         copied = {task.partition: report for task, report in prepared if report is not None}
         total_bytes = sum(task.weight() for task in tasks)
         reports = []
-        with Progress(self._options.messages(), len(tasks), total_bytes) as progress:
+        with Progress(self._options.messages(), len(tasks), total_bytes, phase="cleaning") as progress:
             try:
                 sc = self._stack.enter_context(spark_context(self._options.master, "sediment compact"))
             except RunStopped:

@@ -11,22 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from rich.console import Console
-
 from sediment.engine.copying.check import Difference, check_copy
 from sediment.jobs.cloning.report import UNCHANGED
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
+from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, number_column
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    QUARANTINED,
-    RunReport,
-    in_order,
-    report_table,
-)
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, RunReport, in_order
+from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.spark.cancellation import StoppedError
 from sediment.segment_io.copies import read_copy_manifest
 from sediment.segment_io.errors import PartitionFailure, UsageError
@@ -113,7 +106,7 @@ def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | N
             raise StoppedError
 
     folders = {file.folder for file in manifest.files}
-    with Progress(options.messages(), len(folders), size_bytes) as progress:
+    with Progress(options.messages(), len(folders), size_bytes, phase="checking") as progress:
         checked = check_copy(copy, manifest, on_bytes=end_if_stopped, on_folder=progress.advance)
     end_if_stopped(0)
     rows, beside = _by_partition(str(copy), manifest, checked.differences)
@@ -187,19 +180,21 @@ def _sentences(differences: Sequence[Difference]) -> tuple[str, ...]:
 
 
 # -------------------------------------------------------------------------------------------------------------- report
-def print_check(report: CopyCheckReport, console: Console) -> None:
+COLUMNS: tuple[TableColumn[CheckedCopyPartition], ...] = (
+    *name_and_status(),
+    number_column("files", lambda row: row.files),
+    bytes_column("bytes", lambda row: row.bytes),
+)
+
+
+def print_check(report: CopyCheckReport, screen: Screen) -> None:
     """Print the table for people, the differences and the conclusion."""
-    table = report_table(("partition", "status"), ("files", "bytes"))
-    for each in report.partitions:
-        status = f"{each.status}: {each.reason_code}" if each.reason_code else each.status
-        table.add_row(each.partition, status, str(each.files), human_bytes(each.bytes))
-    if report.partitions:
-        console.print(table)
+    screen.partitions(report.partitions, COLUMNS)
     for line in _differences(report):
-        console.print(line, style="red", soft_wrap=True, markup=False, highlight=False)
+        screen.say(line, style="red")
     for note in report.notes:
-        console.print(note, soft_wrap=True, markup=False, highlight=False)
-    console.print(_conclusion(report), soft_wrap=True, markup=False, highlight=False)
+        screen.say(note)
+    screen.say(_conclusion(report))
 
 
 def _differences(report: CopyCheckReport) -> Iterator[str]:

@@ -6,18 +6,10 @@ import json
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from rich.console import Console
-
-from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    QUARANTINED,
-    SKIPPED,
-    RunReport,
-    print_failures,
-    report_table,
-)
+from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, text_column
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, SKIPPED, RunReport
+from sediment.jobs.reporting.screen import Screen
 
 CLONED, UNCHANGED = "cloned", "unchanged"
 
@@ -107,23 +99,29 @@ class CloneRunReport(RunReport[PartitionCloneReport]):
         return json.dumps(document)
 
 
-def print_report(report: CloneRunReport, console: Console) -> None:
+def _offsets(partition: PartitionCloneReport) -> str:
+    if partition.log_start_offset is None:
+        return ""
+    return f"{partition.log_start_offset:,} … {partition.log_end_offset:,}"
+
+
+COLUMNS: tuple[TableColumn[PartitionCloneReport], ...] = (
+    *name_and_status(),
+    text_column("from", lambda row: row.source or "", rank=2),
+    text_column("offsets", _offsets, rank=1),
+    bytes_column("bytes", lambda row: row.bytes),
+)
+
+
+def print_report(report: CloneRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
-    table = report_table(("partition", "status", "from"), ("offsets", "bytes"))
-    for each in report.partitions:
-        has_offsets = each.log_start_offset is not None
-        status = f"{each.status}: {each.reason_code}" if each.reason_code else each.status
-        offsets = f"{each.log_start_offset:,} … {each.log_end_offset:,}" if has_offsets else ""
-        table.add_row(each.partition, status, each.source or "", offsets, human_bytes(each.bytes))
-    console.print(table)
-    bad = [(each.partition, each.reason) for each in report.partitions if each.status in (FAILED, QUARANTINED)]
-    print_failures(bad, console)
-    skipped: dict[str, list[str]] = {}
-    for each in report.partitions:
-        if each.status in (SKIPPED, CLONED, UNCHANGED) and each.reason:
-            skipped.setdefault(each.reason, []).append(each.partition)
-    lines = [f"{', '.join(names[:_SHOWN])}: {reason}" for reason, names in skipped.items()]
-    lines += report.notes
+    screen.partitions(report.partitions, COLUMNS)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED))
+    screen.reasons(
+        (each for each in report.partitions if each.status in (SKIPPED, CLONED, UNCHANGED) and each.reason),
+        size_of=lambda row: row.bytes,
+    )
+    lines = list(report.notes)
     if report.held:
         lines.append(
             "The clone is held: nothing expires and nothing is cleaned.  To end the hold, remove the last lines of "
@@ -132,9 +130,8 @@ def print_report(report: CloneRunReport, console: Console) -> None:
         lines += [f"  {command}" for command in report.restore[:_SHOWN]]
         if len(report.restore) > _SHOWN:
             lines.append(f"  and {len(report.restore) - _SHOWN} more; --json has all of them")
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-    console.print(_summary(report), soft_wrap=True, markup=False)
+    for line in [*lines, _summary(report)]:
+        screen.say(line)
 
 
 def _summary(report: CloneRunReport) -> str:

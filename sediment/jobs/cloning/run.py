@@ -172,7 +172,9 @@ class _CloneRun:
         records = [task for task in tasks if task.partition.source.topic not in INTERNAL_TOPICS]
         coordinators = [task for task in tasks if task.partition.source.topic in INTERNAL_TOPICS]
         finished: list[_Finished] = []
-        with Progress(self._options.messages(), len(tasks), sum(task.log_bytes for task in tasks)) as progress:
+        with Progress(
+            self._options.messages(), len(tasks), sum(task.log_bytes for task in tasks), phase="cloning"
+        ) as progress:
             for some in (records, coordinators):
                 if some is coordinators and not plan.is_whole:
                     names = _names(plan, finished)

@@ -45,7 +45,8 @@ SHARED = frozenset(
 """Options that can be set once for all commands."""
 
 FROM_SETTINGS = SHARED | {
-    *("advertise", "archive", "batch-bytes", "bytes", "cluster-id", "codec", "columns", "dry-run", "evidence", "exact"),
+    *("advertise", "archive", "batch-bytes", "by-topic", "bytes", "changed", "cluster-id", "codec", "columns"),
+    *("dry-run", "evidence", "exact"),
     *("from", "from-start", "hand-off", "isolation", "keep-before", "keep-originals", "key-equality", "key-format"),
     *("keys", "last", "level", "limit", "listen", "max-bytes", "max-seconds", "node-id", "originals", "output"),
     *("public-key", "read-only", "request-log", "scratch", "server-properties", "sort", "state", "strategy"),

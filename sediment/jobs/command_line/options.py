@@ -9,10 +9,10 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -21,14 +21,18 @@ from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.standard_output import OutputError, as_text, error_console, write_result
+from sediment.jobs.command_line.standard_output import LogConsole, OutputError, error_console, write_result
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting import run_outputs
+from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import error_text_of
-from sediment.jobs.reporting.run_report import RunReport, result_console
+from sediment.jobs.reporting.figures import show_plain_bytes
+from sediment.jobs.reporting.run_report import RunReport
+from sediment.jobs.reporting.screen import Screen, View, screen_text
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory, configured_log_dirs
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.jobs.spark.session import under_spark_submit
 from sediment.segment_io.errors import SedimentError, UsageError
@@ -57,7 +61,7 @@ class CommonOptions:
     """
 
     log_dirs: tuple[Path, ...]
-    partitions: tuple[str, ...]
+    selection: Selection
     settings: Settings
     now_ms: int
     as_json: bool
@@ -73,7 +77,7 @@ class CommonOptions:
     """Exit with 1 if the result for a partition depends on a setting that no source states."""
 
     allow_empty_selection: bool = False
-    """Accept a `--partition` that matches nothing."""
+    """Accept a `--partition` or `--topic` that matches nothing."""
 
     now_is_given: bool = False
     """True if the caller gave `now_ms`."""
@@ -83,6 +87,9 @@ class CommonOptions:
 
     from_python: bool = False
     """True if the caller is a Python function: messages go to the log, and nothing is printed."""
+
+    view: View = field(default_factory=View)
+    """Choices of the caller for the screen."""
 
     given: tuple[tuple[str, str], ...] = ()
     """Options that the caller gave: name, and value unless it is a flag."""
@@ -98,7 +105,7 @@ class CommonOptions:
         """
         return open_directories(
             self.log_dirs if paths is None else paths,
-            self.partitions,
+            self.selection,
             self.settings,
             fs,
             names=self.given_log_dirs,
@@ -135,10 +142,10 @@ class CommonOptions:
 
     def _console(self, *, quiet: bool, plain: bool = False) -> Console:
         if self.from_python:
-            return _line_console(stderr_log.stream_of_log(), quiet=quiet)
+            return LogConsole(stderr_log.stream_of_log(), quiet=quiet)
         return message_console(quiet=quiet, plain=plain)
 
-    def conclude(self, run: _Report, show: Callable[[_Report, Console], None]) -> NoReturn:
+    def conclude(self, run: _Report, show: Callable[[_Report, Screen], None]) -> NoReturn:
         """End a command: record its `run`, print it and exit with its status.
 
         The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full.
@@ -147,7 +154,7 @@ class CommonOptions:
         status = EXIT_FAILED if run.failed else EXIT_DONE
         why = None
         try:
-            write_result(f"{run.to_json()}\n" if self.as_json else as_text(partial(show, run), result_console()))
+            write_result(f"{run.to_json()}\n" if self.as_json else screen_text(partial(show, run), self.view))
         except OutputError as error:
             why = error.what
             status = status if error.reader_left else EXIT_FAILED
@@ -219,13 +226,8 @@ def message_console(*, quiet: bool, plain: bool = False) -> Console:
     """Return the console on stderr for messages; with `plain` it draws no progress."""
     stream = stderr_log.stream_of_lines()
     if stream is not None:
-        return _line_console(stream, quiet=quiet)
+        return LogConsole(stream, quiet=quiet)
     return error_console(quiet=quiet, force_terminal=False if plain else None)
-
-
-def _line_console(stream: IO[str], *, quiet: bool) -> Console:
-    # Notebooks set $FORCE_COLOR, which makes rich treat every stream as a terminal.
-    return Console(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ class GivenOptions:
 
     log_dirs: Sequence[str]
     partitions: Sequence[str]
+    topics: Sequence[str]
     sets: Sequence[str]
     config: Path | None
     now_ms: int | None
@@ -300,7 +303,7 @@ class GivenOptions:
     def _without_settings(self, *, as_json: bool = False, quiet: bool = False, **caller: Any) -> CommonOptions:
         return CommonOptions(
             log_dirs=tuple(map(_absolute, self.log_dirs)),
-            partitions=tuple(self.partitions),
+            selection=Selection(tuple(self.partitions), tuple(self.topics)),
             settings=Settings(),
             now_ms=time.time_ns() // 1_000_000 if self.now_ms is None else self.now_ms,
             as_json=as_json,
@@ -317,6 +320,19 @@ class GivenOptions:
         )
 
 
+def _show_plain_bytes(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted and not context.resilient_parsing:
+        context.call_on_close(show_plain_bytes())
+
+
+BYTES_OPTION = click.option(
+    "--bytes",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_plain_bytes,
+    help="Show sizes as plain bytes.",
+)
+
 key_equality_option = click.option(
     "--key-equality",
     type=click.Choice([equality.value for equality in KeyEquality]),
@@ -331,6 +347,32 @@ def common_options(command: _Command) -> _Command:
     return _with_common_options(command, metavar="LOG_DIR...", nargs=-1)
 
 
+def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds the options of the screen to a command whose report has these `columns`.
+
+    They stand above the common options, and only change the text for people.
+    """
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(
+            (
+                click.option("--changed", is_flag=True, help="Show only partitions that changed or would change."),
+                click.option(
+                    "--sort",
+                    type=click.Choice([column.key for column in columns]),
+                    metavar="COLUMN",
+                    help=f"Sort by a column, largest numbers first: {', '.join(column.key for column in columns)}.",
+                ),
+                click.option("--by-topic", is_flag=True, help="Show one row for each topic, with the sums."),
+                BYTES_OPTION,
+            )
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def options_of_two_directories(command: _Command) -> _Command:
     """Add BEFORE and AFTER, which become the two `log_dirs` of `CommonOptions`, and the common options."""
     return _with_common_options(command, metavar="BEFORE AFTER", nargs=2)
@@ -340,6 +382,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
 
     @functools.wraps(command)  # this also includes the command's own options
     def wrapped(as_json: bool, quiet: bool, log_format: str, **values: Any) -> Any:
+        view = View(**{each.name: values.pop(each.name) for each in fields(View) if each.name in values})
         # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
         quiet = quiet or (as_json and under_spark_submit())
         with stderr_log.log_to_stderr(log_format, quiet=quiet), errors_as_exit_status():
@@ -352,6 +395,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 config_names_log_dirs=is_on_command_line(context, "config"),
                 as_json=as_json,
                 quiet=quiet,
+                view=view,
                 given=_given_options(context),
             )
 
@@ -368,9 +412,16 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
             ),
             click.option(
+                "--topic",
+                "topics",
+                multiple=True,
+                metavar="GLOB",
+                help="Select topics by name or glob; with --partition, both have to match.",
+            ),
+            click.option(
                 "--allow-empty-selection",
                 is_flag=True,
-                help="Accept a --partition that matches nothing, as scheduled jobs need.",
+                help="Accept a --partition or --topic that matches nothing, as scheduled jobs need.",
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key."

@@ -1,7 +1,7 @@
 """Progress of a run: partitions and bytes done out of those selected, and the tasks of Spark.
 
-Progress is a bar on stderr if that is a terminal, or a bar in the notebook of the caller if tqdm is installed;
-otherwise nothing is shown.
+Progress is a bar on stderr if that is a terminal, or a bar in the notebook of the caller if tqdm is installed.  In a
+file or a pipe it is one line every ten seconds.  In the log, and for a caller in Python, nothing is shown.
 """
 
 from __future__ import annotations
@@ -9,17 +9,31 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.progress import Progress as Bars
 
+from sediment.jobs.command_line.standard_output import LogConsole
+from sediment.jobs.reporting.figures import human_bytes
+
 _POLL_SECONDS = 0.5
+_LINE_SECONDS = 10.0
+_BYTES = "B"
 
 
 class _Bar(ABC):
@@ -28,6 +42,10 @@ class _Bar(ABC):
     @abstractmethod
     def start(self) -> None:
         """Show the bar."""
+
+    def is_due(self) -> bool:
+        """Return True if an update would be shown."""
+        return True
 
     @abstractmethod
     def update(self, completed: float, total: float, label: str) -> None:
@@ -39,9 +57,9 @@ class _Bar(ABC):
 
 
 class _TerminalBar(_Bar):
-    def __init__(self, console: Console, counts: ProgressColumn, total: float, label: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), counts, TimeElapsedColumn(), TimeRemainingColumn())
-        self._bars = Bars(*columns, console=console, transient=True)
+    def __init__(self, console: Console, counts: Iterable[ProgressColumn], total: float, label: str) -> None:
+        bar, times = BarColumn(bar_width=None), (TimeElapsedColumn(), TimeRemainingColumn())
+        self._bars = Bars(TextColumn("{task.description}"), bar, *counts, *times, console=console, transient=True)
         self._task = self._bars.add_task(label, total=total)
 
     def start(self) -> None:
@@ -54,10 +72,55 @@ class _TerminalBar(_Bar):
         self._bars.stop()
 
 
+class _Lines(_Bar):
+    """One line every ten seconds, for a file or a pipe; a shorter run prints none."""
+
+    def __init__(self, console: Console, unit: str, clock: Callable[[], float]) -> None:
+        self._console = console
+        self._unit = unit
+        self._clock = clock
+        self._started = clock()
+        self._next = self._started + _LINE_SECONDS
+
+    def start(self) -> None:
+        self._started = self._clock()
+        self._next = self._started + _LINE_SECONDS
+
+    def is_due(self) -> bool:
+        return self._clock() >= self._next
+
+    def update(self, completed: float, total: float, label: str) -> None:
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + _LINE_SECONDS
+            line = progress_line(label, completed, total, now - self._started, unit=self._unit)
+            self._console.print(line, soft_wrap=True, highlight=False)
+
+    def stop(self) -> None:
+        pass
+
+
+def progress_line(label: str, completed: float, total: float, seconds: float, *, unit: str) -> str:
+    """Return the line of a run that has completed so much of `total` in `seconds`, with its speed and the time left."""
+    if unit != _BYTES:
+        return f"{label}: {completed:,.0f} of {total:,.0f}{unit} in {_minutes(seconds)}"
+    done = f"{label}: {human_bytes(int(completed))} of {human_bytes(int(total))} in {_minutes(seconds)}"
+    if not completed or not seconds:
+        return done
+    left = max(total - completed, 0) * seconds / completed
+    return f"{done}, {human_bytes(int(completed / seconds))}/s, about {_minutes(left)} left"
+
+
+def _minutes(seconds: float) -> str:
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
 class _NotebookBar(_Bar):
     def __init__(self, make_bar: Callable[..., Any], unit: str, total: float, label: str) -> None:
         self._make_bar = make_bar
-        self._given = {"unit": unit, "unit_scale": unit == "B", "total": total, "desc": label, "leave": False}
+        self._given = {"unit": unit, "unit_scale": unit == _BYTES, "total": total, "desc": label, "leave": False}
         self._bar: Any = None
 
     def start(self) -> None:
@@ -72,14 +135,23 @@ class _NotebookBar(_Bar):
         self._bar.close()
 
 
-def _bar(console: Console, counts: ProgressColumn, unit: str, total: float, label: str) -> _Bar | None:
-    """Return a bar if the caller can see one, else None."""
+def _bar(
+    console: Console,
+    counts: Iterable[ProgressColumn],
+    unit: str,
+    total: float,
+    label: str,
+    clock: Callable[[], float] = time.monotonic,
+) -> _Bar | None:
+    """Return a bar, or lines, if the caller can see them, else None."""
     if console.quiet:
         return None
     if console.is_terminal:
         return _TerminalBar(console, counts, total, label)
     make_bar = _bars_of_notebook()
-    return None if make_bar is None else _NotebookBar(make_bar, unit, total, label)
+    if make_bar is not None:
+        return _NotebookBar(make_bar, unit, total, label)
+    return None if isinstance(console, LogConsole) else _Lines(console, unit, clock)
 
 
 def _bars_of_notebook() -> Callable[..., Any] | None:
@@ -96,9 +168,21 @@ def _bars_of_notebook() -> Callable[..., Any] | None:
 
 
 class Progress:
-    """A context manager that shows progress; call `advance` with the bytes of each finished partition."""
+    """A context manager that shows progress; call `advance` with the bytes of each finished partition.
 
-    def __init__(self, console: Console, partitions: int, total_bytes: int) -> None:
+    `phase` is the work, such as "cleaning".  `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        partitions: int,
+        total_bytes: int,
+        *,
+        phase: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._phase = f"{phase} " if phase else ""
         self._partitions = partitions
         self._total_bytes = total_bytes
         self._done = 0
@@ -106,7 +190,8 @@ class Progress:
         self._under_way: Callable[[], int] | None = None
         self._over = threading.Event()
         self._poller: threading.Thread | None = None
-        self._bar = _bar(console, DownloadColumn(), "B", total_bytes, self._label()) if partitions else None
+        counts = (DownloadColumn(), TransferSpeedColumn())
+        self._bar = _bar(console, counts, _BYTES, total_bytes, self._label(), clock) if partitions else None
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
@@ -125,12 +210,12 @@ class Progress:
             self._show()
 
     def _show(self) -> None:
-        if self._bar is not None:
+        if self._bar is not None and self._bar.is_due():
             under_way = self._under_way() if self._under_way is not None else 0
             self._bar.update(self._done_bytes + under_way, self._total_bytes, self._label())
 
     def _label(self) -> str:
-        return f"{self._done}/{self._partitions} partitions"
+        return f"{self._phase}{self._done}/{self._partitions} partitions"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -151,7 +236,8 @@ class Progress:
 @contextmanager
 def stages_of(sc: Any, console: Console) -> Iterator[None]:
     """Show a bar of the tasks in the stages that the SparkContext `sc` runs during the block."""
-    bar = _bar(console, TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"), " tasks", 1, "Spark")
+    counts = (TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),)
+    bar = _bar(console, counts, " tasks", 1, "Spark")
     if bar is None:
         yield
         return

@@ -35,11 +35,11 @@ class OutputError(SedimentError):
 class SafeConsole(Console):
     """A console that escapes characters which a terminal would interpret.
 
-    A string is printed as one line; markup and emoji names in it are not interpreted.
+    A string is printed as one line; markup and emoji names in it are not interpreted, and numbers have no colour.
     """
 
     def __init__(self, **given: Any) -> None:
-        super().__init__(**{"markup": False, "emoji": False, **given})
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **given})
 
     def render_str(self, text: str, **given: Any) -> Text:
         """Return a string with its control characters escaped."""
@@ -56,6 +56,14 @@ class SafeConsole(Console):
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError to the caller; rich would end the process."""
         raise BrokenPipeError
+
+
+class LogConsole(Console):
+    """A console whose lines go to the log; no progress is shown there."""
+
+    def __init__(self, stream: IO[str], *, quiet: bool) -> None:
+        # Notebooks set $FORCE_COLOR, because of which rich treats every stream as a terminal.
+        super().__init__(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
 
 
 def error_console(**given: Any) -> Console:

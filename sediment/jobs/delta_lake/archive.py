@@ -490,7 +490,7 @@ def archive_segments(
             stack.callback(remove_run_token, log_dir)
         works = [work for key, bases in wanted.items() for work in _works(key, bases, run_id, fs)]
         total_bytes = sum(work.size_bytes for work in works)
-        progress = stack.enter_context(Progress(options.messages(), len(works), total_bytes))
+        progress = stack.enter_context(Progress(options.messages(), len(works), total_bytes, phase="archiving"))
         try:
             sc = stack.enter_context(spark_context(options.master, "sediment expire"))
         except RunStopped:

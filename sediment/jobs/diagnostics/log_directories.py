@@ -14,6 +14,7 @@ from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory, open_directory
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.jobs.settings.unstated_settings import why_not_compacted
 from sediment.segment_io.errors import SedimentError, SettingsError
 from sediment.segment_io.format.names import LOCK_FILE
@@ -28,7 +29,7 @@ def directory_checks(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> It
     opened = []
     for log_dir in log_dirs:
         try:
-            directory = open_directory(log_dir, (), fs)
+            directory = open_directory(log_dir, Selection(), fs)
         except (SedimentError, OSError) as error:
             yield failed("log-directory", describe(error)[1], None, log_dir=str(log_dir))
             continue
@@ -143,7 +144,7 @@ def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
     """Check that the settings of the topics are known, are valid and belong to this node."""
     name = "settings"
     try:
-        directories = open_directories(paths, (), settings, fs, in_place=True)
+        directories = open_directories(paths, Selection(), settings, fs, in_place=True)
         unstated = _unstated_topics(directories, fs)
     except SettingsError as error:
         is_stated = settings != Settings()

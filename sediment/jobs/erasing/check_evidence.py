@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
 from sediment.jobs.erasing.envelope import BadEnvelopeError, load_public_key, verified
 from sediment.jobs.erasing.erasure import FileDigest, file_digest
 from sediment.jobs.erasing.evidence import (
@@ -32,8 +30,10 @@ from sediment.jobs.erasing.evidence import (
 )
 from sediment.jobs.erasing.places import Place
 from sediment.jobs.erasing.report import RecordsNotReached
+from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, WRONG, RunReport, report_table
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, WRONG, RunReport
+from sediment.jobs.reporting.screen import Screen, named
 from sediment.segment_io.errors import PartitionFailure, SedimentError, UsageError
 from sediment.segment_io.format.names import (
     META_PROPERTIES_FILE,
@@ -315,22 +315,25 @@ class _PartitionCheck:
 
 
 # -------------------------------------------------------------------------------------------------------------- report
-def print_check(report: CheckReport, console: Console) -> None:
+COLUMNS: tuple[TableColumn[CheckedPartition], ...] = (
+    *name_and_status(),
+    number_column("files", lambda row: row.files),
+)
+
+
+def print_check(report: CheckReport, screen: Screen) -> None:
     """Print the table for people, the problems and the conclusion."""
-    table = report_table(("partition", "status"), ("files",))
-    for partition in report.partitions:
-        status = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
-        table.add_row(partition.partition, status, str(partition.files))
-    if report.partitions:
-        console.print(table)
-    lines = [f"{report.evidence}: {problem}" for problem in report.problems]
-    lines += [f"{each.partition}: {problem}" for each in report.partitions for problem in each.problems]
-    for line in lines:
-        console.print(line, style="red", soft_wrap=True, markup=False, highlight=False)
+    screen.partitions(report.partitions, COLUMNS)
+    for problem in report.problems:
+        screen.say(f"{report.evidence}: {problem}", style="red")
+    screen.failures((each.partition, problem) for each in report.partitions for problem in each.problems)
+    notes: dict[str, list[str]] = {}
     for each in report.partitions:
         for note in each.notes:
-            console.print(f"{each.partition}: {note}", soft_wrap=True, markup=False, highlight=False)
-    console.print(_conclusion(report), soft_wrap=True, markup=False, highlight=False)
+            notes.setdefault(note, []).append(each.partition)
+    for note, partitions in notes.items():
+        screen.say(f"{named(partitions)}: {note}")
+    screen.say(_conclusion(report))
 
 
 def _conclusion(report: CheckReport) -> str:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from rich.console import Console
 
 from sediment.compaction.rewrite.verdicts import NotReached, Reason
 from sediment.jobs.erasing.places import NOT_VISIBLE, Place
+from sediment.jobs.reporting.columns import number_column, text_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS
-from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, print_table
+from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
 
 ERASED = "erased"
 
@@ -76,42 +77,41 @@ def records_not_reached(found: NotReached) -> tuple[RecordsNotReached, ...]:
     return tuple(rows)
 
 
-def print_report(report: EraseRunReport, console: Console) -> None:
+COLUMNS = columns_with(
+    (
+        text_column("action", lambda row: row.action or "", rank=3),
+        number_column("scanned", lambda row: row.records_scanned, rank=4),
+        number_column("matched", lambda row: row.records_matched, rank=2),
+        number_column("erased", lambda row: row.records_erased),
+    )
+)
+
+
+def print_report(report: EraseRunReport, screen: Screen) -> None:
     """Print the table for people, the records that stay, and the places that were not reached."""
-    rows = report.partitions
-
-    def cells(number: int) -> tuple[str, ...]:
-        row = rows[number]
-        scanned = "" if row.records_scanned is None else f"{row.records_scanned:,}"
-        return row.action or "", scanned, f"{row.records_matched:,}", f"{row.records_erased:,}"
-
-    print_table(rows, ("action", "scanned", "matched", "erased"), cells, _summary(report), console)
-    for row in rows:
+    print_table(report.partitions, COLUMNS, screen)
+    for row in report.partitions:
         for stays in row.not_reached:
             offsets = _shown(stays.offsets, stays.records)
-            _print(
-                console,
+            screen.say(
                 f"{row.partition}: {counted(stays.records, 'record')} not reached, {stays.reason_code}: "
-                f"offset {offsets}",
+                f"offset {offsets}"
             )
     for place in report.not_reached:
         if place not in NOT_VISIBLE:
             where = "" if place.path is None else f" {place.path}"
-            _print(console, f"not reached: {place.kind}{where}; {place.advice}")
+            screen.say(f"not reached: {place.kind}{where}; {place.advice}")
     kinds = ", ".join(place.kind for place in report.not_reached if place in NOT_VISIBLE)
-    _print(console, f"not reached, and not visible from here: {kinds}")
+    screen.say(f"not reached, and not visible from here: {kinds}")
     if report.evidence is not None:
-        _print(console, f"the evidence is in {report.evidence}" + ("" if report.complete else ", and is incomplete"))
+        screen.say(f"the evidence is in {report.evidence}" + ("" if report.complete else ", and is incomplete"))
+    screen.say(_summary(report))
 
 
 def _shown(offsets: Iterable[int], count: int) -> str:
     named = list(offsets)[:10]
     more = f" and {count - len(named)} more" if count > len(named) else ""
     return ", ".join(map(str, named)) + more
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _summary(report: EraseRunReport) -> str:

@@ -119,7 +119,7 @@ class OutputDirectory:
                         advice="write them to different outputs",
                     )
                 self.source_of[partition] = source
-        if not self.source_of and not (self._options.partitions and self._options.allow_empty_selection):
+        if not self.source_of and not (self._options.selection.is_narrowed and self._options.allow_empty_selection):
             raise UsageError("no partition is selected", path=str(self.sources[0].store), advice="check --partition")
         _check_alike(self.sources)
         return opened

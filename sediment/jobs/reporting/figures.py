@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+
+_bytes_are_plain = False
+
+
+def show_plain_bytes() -> Callable[[], None]:
+    """Show sizes as plain bytes until the returned function is called."""
+    global _bytes_are_plain
+    _bytes_are_plain = True
+
+    def end() -> None:
+        global _bytes_are_plain
+        _bytes_are_plain = False
+
+    return end
 
 
 def utc_time(ms: int) -> str:
@@ -14,7 +29,9 @@ def utc_time(ms: int) -> str:
 
 
 def human_bytes(size_bytes: int) -> str:
-    """Return a size for people, in decimal units."""
+    """Return a size for people: in decimal units, or in plain bytes if they are wanted."""
+    if _bytes_are_plain:
+        return str(size_bytes)
     size = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(size) < 1000 or unit == "TB":

@@ -1,21 +1,19 @@
-"""Report of a run; the table for people and the JSON for programs are both made from it."""
+"""Report of a run; the screen for people and the JSON for programs are both made from it."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from rich import box
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+from rich.console import Console
 
 from sediment.jobs.command_line.standard_output import SafeConsole
 from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table
-from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result, page_in_notebook
 from sediment.segment_io.errors import PartitionFailure, RunFailedError
 from sediment.segment_io.format.names import by_number
@@ -44,11 +42,10 @@ UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
 AFTER_PARTITIONS = {"after_partitions": True}
 """Metadata of a field that follows `partitions` in the JSON of its report."""
 
-_NO_FOLDING_COLUMNS = 1 << 14
+ENDLESS_WIDTH = 1 << 14
+"""Width of a console for a pipe or a file; every table fits it."""
+
 _LEAST_COLUMNS = 20
-_LIMITS = ("max-bytes", "max-seconds")
-_MOST_SENTENCES = 30
-_MOST_NAMED = 10
 
 CLEAN_SEGMENT = "clean"
 DIRTY_SEGMENT = "dirty"
@@ -275,160 +272,8 @@ def _encodable(value: Any) -> Any:
 def result_console() -> Console:
     """Return a console on stdout, wide enough for any row if stdout is not a terminal and $COLUMNS is not set.
 
-    In a narrow console, names are folded and cannot be searched.  A width that is too small for a table, such as
-    COLUMNS=0, is ignored.
+    A width that is too small for a table, such as COLUMNS=0, is ignored.
     """
     console = SafeConsole()
     is_given = console.is_terminal or "COLUMNS" in os.environ
-    return console if is_given and console.width >= _LEAST_COLUMNS else SafeConsole(width=_NO_FOLDING_COLUMNS)
-
-
-def report_table(text: Sequence[str], numbers: Sequence[str], **style: Any) -> Table:
-    """Return a table with left-aligned columns `text` and right-aligned columns `numbers`.
-
-    Only the first column folds, because the name of a partition may be long.
-    """
-    table = Table(**{"box": box.SIMPLE_HEAD, "pad_edge": False, **style})
-    justified: list[tuple[str, JustifyMethod]] = [(name, "left") for name in text]
-    justified += [(name, "right") for name in numbers]
-    for name, justify in justified:
-        table.add_column(name, justify=justify, no_wrap=name != text[0], overflow="fold")
-    return table
-
-
-def print_report(report: CompactionRunReport, console: Console) -> None:
-    """Print the table for people."""
-    table = report_table(("partition", "status"), ("segments", "records", "bytes", "saved"), padding=(0, 1, 0, 0))
-    for partition in report.partitions:
-        table.add_row(*_cells(partition))
-    console.print(table)
-    console.print(_summary(report))
-    for limit in _LIMITS:
-        left = [partition.partition for partition in report.partitions if partition.reason_code == limit]
-        if left:
-            console.print(f"not done because of --{limit}: {', '.join(left)}", soft_wrap=True, markup=False)
-    kept = [partition.partition for partition in report.partitions if _only_keeps_tombstones(partition)]
-    if kept:
-        console.print(
-            f"{_named(kept)}: tombstones and markers without a delete horizon stay, because delete.retention.ms is not "
-            "stated; give --config FILE or --set TOPIC:delete.retention.ms=MS",
-            style="yellow",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
-    for sentence in _why_skipped(report):
-        console.print(sentence, soft_wrap=True, markup=False, highlight=False)
-    print_failures(((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED)), console)
-    for partition in report.partitions:
-        if partition.status not in (FAILED, QUARANTINED) and partition.corrupt_batches:
-            console.print(f"{partition.partition}: {partition.reason}", style="yellow", soft_wrap=True, markup=False)
-
-
-def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if only tombstones were kept; a partition with corrupt batches gets a separate line."""
-    return partition.keeps_tombstones and not partition.corrupt_batches
-
-
-def print_failures(failures: Iterable[tuple[str, str | None]], console: Console) -> None:
-    """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line."""
-    names: dict[str | None, list[str]] = {}
-    for name, reason in failures:
-        names.setdefault(reason, []).append(name)
-    for reason, found in names.items():
-        console.print(f"{_named(found)}: {reason}", style="red", soft_wrap=True, markup=False)
-
-
-def _why_skipped(report: CompactionRunReport) -> list[str]:
-    """Return one line for each reason why partitions were skipped; a line for each partition would hide failures."""
-    names: dict[str, list[str]] = {}
-    for partition in report.partitions:
-        if partition.status == SKIPPED and partition.reason and partition.reason_code not in _LIMITS:
-            names.setdefault(partition.reason, []).append(partition.partition)
-    sentences = [f"{_named(found)}: {reason}" for reason, found in names.items()]
-    left = sum(len(found) for found in list(names.values())[_MOST_SENTENCES:])
-    more = [f"{left} more partitions were skipped; --json gives their reasons"] if left else []
-    return sentences[:_MOST_SENTENCES] + more
-
-
-def _named(partitions: Sequence[str]) -> str:
-    left = len(partitions) - _MOST_NAMED
-    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
-    return ", ".join(partitions[:_MOST_NAMED]) + more
-
-
-def _cells(partition: PartitionReport) -> tuple[str, ...]:
-    if partition.status != COMPACTED:
-        why = f"{partition.status}: {partition.reason_code}" if partition.reason_code else partition.status
-        return partition.partition, why, str(partition.segments_before), "", human_bytes(partition.bytes_before), ""
-    saved = partition.bytes_before - partition.bytes_after
-    share = f"{saved / partition.bytes_before:.0%}" if partition.bytes_before else "0%"
-    return (
-        partition.partition,
-        partition.status,
-        f"{partition.segments_before} → {len(partition.segments)}",
-        f"{partition.messages_read:,} → {partition.messages_written:,}",
-        f"{human_bytes(partition.bytes_before)} → {human_bytes(partition.bytes_after)}",
-        share,
-    )
-
-
-def _summary(report: CompactionRunReport) -> str:
-    counts = {
-        status: sum(partition.status == status for partition in report.partitions)
-        for status in (COMPACTED, SKIPPED, FAILED, QUARANTINED)
-    }
-    done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
-    before = sum(p.bytes_before for p in report.partitions if p.status == COMPACTED)
-    after = sum(p.bytes_after for p in report.partitions if p.status == COMPACTED)
-    verb = "would shrink" if report.dry_run else "shrank"
-    size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if counts[COMPACTED] else ""
-    return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
-
-
-class Skippable(Protocol):
-    """Report of one partition."""
-
-    @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """Outcome."""
-        ...
-
-    @property
-    def reason_code(self) -> str | None:
-        """Reason for programs."""
-        ...
-
-    @property
-    def reason(self) -> str | None:
-        """Reason for people."""
-        ...
-
-    @property
-    def bytes_before(self) -> int:
-        """Bytes of its segments before the run."""
-        ...
-
-
-def skipped_lines(partitions: Iterable[Skippable], *, short: Collection[str] = ()) -> list[str]:
-    """Return one line for each reason why partitions were skipped; the reason with the most bytes comes first.
-
-    A line has the reason code, the number of partitions, their bytes, and the reason of the largest one; for codes in
-    `short` the reason is left out.
-    """
-    groups: dict[str, list[Skippable]] = {}
-    for partition in partitions:
-        if partition.status == SKIPPED:
-            groups.setdefault(partition.reason_code or SKIPPED, []).append(partition)
-    sizes = {code: sum(partition.bytes_before for partition in found) for code, found in groups.items()}
-    lines = []
-    for code in sorted(groups, key=lambda code: (-sizes[code], code)):
-        largest = max(groups[code], key=lambda partition: partition.bytes_before)
-        sentence = "" if code in short or not largest.reason else f"; {largest.partition}: {largest.reason}"
-        lines.append(f"{code}: {counted(len(groups[code]), 'partition')} with {human_bytes(sizes[code])}{sentence}")
-    return lines
+    return console if is_given and console.width >= _LEAST_COLUMNS else SafeConsole(width=ENDLESS_WIDTH)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sediment.compaction.reencode.plan import Encoding
-from sediment.jobs.command_line.byte_size import ByteSize
+from sediment.jobs.command_line.units import ByteSize
 from sediment.jobs.delta_lake.paths import is_uri
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import CODEC_NAMES

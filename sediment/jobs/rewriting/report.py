@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from rich.console import Console
+from typing import Any
 
 from sediment.compaction.prepared_swap import CleanedGroup
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status
 from sediment.jobs.reporting.figures import human_bytes
-from sediment.jobs.reporting.run_report import (
-    AFTER_PARTITIONS,
-    FAILED,
-    QUARANTINED,
-    SKIPPED,
-    Partition,
-    RunReport,
-    print_failures,
-    report_table,
-    skipped_lines,
-)
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, SKIPPED, Partition, RunReport
+from sediment.jobs.reporting.screen import Screen
 from sediment.segment_io.partition.listing import LogListing
 
 UNCHANGED = "unchanged"
@@ -86,29 +77,22 @@ def segments_after(listing: LogListing, groups: Iterable[CleanedGroup]) -> list[
     return sorted(after.items())
 
 
-def print_table(
-    reports: Sequence[RewriteReport],
-    columns: Sequence[str],
-    cells: Callable[[int], Sequence[str]],
-    summary: str,
-    console: Console,
-) -> None:
-    """Print a row for each of `reports`, the failures, `summary`, and why partitions were skipped.
+def columns_with(own: Sequence[TableColumn[Any]]) -> tuple[TableColumn[Any], ...]:
+    """Return the columns of a rewriting command; its `own` ones stand before the bytes."""
+    return (
+        *name_and_status(),
+        TableColumn("segments", _segments, lambda row: row.segments_rewritten, rank=1),
+        *own,
+        change_column("bytes", lambda row: row.bytes_before, lambda row: row.bytes_after, shown=human_bytes),
+    )
 
-    `cells(n)` are the cells of report n for the command's own `columns`, which come before the bytes.
-    """
-    table = report_table(("partition", "status"), ("segments", *columns, "bytes"))
-    for number, report in enumerate(reports):
-        status = f"{report.status}: {report.reason_code}" if report.reason_code else report.status
-        before, after = report.bytes_before, report.bytes_after
-        table.add_row(
-            report.partition,
-            status,
-            f"{report.segments_rewritten} of {report.segments_before}",
-            *cells(number),
-            human_bytes(before) if after in (None, before) else f"{human_bytes(before)} → {human_bytes(after or 0)}",
-        )
-    console.print(table)
-    print_failures(((r.partition, r.reason) for r in reports if r.status in (FAILED, QUARANTINED)), console)
-    for line in (summary, *skipped_lines(report for report in reports if report.status == SKIPPED)):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+def _segments(rows: Sequence[RewriteReport]) -> str:
+    return f"{sum(row.segments_rewritten for row in rows)} of {sum(row.segments_before for row in rows)}"
+
+
+def print_table(reports: Sequence[RewriteReport], columns: Sequence[TableColumn[Any]], screen: Screen) -> None:
+    """Print a row for each of `reports`, the failures, and why partitions were skipped or stay unchanged."""
+    screen.partitions(reports, columns)
+    screen.failures((r.partition, r.reason) for r in reports if r.status in (FAILED, QUARANTINED))
+    screen.reasons(r for r in reports if r.status in (SKIPPED, UNCHANGED))

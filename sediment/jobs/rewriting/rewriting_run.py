@@ -185,7 +185,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
     ) -> SelectedPartition | RewriteReport:
         path = directory.path / str(partition)
         listing = list_log(partition, path, self._fs)
-        if partition.topic in INTERNAL_TOPICS and not self._is_named(partition):
+        if partition.topic in INTERNAL_TOPICS and not self._options.selection.names_topic(partition.topic):
             reason = f"the topic is internal; name it to change it: --partition {partition}"
             return listed(listing, SKIPPED, INTERNAL_TOPIC, reason)
         checkpoints = directory.checkpoints.of(partition)
@@ -209,10 +209,6 @@ class RewritingRun(ABC, Generic[Own, Report]):
             return listed(listing, FAILED, INTERRUPTED, reason)
         return listed(listing, SKIPPED, INTERRUPTED, f"{what}; run without --dry-run to finish that first")
 
-    def _is_named(self, partition: TopicPartition) -> bool:
-        """Return True if a --partition begins with the name of the partition's topic."""
-        return any(pattern.startswith(f"{partition.topic}-") for pattern in self._options.partitions)
-
     # ------------------------------------------------------------------------------------------------ plan and rewrite
     def _plan_and_rewrite(self, selected: Sequence[SelectedPartition]) -> Iterator[Report]:
         total_bytes = sum(each.listing.log_bytes() for each in selected)
@@ -223,7 +219,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
             yield from (self._failed(each.listing, stopped, None) for each in selected)
             return
         self.timer.lap(SPARK)
-        with Progress(self._options.messages(), len(selected), total_bytes) as progress:
+        with Progress(self._options.messages(), len(selected), total_bytes, phase="planning") as progress:
             planned: list[PlannedPartition] = []
             for each in self._planned(sc, selected):
                 if isinstance(each, PlannedPartition):
@@ -243,7 +239,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
             barred_paths = {listing.path for listing, _ in barred}
             planned = [each for each in planned if each.listing.path not in barred_paths]
         with Progress(
-            self._options.messages(), len(planned), sum(each.plan.log_bytes() for each in planned)
+            self._options.messages(), len(planned), sum(each.plan.log_bytes() for each in planned), phase="rewriting"
         ) as progress:
             for each in self._rewritten(sc, planned):
                 yield self._settled(each)

@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING
 from sediment.engine.config_keys import BROKER_KEYS
 from sediment.jobs.settings.directories import SelectedDirectory, configured_metadata_dirs, open_directory
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import META_PROPERTIES_FILE, METADATA_PARTITION, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
-from sediment.segment_io.partition.partition_directories import check_patterns
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
@@ -44,7 +44,7 @@ _KRAFT_VERSION = 1  # of meta.properties
 # ------------------------------------------------------------------------------------------------------------- settings
 def open_directories(
     paths: Sequence[Path],
-    patterns: Sequence[str],
+    selection: Selection,
     settings: Settings,
     fs: Fs,
     *,
@@ -64,10 +64,10 @@ def open_directories(
         SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata, or a run
             would change the directory of a KRaft node without its metadata.
     """
-    directories = [open_directory(path, patterns, fs) for path in paths]
+    directories = [open_directory(path, selection, fs) for path in paths]
     if not allow_empty:
         partitions = [str(partition) for directory in directories for partition in directory.all_partitions]
-        check_patterns(patterns, partitions, where=", ".join(names or map(str, paths)))
+        selection.check(partitions, where=", ".join(names or map(str, paths)))
     if settings.metadata_dir is not None and not _holds_metadata(settings.metadata_dir, fs):
         raise UsageError(
             f"--metadata {settings.metadata_dir} does not hold {METADATA_PARTITION}",

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import NotALogDirectoryError, SettingsError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties
 from sediment.segment_io.format.names import (
@@ -108,8 +108,8 @@ def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 
 
-def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirectory:
-    """Read the checkpoints and properties of a log directory, and select its live partitions by name or glob.
+def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirectory:
+    """Read the checkpoints and properties of a log directory, and select its live partitions.
 
     Raises:
         NotALogDirectoryError: `path` is missing, is a partition's directory, or has neither partitions nor checkpoints.
@@ -133,7 +133,7 @@ def open_directory(path: Path, patterns: Sequence[str], fs: Fs) -> SelectedDirec
             path=str(path),
             advice="name an entry of the broker's log.dirs",
         )
-    selected = tuple(sorted(p for p in found if not patterns or any(fnmatch.fnmatchcase(str(p), g) for g in patterns)))
+    selected = tuple(sorted(each for each in found if selection.includes(str(each), each.topic)))
     return SelectedDirectory(
         path,
         read_meta_properties(fs, path / META_PROPERTIES_FILE),

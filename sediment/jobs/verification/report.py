@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.console import Console
-
-from sediment.jobs.reporting.run_report import BAD_STATUSES, FAILED, SKIPPED, WRONG, RunReport, report_table
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column, status_text
+from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.run_report import BAD_STATUSES, FAILED, SKIPPED, WRONG, RunReport
+from sediment.jobs.reporting.screen import Screen
 from sediment.segment_io.errors import PartitionFailure
 
 CORRECT = "correct"
@@ -108,41 +109,38 @@ def _place(difference: Difference) -> str:
     return "" if difference.offset is None else f" at offset {difference.offset}"
 
 
-def print_report(report: VerificationReport, console: Console) -> None:
+def print_report(report: VerificationReport, screen: Screen) -> None:
     """Print the table for people, and below it the first differences of each partition."""
-    table = report_table(("partition", "status"), ("records", "cleaned to"), box=None)
-    for partition in report.partitions:
-        wrong = [name for name, count in (partition.checks or {}).items() if count]
-        reached = partition.next_dirty_offset
-        table.add_row(
-            partition.partition,
-            _status(partition, wrong),
-            "" if partition.status == SKIPPED else f"{partition.records_before:,} → {partition.records_after:,}",
-            "" if reached is None else f"{reached:,}",
-        )
-    console.print(table)
-    for partition in report.partitions:
-        if partition.status == FAILED:
-            console.print(f"{partition.partition}: {partition.reason}", style="red", soft_wrap=True, markup=False)
-        for difference in partition.differences:
-            console.print(
-                f"{partition.partition}: {difference.check}{_place(difference)}: {difference.what}",
-                style="red",
-                soft_wrap=True,
-                markup=False,
-                highlight=False,
-            )
+    screen.partitions(report.partitions, COLUMNS)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
+    screen.failures(
+        (partition.partition, f"{difference.check}{_place(difference)}: {difference.what}")
+        for partition in report.partitions
+        for difference in partition.differences
+    )
+    screen.reasons(p for p in report.partitions if p.status == SKIPPED)
     unchanged = sum(partition.status == SKIPPED for partition in report.partitions)
     right = sum(partition.status == CORRECT for partition in report.partitions)
     others = f", {unchanged} did not change" if unchanged else ""
-    console.print(
+    screen.say(
         f"{right} of {len(report.partitions) - unchanged} partitions are a correct compaction{others}; "
-        f"{report.seconds:.1f} s (run {report.run_id})",
-        highlight=False,
+        f"{report.seconds:.1f} s (run {report.run_id})"
     )
 
 
-def _status(partition: PairReport, wrong: Sequence[str]) -> str:
-    if partition.status == SKIPPED:
-        return f"{partition.status}: {partition.reason_code}"
-    return f"{partition.status}: {', '.join(wrong)}" if wrong else partition.status
+def _status(partition: PairReport) -> str:
+    wrong = [name for name, count in (partition.checks or {}).items() if count]
+    return f"{partition.status}: {', '.join(wrong)}" if wrong else status_text(partition)
+
+
+COLUMNS: tuple[TableColumn[PairReport], ...] = (
+    *name_and_status(_status),
+    change_column(
+        "records",
+        lambda row: None if row.status == SKIPPED else row.records_before,
+        lambda row: row.records_after,
+        shown="{:,}".format,
+    ),
+    number_column("cleaned to", lambda row: row.next_dirty_offset, rank=1),
+    change_column("bytes", lambda row: row.bytes_before, lambda row: row.bytes_after, shown=human_bytes, rank=2),
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (
@@ -60,16 +60,26 @@ def check_patterns(patterns: Sequence[str], names: Iterable[str], *, where: str)
     Raises:
         UsageError: a pattern matches nothing; the error suggests the nearest of `names`.
     """
+    _check_patterns(patterns, names, lambda pattern: f"--partition {pattern!r} matches no partition of {where}")
+
+
+def check_topic_patterns(patterns: Sequence[str], topics: Iterable[str], *, where: str) -> None:
+    """Check that every `--topic` matches one of `topics`.
+
+    Raises:
+        UsageError: a pattern matches nothing; the error gives the nearest of `topics`.
+    """
+    _check_patterns(patterns, topics, lambda pattern: f"--topic {pattern!r} matches no topic of {where}")
+
+
+def _check_patterns(patterns: Sequence[str], names: Iterable[str], error: Callable[[str], str]) -> None:
     known = sorted(set(names))
     for pattern in patterns:
         if any(fnmatch.fnmatchcase(name, pattern) for name in known):
             continue
         nearest = difflib.get_close_matches(pattern, known, n=_NEAREST_NAMES, cutoff=0.0)
         found = f"the nearest names are {', '.join(nearest)}" if nearest else "it holds none"
-        raise UsageError(
-            f"--partition {pattern!r} matches no partition of {where}",
-            advice=f"{found}; give --allow-empty-selection if a pattern may match nothing",
-        )
+        raise UsageError(error(pattern), advice=f"{found}; give --allow-empty-selection if a pattern may match nothing")
 
 
 def _warn(log_dir: object, refused: list[UsageError]) -> None:

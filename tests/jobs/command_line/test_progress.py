@@ -1,4 +1,4 @@
-"""Progress on a terminal and in a notebook, and silence everywhere else."""
+"""Progress on a terminal, in a notebook and in a file, and silence in the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from sediment.jobs.command_line.progress import Progress, stages_of
+from sediment.jobs.command_line.progress import Progress, progress_line, stages_of
+from sediment.jobs.command_line.standard_output import LogConsole
 from tests.waiting import wait_until
 
 
@@ -33,6 +34,39 @@ def test_a_terminal_sees_partitions_and_bytes():
         progress.advance(1000)
         assert wait_for(console, "1/2 partitions")
         assert wait_for(console, "1.0/4.0 kB")
+        assert wait_for(console, "/s")
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def test_a_file_gets_a_line_every_ten_seconds_and_none_of_a_short_run():
+    console, clock = Console(file=StringIO(), width=40), Clock()
+    with Progress(console, partitions=4, total_bytes=4_000_000, phase="cleaning", clock=clock) as progress:
+        for clock.seconds in (1, 9, 10, 11, 20):
+            progress.advance(500_000, partitions=clock.seconds in (10, 20))
+    assert shown(console).splitlines() == [
+        "cleaning 1/4 partitions: 1.5 MB of 4.0 MB in 0:10, 150.0 kB/s, about 0:17 left",
+        "cleaning 2/4 partitions: 2.5 MB of 4.0 MB in 0:20, 125.0 kB/s, about 0:12 left",
+    ]
+
+
+def test_the_log_of_a_caller_gets_no_progress():
+    stream, clock = StringIO(), Clock()
+    with Progress(LogConsole(stream, quiet=False), partitions=1, total_bytes=10, clock=clock) as progress:
+        clock.seconds = 60
+        progress.advance(10)
+    assert stream.getvalue() == ""
+
+
+def test_a_line_has_no_speed_before_the_first_byte_and_counts_tasks_as_such():
+    assert progress_line("cleaning", 0, 5, 3700, unit="B") == "cleaning: 0 B of 5 B in 1:01:40"
+    assert progress_line("Spark", 3, 5, 10, unit=" tasks") == "Spark: 3 of 5 tasks in 0:10"
 
 
 def test_what_is_under_way_counts_before_it_is_done():

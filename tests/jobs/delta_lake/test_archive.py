@@ -24,6 +24,7 @@ from sediment.jobs.delta_lake import paths
 from sediment.jobs.expire import ExpireOptions
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
@@ -164,7 +165,9 @@ def test_several_partitions_share_a_table_and_later_runs_add_to_it(tmp_path, arc
 
 # --------------------------------------------------------------------------------------------------------- exactly once
 def run(log_dir: Path, archive: Path, fault: Kill) -> None:
-    options = CommonOptions((log_dir,), (), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True)
+    options = CommonOptions(
+        (log_dir,), Selection(), Settings.load(None, [], broker_defaults=True), NOW_MS, True, None, True
+    )
     run_expire(options, ExpireOptions(archive=str(archive)), fs=FaultyFs(fault))
 
 

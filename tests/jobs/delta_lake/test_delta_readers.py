@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from sediment.jobs import snapshot as snapshots
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.jobs.snapshot import SnapshotOptions
 from tests.jobs.log_dirs import sediment
 from tests.jobs.snapshots import Log, session_with_delta
@@ -79,7 +80,7 @@ def log(tmp_path):
 
 
 def refresh(spark, tmp_path):
-    common = CommonOptions((tmp_path / "logs",), (), Settings.load(None, []), NOW_MS, True, None, True)
+    common = CommonOptions((tmp_path / "logs",), Selection(), Settings.load(None, []), NOW_MS, True, None, True)
     return snapshots.snapshot(common, SnapshotOptions(str(tmp_path / "table"), None, False), spark)
 
 

@@ -20,6 +20,7 @@ from sediment.jobs.erase import erase as run_erase
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.report import EraseRunReport
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
@@ -256,7 +257,7 @@ def test_a_corrupt_partition_is_left_alone_and_the_others_are_erased(logs, keys)
 
 def common(logs: Path) -> CommonOptions:
     settings = Settings.load(None, [each.removeprefix("--set=") for each in STATED])
-    return CommonOptions((logs,), (), settings, now_ms=NOW_MS, as_json=False, master=None, quiet=True)
+    return CommonOptions((logs,), Selection(), settings, now_ms=NOW_MS, as_json=False, master=None, quiet=True)
 
 
 def test_the_question_shows_the_counts_and_a_no_changes_nothing(logs, keys):

@@ -16,6 +16,7 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.restore import RestoreOptions, parse_time
 from sediment.jobs.restore import restore as run_restore
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Kill, Killed
@@ -383,7 +384,7 @@ def test_text_that_is_no_time_is_wrong_use() -> None:
 
 # --------------------------------------------------------------------------------------------------------------- killed
 def run_with(fs: Fs, log_dir: Path, kept: Path, run_id: str) -> None:
-    options = CommonOptions((log_dir,), (), Settings(), NOW_MS, True, None, True)
+    options = CommonOptions((log_dir,), Selection(), Settings(), NOW_MS, True, None, True)
     report = run_restore(options, RestoreOptions(kept, run_id=run_id), fs=fs)
     assert not report.failed, report
 

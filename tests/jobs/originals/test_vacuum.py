@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.jobs.vacuum import parse_duration
+from sediment.jobs.command_line.units import parse_duration
 from sediment.segment_io.errors import UsageError
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.jobs.expire.test_expire_originals import EPOCHS

@@ -11,6 +11,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.recover import recover
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from tests.corpus import assert_same_log, assert_same_snapshots, load_loading_case, loading_cases
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment
@@ -59,7 +60,7 @@ def run(log_dir, *arguments):
 def options_for(*log_dirs, partitions=()):
     return CommonOptions(
         log_dirs=log_dirs,
-        partitions=partitions,
+        selection=Selection(partitions),
         settings=Settings(),
         now_ms=NOW_MS,
         as_json=True,
@@ -296,7 +297,7 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(tmp_path):
 def test_a_dry_run_of_a_kafka_case_changes_nothing_and_predicts_the_state(tmp_path, recovered, name):
     _, log_dir = corpus_log_dir(tmp_path, name)
     files, before = tree(log_dir), stamps(log_dir)
-    options = CommonOptions((log_dir,), (), Settings(), CASE_NOW_MS, True, None, True)
+    options = CommonOptions((log_dir,), Selection(), Settings(), CASE_NOW_MS, True, None, True)
     (report,) = recover(options, dry_run=True).partitions
     assert (tree(log_dir), stamps(log_dir)) == (files, before)
     real = dict(recovered[name][2])

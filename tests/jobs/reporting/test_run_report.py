@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sediment.jobs.compact import print_report
 from sediment.jobs.reporting.figures import utc_time
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
@@ -14,10 +15,9 @@ from sediment.jobs.reporting.run_report import (
     TOMBSTONES_KEPT,
     CompactionRunReport,
     PartitionReport,
-    print_report,
     result_console,
-    skipped_lines,
 )
+from sediment.jobs.reporting.screen import Screen, reason_lines
 
 LONG = "a_topic_whose_name_is_about_as_long_as_kafka_lets_anybody_make_one_without_being_asked_why_and_then_some-0"
 
@@ -30,7 +30,7 @@ def _print(*partitions: PartitionReport) -> None:
     report = CompactionRunReport(
         run_id="run", command="compact", now_ms=0, seconds=0.0, dry_run=False, partitions=partitions
     )
-    print_report(report, result_console())
+    print_report(report, Screen(result_console()))
 
 
 def _skipped(number: int, code: str, reason: str) -> PartitionReport:
@@ -47,21 +47,11 @@ def test_names_are_not_folded_if_stdout_is_not_a_terminal(
     assert max(map(len, lines)) < 2 * len(LONG)
 
 
-def test_the_width_that_columns_asks_for_is_kept(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "70")
-    _print_one()
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 70
-
-
 def test_each_reason_for_skipped_partitions_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     policies = [_skipped(number, "not-compacted", "cleanup.policy is delete") for number in range(14)]
     _print(*policies, _skipped(20, "dirty-ratio", "the dirty ratio 0.300 is not above 0.5"))
-    sentences = capsys.readouterr().out.splitlines()[-2:]
-    named = ", ".join(f"t-{number}" for number in range(10))
-    assert sentences == [
-        f"{named} and 4 more (14 partitions): cleanup.policy is delete",
+    assert capsys.readouterr().out.splitlines()[-3:-1] == [
+        "not-compacted: 14 partitions with 0 B; for example t-0: cleanup.policy is delete",
         "t-20: the dirty ratio 0.300 is not above 0.5",
     ]
 
@@ -69,18 +59,17 @@ def test_each_reason_for_skipped_partitions_is_printed_once(capsys: pytest.Captu
 def test_many_reasons_do_not_hide_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     lagging = [_skipped(number, "min-compaction-lag", f"until {number}") for number in range(40)]
     _print(*lagging, PartitionReport("u-0", "/logs", FAILED, "no-space", "the disk is full"))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-3:] == [
-        "t-29: until 29",
-        "10 more partitions were skipped; --json gives their reasons",
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         "u-0: the disk is full",
+        "min-compaction-lag: 40 partitions with 0 B; for example t-0: until 0",
+        "40 skipped, 1 failed in 0.0 s (run run)",
     ]
 
 
-def test_what_a_limit_left_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_partitions_that_a_limit_left_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     _print(*(_skipped(number, "max-bytes", f"cleaning it reads {number} bytes") for number in range(3)))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "not done because of --max-bytes: t-0, t-1, t-2"
+    assert lines[-2] == "not done because of --max-bytes: t-0, t-1, t-2"
 
 
 @pytest.mark.parametrize(
@@ -112,9 +101,10 @@ def test_skipped_partitions_are_counted_by_reason_with_the_sentence_of_the_large
         skipped("c-0", "policy-unknown", "cleanup.policy is not stated; give --set c:cleanup.policy=…", 2000),
         replace(skipped("d-0", "failed", "", 5), status="failed"),
     ]
-    assert skipped_lines(partitions, short=("nothing-to-delete",)) == [
-        "policy-unknown: 2 partitions with 3.0 kB; c-0: cleanup.policy is not stated; give --set c:cleanup.policy=…",
-        "nothing-to-delete: 1 partition with 10 B",
+    assert reason_lines(partition for partition in partitions if partition.status == SKIPPED) == [
+        "policy-unknown: 2 partitions with 3.0 kB; for example c-0: cleanup.policy is not stated; give "
+        "--set c:cleanup.policy=…",
+        "a-0: segment 0 stays",
     ]
 
 

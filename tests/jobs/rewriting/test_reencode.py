@@ -82,7 +82,7 @@ def test_a_corrupt_partition_is_quarantined_and_the_other_one_is_done(logs: Path
         (("--level=3", "--batch-bytes=1m"), "no codec has no levels"),
         (("--codec=snappy", "--level=3"), "snappy has no levels"),
         (("--codec=zstd", "--level=99"), "level 99 is outside"),
-        (("--batch-bytes=64kb",), "is not a size"),
+        (("--batch-bytes=64x",), "is not a size"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(logs: Path, arguments: tuple[str, ...], message: str):

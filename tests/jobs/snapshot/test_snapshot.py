@@ -17,6 +17,7 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.refresh_plan import LATEST, RefreshProgress, parse_progress
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.jobs.snapshot import AsOf, SnapshotOptions, parse_as_of
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import format_partition_metadata
@@ -52,7 +53,7 @@ def to(tmp_path):
 
 def options(log_dir, *, now_ms=NOW_MS, partitions=(), sets=()):
     settings = Settings.load(None, list(sets), broker_defaults=True)
-    return CommonOptions((log_dir,), tuple(partitions), settings, now_ms, True, None, True)
+    return CommonOptions((log_dir,), Selection(tuple(partitions)), settings, now_ms, True, None, True)
 
 
 def refresh(spark, log_dir, to, *, as_of=None, from_start=False, **common):

@@ -1,0 +1,116 @@
+"""Columns of the tables for people: the text of a cell, the number by which rows are sorted, and the rank.
+
+A cell is made from some rows: from one partition, or from all partitions of a topic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.run_report import BAD_STATUSES, OutcomeReport
+
+IDLE_STATUSES = frozenset({"skipped", "unchanged", "blocked", "kept"})
+"""Statuses of a partition that a run leaves, or would leave, as it is."""
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn(Generic[Row]):
+    """TableColumn of a table.
+
+    `show` returns the text for some rows: one partition, or all partitions of a topic.  `number` is None for a column
+    of text; otherwise it returns the number of a row by which rows are sorted, or None.  Rank 0 is always shown.
+    `style` returns the style of a text.
+    """
+
+    name: str
+    show: Callable[[Sequence[Row]], str]
+    number: Callable[[Row], float | None] | None = None
+    rank: int = 0
+    style: Callable[[str], str] | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of the column in --sort."""
+        return self.name.removesuffix("?").replace(" ", "-")
+
+
+def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableColumn[Row]:
+    """Return a column of texts; several rows show a text that they share."""
+
+    def show(rows: Sequence[Row]) -> str:
+        shared = {of(row) for row in rows}
+        return shared.pop() if len(shared) == 1 else ""
+
+    return TableColumn(name, show, rank=rank)
+
+
+def number_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0, about: str = "") -> TableColumn[Row]:
+    """Return a column of numbers; several rows show the sum.  None is left blank."""
+    return TableColumn(name, lambda rows: _total(rows, of, lambda total: f"{about}{total:,}"), of, rank)
+
+
+def bytes_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
+    """Return a column of bytes; several rows show the sum.  None is left blank."""
+    return TableColumn(name, lambda rows: _total(rows, of, human_bytes), of, rank)
+
+
+def change_column(
+    name: str,
+    before: Callable[[Row], int | None],
+    after: Callable[[Row], int | None],
+    *,
+    shown: Callable[[int], str],
+    rank: int = 0,
+) -> TableColumn[Row]:
+    """Return a column of `before → after`, or of `before` where nothing changes; several rows show the sums."""
+
+    def show(rows: Sequence[Row]) -> str:
+        known = [(before(row), after(row)) for row in rows]
+        first = [one for one, _ in known if one is not None]
+        if not first:
+            return ""
+        last = [one if other is None else other for one, other in known if one is not None]
+        is_changed = any(other is not None and other != one for one, other in known)
+        return f"{shown(sum(first))} → {shown(sum(last))}" if is_changed else shown(sum(first))
+
+    return TableColumn(name, show, before, rank)
+
+
+def _total(rows: Sequence[Row], of: Callable[[Row], int | None], shown: Callable[[int], str]) -> str:
+    known = [number for number in map(of, rows) if number is not None]
+    return shown(sum(known)) if known else ""
+
+
+def status_text(row: OutcomeReport) -> str:
+    """Return the status of a partition, with the code of its reason."""
+    return f"{row.status}: {row.reason_code}" if row.reason_code else row.status
+
+
+def name_and_status(shown: Callable[[Any], str] = status_text) -> tuple[TableColumn[Any], TableColumn[Any]]:
+    """Return the first columns of a report of partitions; `shown` returns the text of the status."""
+    return text_column("partition", lambda row: row.partition), status_column("status", shown)
+
+
+def status_column(name: str, shown: Callable[[Any], str] = status_text) -> TableColumn[Any]:
+    """Return the column of the status; several rows show how many have each status."""
+
+    def show(rows: Sequence[Any]) -> str:
+        if len(rows) == 1:
+            return shown(rows[0])
+        return ", ".join(f"{number} {each}" for each, number in Counter(row.status for row in rows).items())
+
+    return TableColumn(name, show, style=status_style)
+
+
+def status_style(shown: str) -> str:
+    """Return the style of a status: bad ones are red, those of a partition that stays as it is are dim."""
+    words = set(shown.replace(",", " ").replace(":", " ").split())
+    if words & BAD_STATUSES:
+        return "red"
+    return "dim" if words & IDLE_STATUSES or shown.startswith("no:") else "green"

@@ -1,0 +1,282 @@
+"""Screen of a report: the one place that filters, sorts, folds and lays out the rows of every command's table.
+
+    rows ──changed──> ──sort──> ──by topic──> ──folded──> table that fits the width
+                                                  └─────> one line for each reason
+
+Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if it has no room, and a line
+names it.  If the columns of rank 0 are still too wide, each row is printed as a list of lines.  JSON and the
+counts of a summary always cover every row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from sediment.jobs.command_line.standard_output import as_text
+from sediment.jobs.reporting.columns import IDLE_STATUSES, Row, TableColumn
+from sediment.jobs.reporting.figures import counted, human_bytes
+from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, result_console
+from sediment.jobs.settings.selection import topic_of
+from sediment.segment_io.format.names import by_number
+from sediment.segment_io.printable import printable
+
+_GAP = "  "
+_MOST_ALIKE = 10
+_MOST_LINES = 30
+_MOST_NAMED = 10
+
+
+Reported = TypeVar("Reported", bound=OutcomeReport)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Choices of the caller for a screen; `sort` is the `key` of a column."""
+
+    changed: bool = False
+    sort: str | None = None
+    by_topic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A console, and the view of the caller."""
+
+    console: Console
+    view: View = View()
+
+    def say(self, sentence: str, *, style: str | None = None) -> None:
+        """Print one line; a terminal breaks it, so it can be copied as a whole."""
+        self.console.print(sentence, style=style, soft_wrap=True, markup=False, highlight=False)
+
+    def partitions(
+        self,
+        rows: Sequence[Reported],
+        columns: Sequence[TableColumn[Reported]],
+        *,
+        is_idle: Callable[[Reported], bool] | None = None,
+    ) -> None:
+        """Print a table of partitions.
+
+        On a terminal, many idle partitions with the same reason get no rows: `reasons` gives the line for them.
+        """
+        idle = is_idle or _is_idle
+        shown = [row for row in rows if not (self.view.changed and idle(row))]
+        if self.view.by_topic:
+            self._by_topic(shown, columns)
+            return
+        if self.console.width < ENDLESS_WIDTH:
+            alike = Counter(_code(row) for row in shown if idle(row))
+            shown = [row for row in shown if not (idle(row) and alike[_code(row)] > _MOST_ALIKE)]
+        if shown:
+            self.table(self._sorted([[row] for row in shown], columns), columns)
+
+    def _by_topic(self, rows: Sequence[Reported], columns: Sequence[TableColumn[Reported]]) -> None:
+        topics: dict[str, list[Reported]] = {}
+        for row in sorted(rows, key=lambda row: by_number(row.partition)):
+            topics.setdefault(topic_of(row.partition), []).append(row)
+        own: list[TableColumn[Reported]] = [
+            TableColumn("topic", lambda rows: topic_of(rows[0].partition)),
+            TableColumn("partitions", lambda rows: f"{len(rows):,}", lambda _: 1),
+            *columns[1:],
+        ]
+        if topics:
+            self.table(self._sorted(list(topics.values()), own), own)
+
+    def _sorted(self, groups: list[list[Row]], columns: Sequence[TableColumn[Row]]) -> list[list[Row]]:
+        by = next((column for column in columns if column.key == self.view.sort), None)
+        if by is None:
+            return groups
+        number = by.number
+        if number is None:
+            return sorted(groups, key=lambda group: by_number(by.show(group)))
+        return sorted(groups, key=lambda group: sum(number(row) or 0 for row in group), reverse=True)
+
+    def table(self, groups: Sequence[Sequence[Row]], columns: Sequence[TableColumn[Row]]) -> None:
+        """Print a row for each of `groups`, in the columns for which the console has room."""
+        cells = [[printable(column.show(group)) for column in columns] for group in groups]
+        widths = [
+            max([cell_len(column.name), *(cell_len(row[number]) for row in cells)])
+            for number, column in enumerate(columns)
+        ]
+        kept = _that_fit(columns, widths, cells, self.console.width)
+        if kept is None:
+            self._print_lists(columns, cells)
+            return
+        self._print_rows([columns[number] for number in kept], [widths[number] for number in kept], cells, kept)
+        dropped = [
+            column.name
+            for number, column in enumerate(columns)
+            if number not in kept and any(row[number] for row in cells)
+        ]
+        if dropped:
+            self.say(f"no room for {', '.join(dropped)}; a wider terminal, or a pipe, shows more columns", style="dim")
+
+    def _print_rows(
+        self,
+        columns: Sequence[TableColumn[Row]],
+        widths: Sequence[int],
+        cells: Sequence[Sequence[str]],
+        kept: Sequence[int],
+    ) -> None:
+        page = Text(" ")
+        page.append_text(_line([(column, Text(column.name, style="bold")) for column in columns], widths))
+        page.append("\n" + "─" * _needed(widths) + "\n")
+        for row in cells:
+            page.append(" ")
+            page.append_text(
+                _line(
+                    [(column, _styled(column, row[number])) for column, number in zip(columns, kept, strict=True)],
+                    widths,
+                )
+            )
+            page.append("\n")
+        self.console.print(page, soft_wrap=True)
+
+    def _print_lists(self, columns: Sequence[TableColumn[Row]], cells: Sequence[Sequence[str]]) -> None:
+        width = max(len(column.name) for column in columns)
+        for row in cells:
+            for number, (column, cell) in enumerate(zip(columns, row, strict=True)):
+                if cell:
+                    name = "" if number == 0 else f"  {column.name.ljust(width)}{_GAP}"
+                    self.console.print(Text(name) + _styled(column, cell), soft_wrap=True)
+        self.console.print()
+
+    # --------------------------------------------------------------------------------------------------------- reasons
+    def reasons(
+        self,
+        rows: Iterable[Reported],
+        *,
+        key: Callable[[Reported], object] | None = None,
+        explain: Callable[[Reported], str | None] | None = None,
+        size_of: Callable[[Reported], int | None] | None = None,
+        is_idle: Callable[[Reported], bool] | None = None,
+        style: str | None = None,
+    ) -> None:
+        """Print one line for each reason: its partitions, their bytes, and the largest one as an example.
+
+        Reports with the same `key` share a line (default: the reason code).  The reason with the most bytes comes
+        first.  With --changed, idle partitions have none.
+        """
+        for line in reason_lines(
+            [row for row in rows if not (self.view.changed and (is_idle or _is_idle)(row))],
+            key=key,
+            explain=explain,
+            size_of=size_of,
+        ):
+            self.say(line, style=style)
+
+    def failures(self, rows: Iterable[tuple[str, str | None]]) -> None:
+        """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line."""
+        names: dict[str | None, list[str]] = {}
+        for name, reason in rows:
+            names.setdefault(reason, []).append(name)
+        for reason, found in list(names.items())[:_MOST_LINES]:
+            self.say(f"{named(found)}: {reason}", style="red")
+        left = sum(len(found) for found in list(names.values())[_MOST_LINES:])
+        if left:
+            self.say(f"{left} more partitions failed; --json gives their reasons", style="red")
+
+
+def screen_text(show: Callable[[Screen], object], view: View | None = None) -> str:
+    """Return the text that `show` prints on the screen of stdout."""
+    return as_text(lambda console: show(Screen(console, view or View())), result_console())
+
+
+def reason_lines(
+    rows: Iterable[Reported],
+    *,
+    key: Callable[[Reported], object] | None = None,
+    explain: Callable[[Reported], str | None] | None = None,
+    size_of: Callable[[Reported], int | None] | None = None,
+) -> list[str]:
+    """Return one line for each reason, the one with the most bytes first.
+
+    A reason of one partition is `name: reason`.  Otherwise the line has the code, the number of partitions, their
+    bytes, and the reason of the largest one.
+    """
+    reason = explain or (lambda row: row.reason)
+    bytes_of = size_of or _bytes_before
+    groups: dict[object, list[Reported]] = {}
+    for row in rows:
+        groups.setdefault((key or _code)(row), []).append(row)
+    sizes = {each: sum(bytes_of(row) or 0 for row in found) for each, found in groups.items()}
+    lines = []
+    for each in sorted(groups, key=lambda each: -sizes[each]):
+        found = groups[each]
+        largest = max(found, key=lambda row: bytes_of(row) or 0)
+        sentence = reason(largest)
+        if len(found) == 1:
+            lines += [f"{largest.partition}: {sentence}"] if sentence else []
+            continue
+        example = f"; for example {largest.partition}: {sentence}" if sentence else ""
+        lines.append(f"{_code(largest)}: {counted(len(found), 'partition')} with {human_bytes(sizes[each])}{example}")
+    return lines
+
+
+def named(partitions: Sequence[str]) -> str:
+    """Return the names of partitions, the first ten and the number of the others."""
+    left = len(partitions) - _MOST_NAMED
+    more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
+    return ", ".join(partitions[:_MOST_NAMED]) + more
+
+
+def _is_idle(row: OutcomeReport) -> bool:
+    return row.status in IDLE_STATUSES
+
+
+def _code(row: OutcomeReport) -> str:
+    return row.reason_code or row.status
+
+
+def _bytes_before(row: object) -> int:
+    return getattr(row, "bytes_before", None) or 0
+
+
+def _that_fit(
+    columns: Sequence[TableColumn[Row]], widths: Sequence[int], cells: Sequence[Sequence[str]], width: int
+) -> list[int] | None:
+    """Return the numbers of the columns that fit into `width`, of lower ranks first; None if those of rank 0 do not.
+
+    On a terminal, a column of a higher rank without any text is left out.
+    """
+    kept = [number for number, column in enumerate(columns) if not column.rank]
+    if _needed([widths[number] for number in kept]) > width:
+        return None
+    optional = [
+        number
+        for number, column in enumerate(columns)
+        if column.rank and (width >= ENDLESS_WIDTH or any(row[number] for row in cells))
+    ]
+    for number in sorted(optional, key=lambda number: columns[number].rank):
+        if _needed([widths[each] for each in (*kept, number)]) <= width:
+            kept.append(number)
+    return sorted(kept)
+
+
+def _needed(widths: Sequence[int]) -> int:
+    return 2 + sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _line(cells: Sequence[tuple[TableColumn[Row], Text]], widths: Sequence[int]) -> Text:
+    """Return one line of a table, without blanks at its end."""
+    line = Text()
+    for (column, cell), width in zip(cells, widths, strict=True):
+        blank = " " * (width - cell.cell_len)
+        if column.number is None:
+            line.append_text(cell).append(blank + _GAP)
+        else:
+            line.append(blank).append_text(cell).append(_GAP)
+    line.rstrip()
+    return line
+
+
+def _styled(column: TableColumn[Row], cell: str) -> Text:
+    return Text(cell, style=column.style(cell) if column.style is not None else "")

@@ -1,0 +1,49 @@
+"""Selection of a run: the globs of `--partition` and `--topic`, which mean the same in every command."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sediment.segment_io.partition.partition_directories import check_patterns, check_topic_patterns
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Partitions that match one of `partitions` and whose topic matches one of `topics`; no glob at all matches all."""
+
+    partitions: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+
+    @property
+    def is_narrowed(self) -> bool:
+        """True if a glob is given."""
+        return bool(self.partitions or self.topics)
+
+    def includes(self, name: str, topic: str | None = None) -> bool:
+        """Return True if the partition `name` is selected; `topic` is only needed if the name has a suffix."""
+        return _matches(name, self.partitions) and _matches(topic or topic_of(name), self.topics)
+
+    def names_topic(self, topic: str) -> bool:
+        """Return True if a glob names this very topic, or partitions of it."""
+        return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
+
+    def check(self, names: Iterable[str], *, where: str) -> None:
+        """Check that every glob matches one of the partitions `names` or its topic.
+
+        Raises:
+            UsageError: a glob matches nothing; the error gives the nearest names.
+        """
+        known = list(names)
+        check_patterns(self.partitions, known, where=where)
+        check_topic_patterns(self.topics, map(topic_of, known), where=where)
+
+
+def topic_of(partition: str) -> str:
+    """Return the topic in the name of a partition's directory."""
+    return partition.rpartition("-")[0] or partition
+
+
+def _matches(name: str, globs: tuple[str, ...]) -> bool:
+    return not globs or any(fnmatch.fnmatchcase(name, glob) for glob in globs)

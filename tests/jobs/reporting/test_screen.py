@@ -1,0 +1,181 @@
+"""The screen of a report: its columns, rows and lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sediment.jobs.command_line.standard_output import SafeConsole
+from sediment.jobs.reporting.columns import (
+    TableColumn,
+    bytes_column,
+    change_column,
+    name_and_status,
+    number_column,
+    text_column,
+)
+from sediment.jobs.reporting.screen import Screen, View
+from sediment.segment_io.format.names import by_number
+
+
+@dataclass(frozen=True)
+class Row:
+    partition: str
+    status: str = "compacted"
+    reason_code: str | None = None
+    reason: str | None = None
+    bytes_before: int = 0
+    bytes_after: int | None = None
+    segments: int = 1
+
+
+COLUMNS: tuple[TableColumn[Row], ...] = (
+    *name_and_status(),
+    number_column("segments", lambda row: row.segments, rank=2),
+    text_column("reason", lambda row: row.reason or "", rank=3),
+    change_column("bytes", lambda row: row.bytes_before, lambda row: row.bytes_after, shown=str, rank=1),
+)
+
+
+def idle(number: int, code: str = "nothing-dirty", size_bytes: int = 0) -> Row:
+    return Row(f"idle-{number}", "skipped", code, f"reason {number}", size_bytes)
+
+
+def shown(rows: Sequence[Row], *, width: int = 80, view: View | None = None, terminal: bool = False) -> str:
+    text = StringIO()
+    console = SafeConsole(
+        file=text, width=width, force_terminal=terminal, color_system="standard" if terminal else None
+    )
+    screen = Screen(console, view or View())
+    screen.partitions(rows, COLUMNS)
+    screen.reasons(row for row in rows if row.reason)
+    return text.getvalue()
+
+
+def names(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()[2:] if line.startswith(" ")]
+
+
+def test_a_narrow_terminal_loses_columns_by_rank_and_names_them() -> None:
+    row = Row("orders-0", bytes_before=123_456_789, bytes_after=5, segments=3)
+    wide, narrow = shown([row], width=80), shown([row], width=45)
+    assert wide.splitlines()[0].split() == ["partition", "status", "segments", "bytes"]
+    assert narrow.splitlines()[0].split() == ["partition", "status", "bytes"]
+    assert "123456789 → 5" in narrow
+    assert "no room for segments" in narrow
+
+
+@given(
+    st.lists(
+        st.builds(
+            Row,
+            partition=st.text("abc.-_0123456789", min_size=1, max_size=60).map(lambda name: f"{name}-0"),
+            status=st.sampled_from(["compacted", "skipped", "failed"]),
+            bytes_before=st.integers(0, 10**15),
+            bytes_after=st.none() | st.integers(0, 10**15),
+            segments=st.integers(0, 10**6),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(20, 130),
+)
+def test_no_name_and_no_number_is_cut_at_any_width(rows: list[Row], width: int) -> None:
+    text = shown(rows, width=width)
+    words = text.split()
+    for row in rows:
+        assert row.partition in words
+        assert row.status in words
+    table = [line for line in text.splitlines() if line.startswith((" ", "─")) and not line.startswith("  ")]
+    assert all(len(line) <= width for line in table)
+
+
+def test_rows_are_lists_where_not_even_the_first_columns_have_room() -> None:
+    name = f"{'a' * 90}-0"
+    assert shown([Row(name, segments=7)], width=80).splitlines()[:3] == [
+        name,
+        "  status     compacted",
+        "  segments   7",
+    ]
+
+
+def test_many_idle_partitions_are_one_line_on_a_terminal_and_rows_in_a_pipe() -> None:
+    rows = [Row("busy-0"), *(idle(number, size_bytes=number) for number in range(300))]
+    text = shown(rows)
+    assert names(text) == ["busy-0"]
+    assert text.splitlines()[-1] == "nothing-dirty: 300 partitions with 44.9 kB; for example idle-299: reason 299"
+    assert len(names(shown(rows, width=1 << 14))) == 301
+
+
+def test_a_few_idle_partitions_are_rows() -> None:
+    assert names(shown([idle(number) for number in range(10)])) == [f"idle-{number}" for number in range(10)]
+
+
+def test_changed_shows_no_idle_partition() -> None:
+    text = shown([Row("busy-0"), idle(0)], view=View(changed=True))
+    assert "busy-0" in text
+    assert "idle" not in text
+
+
+def test_numbers_are_sorted_from_the_largest_and_names_in_natural_order() -> None:
+    rows = [Row(f"t-{number}", bytes_before=size) for number, size in ((10, 5), (2, 7), (1, 6))]
+    assert names(shown(rows, view=View(sort="bytes"))) == ["t-2", "t-1", "t-10"]
+    assert names(shown(rows, view=View(sort="partition"))) == ["t-1", "t-2", "t-10"]
+
+
+def test_a_roll_up_has_a_row_for_each_topic_with_its_sums() -> None:
+    rows = [Row("b-0", bytes_before=1), Row("a-x-0", bytes_before=10, bytes_after=4), idle(0, size_bytes=2)]
+    rows += [Row("a-x-1", "failed", "no-space", "full", bytes_before=5)]
+    lines = [line.split("  ") for line in shown(rows, view=View(by_topic=True)).splitlines()[2:5]]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert cells == [
+        ["a-x", "2", "1 compacted, 1 failed", "2", "15 → 9"],
+        ["b", "1", "compacted", "1", "1"],
+        ["idle", "1", "skipped: nothing-dirty", "1", "reason 0", "2"],
+    ]
+
+
+def test_a_reason_of_one_partition_names_it_and_its_status_has_a_colour() -> None:
+    text = shown([Row("t-0", "failed", "no-space", "the disk is full"), idle(1)], terminal=True)
+    assert "\x1b[31mfailed: no-space" in text
+    assert "t-0: the disk is full" in text
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[31m" not in shown([Row("t-0", "failed")], terminal=True)
+
+
+def test_digits_have_no_colour() -> None:
+    text = StringIO()
+    Screen(SafeConsole(file=text, force_terminal=True, width=80)).say("3 partitions with 5.0 MB at 12:00")
+    assert text.getvalue() == "3 partitions with 5.0 MB at 12:00\n"
+
+
+def test_text_from_data_cannot_reach_the_terminal() -> None:
+    assert "\x1b[2J" not in shown([Row("t\x1b[2J-0")], terminal=True)
+
+
+def test_identical_failures_share_a_line() -> None:
+    text = StringIO()
+    screen = Screen(SafeConsole(file=text, width=200))
+    screen.failures((f"t-{number}", "the run was stopped") for number in range(75))
+    first = ", ".join(f"t-{number}" for number in range(10))
+    assert text.getvalue() == f"{first} and 65 more (75 partitions): the run was stopped\n"
+
+
+def test_bytes_are_summed_and_shown_for_people() -> None:
+    column: TableColumn[Row] = bytes_column("bytes", lambda row: row.bytes_before)
+    assert column.show([Row("t-0", bytes_before=1500), Row("t-1", bytes_before=500)]) == "2.0 kB"
+
+
+@given(st.lists(st.integers(0, 500), unique=True))
+def test_rows_of_equal_size_stay_in_the_order_of_partitions(numbers: list[int]) -> None:
+    rows = [Row(f"t-{number}") for number in sorted(numbers)]
+    shown_names = names(shown(rows, width=1 << 14, view=View(sort="bytes")))
+    assert shown_names == sorted(shown_names, key=by_number)

@@ -1,0 +1,73 @@
+"""`--partition` and `--topic`: the same globs select the same partitions in every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sediment.jobs.settings.selection import Selection
+from sediment.segment_io.errors import UsageError
+from tests.jobs.log_dirs import sediment
+from tests.segments import write_segment
+
+NAMES = ["orders-0", "orders-1", "orders-eu-0", "clicks-0"]
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    for name in NAMES:
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        write_segment(tmp_path / "logs" / name, 0, [])
+    (tmp_path / "logs" / ".kafka_cleanshutdown").touch()
+    return tmp_path / "logs"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "topics", "selected"),
+    [
+        ((), (), NAMES),
+        ((), ("orders",), ["orders-0", "orders-1"]),
+        ((), ("orders*",), ["orders-0", "orders-1", "orders-eu-0"]),
+        (("*-0",), ("orders", "clicks"), ["orders-0", "clicks-0"]),
+        (("orders-*",), ("clicks",), []),
+    ],
+)
+def test_both_globs_have_to_match(partitions: tuple[str, ...], topics: tuple[str, ...], selected: list[str]) -> None:
+    selection = Selection(partitions, topics)
+    assert [name for name in NAMES if selection.includes(name)] == selected
+    assert selection.is_narrowed == bool(partitions or topics)
+
+
+def test_the_topic_of_a_name_with_a_suffix_is_given() -> None:
+    assert Selection(topics=("orders",)).includes("orders-0.0123abc-future", "orders")
+
+
+def test_a_topic_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:
+    with pytest.raises(UsageError, match=r"--topic 'order' matches no topic of logs.*orders") as error:
+        Selection(topics=("order",)).check(NAMES, where="logs")
+    assert "orders" in str(error.value)
+
+
+@pytest.mark.parametrize("command", ["plan", "compact", "expire", "recover", "reencode"])
+def test_a_topic_that_matches_nothing_ends_with_2(log_dir: Path, command: str) -> None:
+    options = ["--codec", "zstd"] if command == "reencode" else []
+    outcome = sediment(command, log_dir, "--topic", "nothing", *options)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert "--topic 'nothing' matches no topic" in outcome.stderr
+
+
+@pytest.mark.parametrize("command", ["expire", "recover"])
+def test_commands_select_by_topic_and_show_one_row_for_it(log_dir: Path, command: str) -> None:
+    found = sediment(command, log_dir, "--dry-run", "--json", "--changed", "--topic", "orders", "--broker-defaults")
+    assert list(found.partitions()) == ["orders-0", "orders-1"]
+    rolled = sediment(command, log_dir, "--dry-run", "--by-topic", "--sort", "bytes", "--bytes", "--broker-defaults")
+    assert rolled.status == 0, rolled.stderr
+    rows = [line.split()[:2] for line in rolled.stdout.splitlines() if line.startswith(" ")]
+    assert rows == [["topic", "partitions"], ["clicks", "1"], ["orders", "2"], ["orders-eu", "1"]]
+
+
+def test_an_unknown_column_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    outcome = sediment("plan", tmp_path / "missing", "--sort", "size")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert "'size' is not one of" in outcome.stderr
