@@ -30,14 +30,23 @@ class Selection:
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
-        """Check that every glob matches one of the partitions `names` or its topic.
+        """Check that every glob matches one of the partitions `names` that the globs select together.
 
         Raises:
-            UsageError: a glob matches nothing; the error gives the nearest names.
+            UsageError: a glob matches nothing, or nothing that the globs of the other option select; the error gives
+                the nearest names.
         """
         known = list(names)
         check_patterns(self.partitions, known, where=where)
         check_topic_patterns(self.topics, map(topic_of, known), where=where)
+        if not (self.partitions and self.topics):
+            return
+        of_partitions = [name for name in known if _matches(name, self.partitions)]
+        of_topics = [name for name in known if _matches(topic_of(name), self.topics)]
+        check_topic_patterns(
+            self.topics, map(topic_of, of_partitions), where=f"the partitions that --partition selects in {where}"
+        )
+        check_patterns(self.partitions, of_topics, where=f"the topics that --topic selects in {where}")
 
 
 def topic_of(partition: str) -> str:

@@ -49,6 +49,36 @@ def test_a_topic_that_matches_nothing_is_an_error_with_the_nearest_names() -> No
     assert "orders" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("partitions", "topics", "error"),
+    [
+        (
+            ("orders-*",),
+            ("clicks",),
+            r"--topic 'clicks' matches no topic of the partitions that --partition selects in",
+        ),
+        (("orders-0",), ("orders", "clicks"), r"--topic 'clicks' matches no topic of the partitions"),
+        (("orders-0", "clicks-0"), ("orders",), r"--partition 'clicks-0' matches no partition of the topics that"),
+    ],
+)
+def test_globs_that_select_nothing_together_are_an_error(
+    partitions: tuple[str, ...], topics: tuple[str, ...], error: str
+) -> None:
+    with pytest.raises(UsageError, match=error):
+        Selection(partitions, topics).check(NAMES, where="logs")
+
+
+def test_globs_that_select_something_together_are_accepted() -> None:
+    Selection(("*-0",), ("orders*", "clicks")).check(NAMES, where="logs")
+
+
+def test_a_run_that_both_globs_leave_empty_ends_with_2_unless_that_is_allowed(log_dir: Path) -> None:
+    options = ("--topic", "clicks", "--partition", "orders-0", "--dry-run", "--broker-defaults")
+    outcome = sediment("expire", log_dir, *options)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert sediment("expire", log_dir, *options, "--allow-empty-selection").status == 0
+
+
 @pytest.mark.parametrize("command", ["plan", "compact", "expire", "recover", "reencode"])
 def test_a_topic_that_matches_nothing_ends_with_2(log_dir: Path, command: str) -> None:
     options = ["--codec", "zstd"] if command == "reencode" else []
