@@ -122,6 +122,15 @@ def test_changed_shows_no_idle_partition() -> None:
     assert "idle" not in text
 
 
+@pytest.mark.parametrize("view", [View(fails_on_unknown=True), View(changed=True, fails_on_unknown=True)])
+def test_a_partition_that_makes_the_run_fail_is_never_hidden(view: View) -> None:
+    unknown = [idle(number, "policy-unknown", number) for number in range(20)]
+    text = shown([*unknown, idle(20)], view=view)
+    assert {row.partition for row in unknown} <= set(names(text))
+    assert "policy-unknown: 20 partitions with 190 B; for example idle-19: reason 19" in text
+    assert "idle-0" not in shown(unknown, view=View(changed=True))
+
+
 def test_numbers_are_sorted_from_the_largest_and_names_in_natural_order() -> None:
     rows = [Row(f"t-{number}", bytes_before=size) for number, size in ((10, 5), (2, 7), (1, 6))]
     assert names(shown(rows, view=View(sort="bytes"))) == ["t-2", "t-1", "t-10"]
