@@ -6,6 +6,8 @@ import fnmatch
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.partition.partition_directories import check_patterns, check_topic_patterns
 
 
@@ -21,9 +23,9 @@ class Selection:
         """True if a glob is given."""
         return bool(self.partitions or self.topics)
 
-    def includes(self, name: str, topic: str | None = None) -> bool:
-        """Return True if the partition `name` is selected; `topic` is only needed if the name has a suffix."""
-        return _matches(name, self.partitions) and _matches(topic or topic_of(name), self.topics)
+    def includes(self, name: str) -> bool:
+        """Return True if the partition in the directory `name` is selected."""
+        return _matches(name, self.partitions) and (not self.topics or _matches(topic_of(name), self.topics))
 
     def names_topic(self, topic: str) -> bool:
         """Return True if a glob names this very topic, or partitions of it."""
@@ -50,8 +52,14 @@ class Selection:
 
 
 def topic_of(partition: str) -> str:
-    """Return the topic in the name of a partition's directory."""
-    return partition.rpartition("-")[0] or partition
+    """Return the topic in the name of a partition's directory, which may be that of a future replica.
+
+    Of any other name, this is the part before the last dash.
+    """
+    try:
+        return parse_partition_directory(partition)[0].topic
+    except UsageError:
+        return partition.rpartition("-")[0] or partition
 
 
 def _matches(name: str, globs: tuple[str, ...]) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.settings.selection import Selection
+from sediment.jobs.settings.selection import Selection, topic_of
 from sediment.segment_io.errors import UsageError
 from tests.jobs.log_dirs import sediment
 from tests.segments import write_segment
@@ -39,8 +39,28 @@ def test_both_globs_have_to_match(partitions: tuple[str, ...], topics: tuple[str
     assert selection.is_narrowed == bool(partitions or topics)
 
 
-def test_the_topic_of_a_name_with_a_suffix_is_given() -> None:
-    assert Selection(topics=("orders",)).includes("orders-0.0123abc-future", "orders")
+def test_a_topic_selects_its_future_replicas() -> None:
+    future = "moving-0.0123abc-future"
+    selection = Selection(topics=("moving",))
+    selection.check([future], where="logs")
+    assert selection.includes(future)
+    with pytest.raises(UsageError, match="matches no topic of logs"):
+        Selection(topics=("moving-0.*",)).check([future], where="logs")
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        ("a-b-3", "a-b"),
+        ("a-3.0f-future", "a"),
+        ("a-3.0f-delete", "a"),
+        ("a-3.0f-stray", "a"),
+        ("a-x", "a"),
+        ("a", "a"),
+    ],
+)
+def test_the_topic_of_a_directory_does_not_depend_on_its_state(name: str, topic: str) -> None:
+    assert topic_of(name) == topic
 
 
 def test_a_topic_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:
