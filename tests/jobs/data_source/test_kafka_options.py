@@ -8,7 +8,7 @@ import pytest
 
 from sediment.jobs.data_source.options import SourceOptions
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader
-from sediment.segment_io.errors import OffsetOutOfRangeError, SourceChangedError, UsageError
+from sediment.segment_io.errors import OffsetOutOfRangeError, SedimentError, SourceChangedError, UsageError
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment
 
 START_MS = 1_700_000_000_000
@@ -149,6 +149,25 @@ def test_a_stream_fails_on_removed_records_and_partitions_only_if_asked_to(log_d
 )
 def test_a_stream_starts_where_it_is_told_and_later_partitions_at_their_beginning(options, starts, log_dir):
     assert stream(log_dir, subscribe="a", **options).initialOffset() == starts
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": positions(a={"0": 25})},
+        {"startingOffsets": positions(a={"0": 3, "1": 0}), "failOnDataLoss": "true"},
+        {"startingTimestamp": str(START_MS * 2)},
+    ],
+)
+def test_a_stream_restarts_from_its_checkpoint_whatever_its_starting_offsets_have_become(options, log_dir):
+    source = KafkaLogSource({"path": str(log_dir), "subscribe": "a", **options})
+    reader = source.streamReader(source.schema())
+    start = {"a-0": 30, "a-1": 2}
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end == {"a-0": 40, "a-1": 6}
+    assert reader.partitions(start, end)
+    with pytest.raises(SedimentError):
+        reader.initialOffset()
 
 
 def test_a_stream_has_the_limit_and_the_partitions_of_its_options(log_dir):
