@@ -160,8 +160,12 @@ def planned_tasks(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> 
     """Return the tasks of a batch query.
 
     Raises:
+        UsageError: `subscribePattern` matches no topic.
         SedimentError: as `batch_bounds` and `plan_table`.
     """
+    pattern = options.kafka.subscription.pattern
+    if pattern is not None and not sources:
+        raise UsageError(f"subscribePattern {pattern.pattern!r} matches no topic of the paths", advice="correct it")
     bounds = batch_bounds(options, sources, fs)
     return plan_table(options.request, sources, fs, task_bytes=options.task_bytes, bounds=bounds)
 
