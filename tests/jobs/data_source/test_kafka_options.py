@@ -204,6 +204,11 @@ def test_headers_are_a_column_unless_they_are_left_out(log_dir):
         ({"assign": "{}"}, "assign cannot be '{}'; name a partition, or leave it out"),
         ({"assign": '{"a": []}'}, "assign cannot be '{\"a\": []}'; name a partition"),
         ({"subscribePattern": "nothing"}, "subscribePattern 'nothing' matches no topic of the paths; correct it"),
+        (
+            {"what": "segments", "startingTimestamp": "1"},
+            "startingTimestamp does not apply to table 'segments'; leave it out, or read batches or records",
+        ),
+        ({"what": "epochs", "endingOffsets": "latest"}, "endingOffsets does not apply to table 'epochs'"),
         ({"assign": "a"}, "assign cannot be 'a'; write it as {\"orders\": [0, 1]}"),
         ({"subscribePattern": "("}, "subscribePattern '(' is not a regular expression"),
         ({"startingOffsets": "first"}, "startingOffsets cannot be 'first'; write it as"),
