@@ -105,10 +105,9 @@ class Screen:
         by = next((column for column in columns if column.key == self.view.sort), None)
         if by is None:
             return groups
-        number = by.number
-        if number is None:
+        if by.number is None:
             return sorted(groups, key=lambda group: by_number(by.show(group)))
-        return sorted(groups, key=lambda group: sum(number(row) or 0 for row in group), reverse=True)
+        return sorted(groups, key=by.sort_number, reverse=True)
 
     def table(self, groups: Sequence[Sequence[Row]], columns: Sequence[TableColumn[Row]]) -> None:
         """Print a row for each of `groups`, in the columns for which the console has room."""

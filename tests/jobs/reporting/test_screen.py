@@ -17,6 +17,7 @@ from sediment.jobs.reporting.columns import (
     change_column,
     name_and_status,
     number_column,
+    offset_column,
     text_column,
 )
 from sediment.jobs.reporting.screen import Screen, View
@@ -147,6 +148,13 @@ def test_a_roll_up_has_a_row_for_each_topic_with_its_sums() -> None:
         ["b", "1", "compacted", "1", "1"],
         ["idle", "1", "skipped: nothing-dirty", "1", "reason 0", "2"],
     ]
+
+
+def test_offsets_of_several_partitions_are_blank_and_sort_nothing() -> None:
+    column: TableColumn[Row] = offset_column("start", lambda row: row.segments)
+    one, two = [Row("a-0", segments=1500)], [Row("b-0", segments=4000), Row("b-1", segments=5000)]
+    assert [column.show(rows) for rows in (one, two)] == ["1,500", ""]
+    assert [column.sort_number(rows) for rows in (one, two)] == [1500, 0]
 
 
 def test_a_reason_of_one_partition_names_it_and_its_status_has_a_colour() -> None:
