@@ -679,13 +679,13 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Refuse partitions whose originals hold a record with a key in FILE, written by `erase --suppress-out`.",
+    help="Refuse partitions whose originals hold a record with an erased key. FILE comes from `erase --suppress-out`.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: read the secret of the list's HMACs from this file.",
+    help="With --suppress: read from this file the secret with which `erase` made FILE.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
 @click.option("--yes", is_flag=True, help="Restore without asking; required without a terminal.")

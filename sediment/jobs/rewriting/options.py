@@ -98,7 +98,7 @@ def rewrite_options(command: _Command) -> _Command:
                 "--keep-originals",
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
-                help="First hard-link the files to be replaced into DIR, on the same filesystem, with a catalogue.",
+                help="First keep hard links to the replaced files, and a catalogue, in DIR on the same filesystem.",
             ),
             click.option(
                 "--output",
