@@ -368,12 +368,14 @@ def _bytes_text(count: float) -> str:
 
 _STYLE = """
 :root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem}
+body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:96rem;padding:0 1rem}
 h1{font-size:1.4rem}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%}
-td,th{padding:.4rem .8rem;text-align:left;border-bottom:1px solid #8884;vertical-align:top}
-td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td,th{padding:.35rem .5rem;text-align:left;border-bottom:1px solid #8884;vertical-align:top}
+th{vertical-align:bottom}
+.number{text-align:right;font-variant-numeric:tabular-nums}
+td.number{white-space:nowrap}
 .failed,.upstream_failed{background:#d9304433}
 .success{background:#2a9d4a22}
 li{margin:.3rem 0}
@@ -383,7 +385,13 @@ li{margin:.3rem 0}
 def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the index page: for each directory the state of each command, linked to its page, and the figures."""
     columns = list(figures({}))
-    head = ["log directory", *_COMMANDS, *columns, "kept for rescue"]
+    head = "".join(
+        [
+            *(f"<th>{name}" for name in ("log directory", *_COMMANDS)),
+            *(f'<th class="number">{name}' for name in columns),
+            "<th>kept for rescue",
+        ]
+    )
     body = "".join(
         f"<tr><td>{html.escape(row['log_dir'])}"
         + "".join(
@@ -398,7 +406,7 @@ def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>Sediment {html.escape(run)}</title><style>{_STYLE}</style><h1>{html.escape(run)}</h1>"
-        f'<div class="wide"><table><tr>{"".join(f"<th>{name}" for name in head)}{body}</table></div>'
+        f'<div class="wide"><table><tr>{head}{body}</table></div>'
         f"{'<h2>Failed, or left for a setting</h2><ul>' + notes + '</ul>' if notes else ''}</html>\n"
     )
 
