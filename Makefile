@@ -106,14 +106,17 @@ bundle: wheel ## pack Sediment and its dependencies for spark-submit --archives,
 bundle-test: bundle ## test the wheel in an empty environment, and the bundle on a standalone cluster
 	@$(BIN)/python -m pytest -m bundle tests/bundle $(ARGS)
 
-$(AIRFLOW)/.ready: conf/airflow-constraints.txt pyproject.toml
+$(AIRFLOW)/.ready: conf/airflow-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(AIRFLOW)/bin/python ] || "$$python" -m venv $(AIRFLOW); }
 	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check -c conf/airflow-constraints.txt \
 		apache-airflow apache-airflow-providers-apache-spark
+	@touch $@
+
+$(AIRFLOW)/.provider: $(AIRFLOW)/.ready pyproject.toml
 	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-airflow-test: setup $(AIRFLOW)/.ready ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
+airflow-test: setup $(AIRFLOW)/.provider ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
 	@$(BIN)/python -m pytest -m airflow tests/dags $(ARGS)
 
 bench-memory: setup ## measure peak memory of a worker by size and number of keys
