@@ -112,7 +112,11 @@ $(AIRFLOW)/.ready: conf/airflow-constraints.txt
 		apache-airflow apache-airflow-providers-apache-spark
 	@touch $@
 
-airflow-test: setup $(AIRFLOW)/.ready ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
+$(AIRFLOW)/.provider: $(AIRFLOW)/.ready pyproject.toml
+	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+airflow-test: setup $(AIRFLOW)/.provider ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
 	@$(BIN)/python -m pytest -m airflow tests/dags $(ARGS)
 
 bench-memory: setup ## measure peak memory of a worker by size and number of keys
