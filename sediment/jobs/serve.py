@@ -274,7 +274,7 @@ def _row(
     "--request-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Append a JSON object for each request, without its content.",
+    help="Log each request to this file as a line of JSON, without the records that it carries.",
 )
 @click.option(
     "--log-format",

@@ -28,6 +28,7 @@ import numpy as np
 
 from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
+from sediment.jobs.cleaning.backup_links import without_secret
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.erasing.after_run import (
@@ -185,7 +186,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             seconds=time.monotonic() - self._started,
             dry_run=self._own.dry_run if dry_run is None else dry_run,
             partitions=in_order(reports),
-            output=self._own.output,
+            output=None if self._own.output is None else without_secret(self._own.output),
             estimated_seconds=self._estimate(),
             originals=None if kept is None else str(kept),
             catalogue=None if self.catalogue is None else str(self.catalogue),
@@ -482,7 +483,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     def _new_log_dir(self) -> Path:
         assert self._own.output is not None
-        return Path(self._own.output).absolute()  # with evidence it is not a URI (EraseOptions.validate)
+        return Path(self._own.output).resolve()  # with evidence it is not a URI (EraseOptions.validate)
 
     def _is_tiered(self, partition: TopicPartition) -> bool:
         try:
