@@ -16,7 +16,7 @@ API = "reference/api.md"
 
 
 def options_page() -> str:
-    """Return a page with the arguments, options and examples of each command."""
+    """Return a page with the usage, options and examples of each command."""
     text = [
         "# Options of each command",
         "",
@@ -40,10 +40,10 @@ def _command(name: str) -> Iterator[str]:
         yield ""
     yield f"```text\n{context.command.get_usage(context).removeprefix('Usage: ')}\n```"
     yield ""
-    rows = [parameter.get_help_record(context) for parameter in command.get_params(context)]
-    yield "| option | |"
+    yield "| option | meaning |"
     yield "| --- | --- |"
-    for row in rows:
+    for parameter in command.get_params(context):
+        row = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
         if row:
             option, text = (" ".join(cell.split()) for cell in row)
             yield f"| `{option}` | {_text(text)} |"
