@@ -146,7 +146,7 @@ def test_the_wheel_in_an_empty_environment_dumps_and_with_spark_compacts(tmp_pat
         subprocess.run([environment / "bin" / "pip", *arguments], check=True, cwd=tmp_path)
 
     def sediment(*arguments: object) -> str:
-        command = [environment / "bin" / "sediment", *arguments]
+        command = [environment / "bin" / "sediment", *map(str, arguments)]
         done = subprocess.run(
             command, env=bare_environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
         )
