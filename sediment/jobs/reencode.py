@@ -158,7 +158,7 @@ class ReencodePartition:
     encoding: Encoding
 
     def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
-        """Return every segment with a batch that may change."""
+        """Return every segment below the bound that has records."""
         return PartitionPlan(tuple(map(ReencodeSegment, plan_reencode(view, self.encoding, config))))
 
 

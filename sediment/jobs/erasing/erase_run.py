@@ -463,7 +463,12 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             found=found,
             not_visible=NOT_VISIBLE,
         )
-        with _named_if_not_written("the evidence"):
+        if any(
+            before.status != FAILED and after.status == FAILED
+            for before, after in zip(in_order(reports), checked, strict=True)
+        ):
+            self._destination.withdraw()
+        with _named_if_not_written("the evidence", self._own.output):
             write_evidence(proof.file, document, proof.signer, self._fs)
         self._is_complete = bool(document["complete"])
         return checked
@@ -537,7 +542,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                     "key": base64.b64encode(key).decode(),
                 }
                 lines.append(json.dumps(row).encode() + b"\n")
-        with _named_if_not_written("--tombstones-out"):
+        with _named_if_not_written("--tombstones-out", self._own.output):
             write_private(file, lines)
 
     # --------------------------------------------------------------------------------------------------- the reports
@@ -572,14 +577,15 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
 
 @contextmanager
-def _named_if_not_written(what: str) -> Iterator[None]:
+def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
     """Turn an error while `what` is written into one that says that the run itself is done."""
     try:
         yield
     except OSError as error:
         text = describe(error)[1]
+        again = "run again" if output is None else "remove the output and run again"
         raise StorageError(
-            f"the records are erased, but {what} could not be written: {text}", advice="run again to write it"
+            f"the records are erased, but {what} could not be written: {text}", advice=f"{again} to write it"
         ) from error
 
 

@@ -159,6 +159,11 @@ class OutputDirectory:
         """Report that the output is not complete, because a partition is missing in it."""
         self._print(f"{self.store} is not complete; run again to start over", style="red")
 
+    def withdraw(self) -> None:
+        """Make the complete output incomplete, because a check of it failed."""
+        self._publisher.withdraw()
+        self.abandon()
+
     def complete(
         self,
         files: Sequence[ManifestFile],

@@ -74,6 +74,10 @@ class Destination(ABC):
         """Clean up after the last partition."""
 
     @abstractmethod
+    def withdraw(self) -> None:
+        """Take back a complete result whose check failed."""
+
+    @abstractmethod
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
         """Complete the result; return the reason code and text of reports that failed by this, by their index.
 

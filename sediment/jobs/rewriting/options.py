@@ -11,11 +11,10 @@ import click
 
 from sediment.compaction.reencode.plan import Encoding
 from sediment.jobs.command_line.units import ByteSize
-from sediment.jobs.delta_lake.paths import is_uri
+from sediment.jobs.delta_lake.paths import is_uri, local_directory
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import CODEC_NAMES
-from sediment.segment_io.stores import Store
 
 if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions
@@ -38,7 +37,8 @@ class RewriteOptions:
     @property
     def local_output(self) -> Path | None:
         """The directory of the output; None without one, or if it is not on this machine."""
-        return None if self.output is None else Store(self.output).local_path
+        path = None if self.output is None else local_directory(self.output)
+        return None if path is None else Path(path).absolute()
 
     def validate(self, common: CommonOptions) -> None:
         """Check that the options suit the log directories of `common`.

@@ -124,6 +124,10 @@ class NewLogDirectory(Destination):
     def end(self, planned: Sequence[PlannedPartition]) -> None:
         """Do nothing: the manifest decides which files belong to the output."""
 
+    def withdraw(self) -> None:
+        """Make the output incomplete."""
+        self.directory.withdraw()
+
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, Reason]:
         """Copy the files that stay and complete the output, or leave it incomplete and say why."""
         if not reports:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -109,6 +110,19 @@ def test_a_clean_stop_without_the_partition_does_not_vouch_for_the_torn_end(log_
     restored(log_dir, kept, f"--run={run}")
     assert not (log_dir / CLEAN_SHUTDOWN_FILE).exists()
     assert read_checkpoint(log_dir / RECOVERY_POINT) == {NAME: 5}
+
+
+def test_erased_records_do_not_come_back_with_the_end_of_an_interrupted_restore(log_dir: Path, kept: Path) -> None:
+    tear(log_dir)
+    run = recover(log_dir, kept)["run_id"]
+    kill_restore(log_dir, kept, run)
+    catalogue = kept / f"catalogue-{run}.json"
+    catalogue.write_text(json.dumps({**json.loads(catalogue.read_text()), "command": "erase"}))
+    before = tree(log_dir / NAME)
+    (row,) = restore(log_dir, kept, f"--run={run}").report["partitions"]
+    assert (row["status"], row["reason_code"], tree(log_dir / NAME)) == ("refused", "erasure", before)
+    restored(log_dir, kept, f"--run={run}", "--undo-erasure")
+    assert not list((log_dir / NAME).glob("*.swap"))
 
 
 def test_recover_still_refuses_the_torn_end(log_dir: Path, kept: Path) -> None:
