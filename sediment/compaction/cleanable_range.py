@@ -48,8 +48,7 @@ class CleanableRange:
     counts in both `clean_bytes` and `cleanable_bytes`.  `must_compact` is True if the maximum compaction lag is
     exceeded.  `force_checkpoint` is a new cleaner checkpoint to write even if the log is not cleaned, or None.
     `unblocks_at_ms` is the first time at which the log is unblocked without other changes, or None if it never is.
-    `reason` is a sentence for an operator.  at which time alone unblocks the log, or None if it never does.  `reason`
-    is a sentence for an operator.
+    `reason` is a sentence for an operator.
     """
 
     first_dirty_offset: int
@@ -91,7 +90,7 @@ def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
 
 
 def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
-    """Return one sentence for an operator: which rule blocks, or which range can be cleaned."""
+    """Return a sentence for an operator that names the blocking rule or the range that can be cleaned."""
     match cleanable.blocked_by:
         case None:
             return (

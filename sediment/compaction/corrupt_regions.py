@@ -66,7 +66,7 @@ class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
     `untouchable` are base offsets of segments whose headers may give a broker the wrong last offset.  These segments
-    are not replaced, because after a crash during the replacement, a start would use that offset.
+    are not replaced, because a broker that starts after a crash during the replacement would use that offset.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -84,8 +84,8 @@ NOTHING_CORRUPT = CorruptRegions({}, frozenset())
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are keyed by the base offset of the segment.  Below `certain_end_offset`, the base offset of a segment,
-    the result is the same as without corruption, so a later round need not clean that part again.
+    `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
+    Below it, the result is the same as without corruption, so a later round need not clean that part again.
     """
 
     boundaries: dict[int, ChunkBoundaries]

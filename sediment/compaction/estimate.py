@@ -69,7 +69,7 @@ class Estimate:
 
 
 def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
-    """Return an estimate of what `plan` leaves, from a sample of about `sample_bytes`.
+    """Estimate the log that `plan` leaves, from a sample of about `sample_bytes`.
 
     Raises:
         CorruptBatchError: a malformed batch is in a log that is small enough to be read as a whole.

@@ -94,7 +94,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes would stay the same; the caller knows that no batch of the log changes."""
+        """Return True if the indexes stay the same; the caller has found already that no batch of the log changes."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False

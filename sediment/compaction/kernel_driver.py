@@ -214,7 +214,7 @@ class KernelDriver:
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
-        """Call a resumable kernel until the chunk is done, and meet its requests; return False at MAP_FULL."""
+        """Call a resumable kernel until the chunk is done, and serve its requests; return False at MAP_FULL."""
         state = self.state
         batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
@@ -282,7 +282,7 @@ class KernelDriver:
         return ExactKeys(self._seed, self._secrets, self._reader)
 
     def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
-        """Before a chunk is used, check that no two of its keys share a hash."""
+        """Check that no key of a chunk shares its hash with a different key, before the chunk is used."""
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,
@@ -323,7 +323,7 @@ def release_shared_memory() -> None:
 
 
 class WorkingMemory:
-    """Buffers of the kernels; each grows to what the largest batch needs."""
+    """Buffers of the kernels; each grows to the size that the largest batch needs."""
 
     def __init__(self) -> None:
         self.payload = padded_buffer(0)
@@ -358,7 +358,7 @@ class WorkingMemory:
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to padded memory, past whose end kernels may read; return (address, bytes)."""
+        """Copy decompressed records to memory with padding that kernels may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + padding.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)
@@ -366,7 +366,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the size of the buffers, except the columns of a run, which RUN_LIMIT limits."""
+        """Return the size of the buffers without the columns of a run, because RUN_LIMIT already limits those."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 

@@ -91,7 +91,8 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments and their replacement; without `parts`, the sources stay, usually because nothing would change.
 
-    There is usually one part; several are needed if the result does not fit one segment file (2 GiB, or 2^31 offsets).
+    There is usually one part; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
+    offsets).
     """
 
     sources: tuple[SegmentRef, ...]

@@ -5,7 +5,8 @@
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: the module is pure, so a plan predicts the choice of the run.  An estimate is made only if it can matter.
+Invariant: the module is pure, so a plan predicts the choice of the run.  Keys are estimated only if the estimate can
+    change the choice.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ def sweep_chunk(
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
-    `survivors` is read BY_BITMAP only: one bit for each record of the split, numbered like RECORDS, which is 1 if no
-    later record of any split supersedes the record.
+    `survivors` is read only BY_BITMAP.  It has one bit for each record of the split, numbered as RECORDS counts them.
+    The bit is 1 if no later record of any split supersedes the record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)

@@ -1,4 +1,4 @@
-"""The rule, based on headers alone, for batches that may be re-encoded and for neighbours that may become one batch.
+"""The rule that finds, from headers alone, the batches that may be re-encoded and the neighbours that may be merged.
 
 A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
 previous batch if both may change, neither is among the last five data batches of its producer in the segment, and these
@@ -90,7 +90,7 @@ def encoded_anyway(rule: MergeRule, encoding: Encoding, rows: Rows) -> Flags:
 
 
 def chosen_batches(rule: MergeRule, encoding: Encoding, rows: Rows, before: Rows) -> tuple[Flags, Flags]:
-    """Return the batches of a chunk to open, and those that may join the one before, each bool[rows].
+    """Return two bool[rows]: the batches of a chunk to open, and the batches that may join the previous one.
 
     `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
     """

@@ -71,8 +71,8 @@ class Encoding:
 class ReencodeTask:
     """The re-encoding of one segment.
 
-    `end_offset` is the base offset of the next segment, INT64_MAX for the active one.  Batches that reach `bound` are
-    not changed.
+    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches that reach
+    `bound` are not changed.
     """
 
     partition: TopicPartition

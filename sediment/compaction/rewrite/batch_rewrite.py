@@ -1,4 +1,4 @@
-"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and meets its requests.
+"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and serves its requests.
 
 kernel returns          driver
 NEEDS_PAYLOAD           opens the batch: decompresses it, or converts a message of magic 0 or 1

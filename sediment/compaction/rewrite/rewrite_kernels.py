@@ -10,7 +10,7 @@
 1. Decode its records, if there is room for all their rows.
 2. Find their verdicts, move the surviving records together, and note the edits.
 3. If the batch changes, copy the batches before it.
-4. Write the surviving records and compress them with the batch's own codec; without any, write its header or nothing.
+4.  Write the surviving records, compressed with the batch's own codec.  If none survives, write the header or nothing.
 
     field                                               after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
@@ -22,7 +22,7 @@ A batch with a new tombstone loses its delete horizon, so that the next cleaning
 one, the tombstone could be dropped before consumers have had time to read it.
 
 The loop is resumable: if it needs something that it cannot do itself, it returns a status that requests this, and
-continues at the next call.  Only marks of verdicts may be set twice.
+continues at the next call.  A repeated call may only set marks of verdicts a second time.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -112,7 +112,7 @@ _ROW_BYTES = 8 * RECORD_FIELDS
 
 
 class VerdictColumns(NamedTuple):
-    """The columns of `Verdicts`; marks of those with a record, and of tombstones for records without a key.
+    """The columns of `Verdicts`, with marks: the verdict has a record; the record to become a tombstone has no key.
 
     `replacements` is the address of the replacement bytes.
     """

@@ -3,17 +3,17 @@
 1. Scan the headers: find the batches with verdicts, and those of them whose header must stay.
 2. Scan again: check every checksum, rewrite these batches, and copy the bytes between them.
 
-A batch that loses all records stays as a header without records if it is one of these:
+If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end stays the same even if later segments are deleted
 * one of the last five data batches of a producer in the segment: a broker that loads the log remembers these batches,
   to recognise them if a client sends them again; so the producer state at the end of every segment stays the same
 
-All other such batches are dropped.  Markers always stay, so an aborted transaction keeps its entry in the transaction
-index.
+Any other batch that loses all its records is dropped.  Markers always stay, so an aborted transaction keeps its entry
+in the transaction index.
 
 Memory: one chunk, the largest decompressed batch, and columns for the batches with verdicts.
 
-Invariant: the checksums of all copied bytes were checked; a segment without a change gets no parts.
+Invariant: the checksum of every copied batch is checked first; an unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def rewrite_segment(
 ) -> RewrittenSegment:
     """Write the new segment of `task` to synced `.part` files beside its source; after a failure, leave none.
 
-    `progress` is called with the bytes of each chunk of either scan; its exceptions end the rewrite.
+    `progress` is called with the size of each chunk in either scan; an exception from it ends the rewrite.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
@@ -85,7 +85,7 @@ class _Targets:
     """The batches with verdicts: their positions in the file, int64[n], and True if their header stays, bool[n].
 
     `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
-    `excluded`, bool[verdicts], marks them.
+    `excluded`, bool[verdicts], marks these verdicts.
     """
 
     positions: Int64s
