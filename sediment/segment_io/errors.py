@@ -193,7 +193,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from those that the run was planned for: the path is on another disk, or another process wrote."""
+    """Files differ from the planned ones: the path is on another disk, or another process changed them."""
 
 
 class UncleanDirectoryError(OwnershipError):

@@ -49,7 +49,7 @@ class StoredFile:
 
 
 def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by their names there; '' is the folder of the store itself."""
+    """Return the files directly in each folder, by their names in it; '' is the folder of the store itself."""
     folders: dict[str, dict[str, StoredFile]] = {}
     for name, file in files.items():
         folder, _, rest = name.rpartition("/")
@@ -265,7 +265,7 @@ class Store:
             self._fs.sync_directory(self.local_path / folder)
 
     def free_bytes(self) -> int:
-        """Return the bytes that may still be written, also if the directory does not exist yet.
+        """Return the bytes that may still be written, even if the directory does not exist yet.
 
         The result is 2^63 - 1 for a store without a limit.
         """

@@ -2,7 +2,8 @@
 
     tools, int64[registers]   | function | its context | function | …
 
-Invariants: a register is 0 if its library lacks this function or one that is used with it.  A context lives as long as
+Invariants: a register is 0 if its library lacks the function or another function that is used with it.  A context lives
+    as long as
 the array that contains its address.  Only one thread at a time may use a context.
 """
 
@@ -51,7 +52,7 @@ def take_tool(
     arguments: tuple[int, ...] = (),
     prepare: Callable[[ctypes.CDLL, ctypes.c_void_p], bool] = lambda _library, _context: True,
 ) -> None:
-    """Set the register of a function, and the next register to a context that `make` creates from `arguments`.
+    """Set one register to a function, and the next to a context that `make` creates from `arguments`.
 
     If `prepare` returns False for the context, both stay 0.
     """

@@ -7,8 +7,7 @@
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
 the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the last batches
 may be uncommitted; clients got no acknowledgement for these changes.  A metadata transaction that was aborted, or is
-still open at the end, is not applied (KIP-868).  Other records than those in
-`ClusterMetadata` are ignored.
+still open at the end, is not applied (KIP-868).  Records that concern no field of `ClusterMetadata` are ignored.
 
 Invariants: nothing is written, and no data is skipped silently.  These are errors:
 
@@ -17,8 +16,8 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a corrupt batch before good ones
 * a log that ends below an offset that other files of the log show
 
-Only a torn batch is accepted, because a crash can leave one: the log then ends after the last complete batch, as when
-the node starts.
+Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
+that starts does the same.
 """
 
 from __future__ import annotations
@@ -244,7 +243,7 @@ def _read_snapshot(path: Path, state: _State) -> int:
 
 
 class _VerifiedScan:
-    """The batches of one file, up to the first torn or corrupt batch, whose error is in `stopped`.
+    """The batches of one file up to the first torn or corrupt batch; `stopped` is the error of that batch.
 
     `next_offset` is the offset after the last good batch, `last_control_type` the control type of that batch.
     """

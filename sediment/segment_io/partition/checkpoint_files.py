@@ -1,8 +1,8 @@
 """Reading and replacing the checkpoint and property files of logs; `format.checkpoints` defines their formats.
 
-Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader distinguishes the
-two.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash leaves
-the old or the new content.
+Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader treats the two
+differently.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash
+leaves the old or the new content.
 """
 
 from __future__ import annotations

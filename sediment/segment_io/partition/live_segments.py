@@ -56,8 +56,8 @@ class LiveSegment:
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
     """Return the segments of a partition by base offset, or only the one that `source` names.
 
-    Wait for a replacement in progress.  After an interrupted one, return the new segments if Kafka's loader would
-    complete the replacement, else the old ones.
+    Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
+    would complete it, else the old ones.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.

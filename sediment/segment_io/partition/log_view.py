@@ -113,7 +113,8 @@ def open_view(
 
     Raises:
         CorruptBatchError: `on_corruption` is not given, and a segment below the active one must be scanned and is
-        corrupt.  UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
+            corrupt.
+        UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
         SourceChangedError: a listed file is gone.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
@@ -241,7 +242,7 @@ class _Opening:
     def _scanned_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
         """Return the end of the segment, scanned from `position`.
 
-        Return None if no batch with an end at or below `indexed_offset` begins there.
+        Return None if no batch that ends at or below `indexed_offset` begins at `position`.
         """
         tail = None
         for rows in self._batches(active, position):
@@ -256,7 +257,7 @@ class _Opening:
         """Return the base offset of the first batch that reaches `offset`.
 
         If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
-        found by a read of the log start offset.  After a gap, this batch can be far above the log start offset.
+        that a read at the log start offset finds.  After a gap, this batch can be far above the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):

@@ -57,8 +57,8 @@ class RememberedBatch:
 class ProducerEntry:
     """State of one producer, with the fields of a snapshot entry.
 
-    `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; they are −1, −1 and 0 without one.
-    `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
+    `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; if it has none, they are −1, −1 and
+    0.  `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -73,7 +73,7 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True if the producer has written data of a transaction that has no marker yet."""
+        """True if the producer has written data in a transaction without a marker yet."""
         return self.current_txn_first_offset >= 0
 
     @property
@@ -182,7 +182,7 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
-    """Return `state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
+    """Return `state` after the batches of `table`, rows of `BATCH_ROW` in log order from `state.end_offset` on.
 
     Batches without a producer only advance the end offset.  With `only_aborted`, `completed` leaves out committed
     transactions, which are not needed to rebuild a transaction index.

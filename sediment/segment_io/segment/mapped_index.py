@@ -133,7 +133,7 @@ class MappedIndex:
             self._entries = entries
 
     def moved(self, path: Path) -> None:
-        """Note the new name of the file."""
+        """Record that the file was renamed to `path`."""
         self.path = path
         if self._file is not None:
             self._file.path = path
@@ -143,7 +143,7 @@ class MappedIndex:
         self._file = None
 
     def release(self) -> None:
-        """Drop the reference to the file, which is closed with its last reference."""
+        """Drop the reference to the file; the file is closed when its last reference is gone."""
         self._file = self._mapping = None
 
     def mapped(self) -> FileMapping:

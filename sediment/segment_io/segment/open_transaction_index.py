@@ -58,7 +58,7 @@ class OpenTransactionIndex:
         return self._file
 
     def moved(self, path: Path) -> None:
-        """Note the new name of the file."""
+        """Record that the file was renamed to `path`."""
         self.path = path
         if self._file is not None:
             self._file.path = path
@@ -68,5 +68,5 @@ class OpenTransactionIndex:
         self._file = None
 
     def release(self) -> None:
-        """Drop the reference to the file, which is closed with its last reference."""
+        """Drop the reference to the file; the file is closed when its last reference is gone."""
         self._file = None

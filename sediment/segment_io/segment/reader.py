@@ -109,8 +109,8 @@ class HeaderScan:
     def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
         """Yield the chunks; a span's buffer is valid until the next span is requested.
 
-        A given `source`, the file or a descriptor of it, is read and left open; otherwise the file is opened and closed
-        here.
+        If `source` is given, the file or a descriptor of it, it is read and stays open; otherwise this method opens and
+        closes the file.
         """
         if source is not None:
             size_bytes = _size_of(source) if self._size_bytes is None else self._size_bytes

@@ -103,7 +103,7 @@ def _index_batches(
     skipped = 0
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
-            # Without it, look-ups of later offsets would have to read across unreadable bytes.
+            # Force an entry: without it, look-ups of later offsets would have to read across unreadable bytes.
             progress[SINCE_ENTRY_BYTES] = interval_bytes + 1
             position = unreadable[skipped, 1]
             skipped += 1
@@ -286,7 +286,7 @@ class _PieceSource:
         return next(self._pieces, None) if piece is None else piece
 
     def put_back(self, rest: ByteArray) -> None:
-        """Return `rest`, whole batches, at the next call."""
+        """Return `rest`, which has whole batches, at the next call of `take`."""
         self._rest = rest
 
     def next_base_offset(self) -> int | None:

@@ -1,13 +1,13 @@
 r"""Scan of slices of segments: it yields spans of complete batches, and the unreadable ranges between them.
 
-    slice --chunks--> spans of whole batches --headers--> without the batches of which no record is wanted
+    slice --chunks--> spans of whole batches --headers--> without batches that have no wanted record
                         \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
 
 If a segment is being written to, bytes after its last complete batch are not an error: they belong to a batch that is
 being appended, or are the zeros of a preallocated file.
 
 Invariants: memory is one chunk and the largest batch.  A file is read through one descriptor, so it may be renamed or
-deleted meanwhile.
+deleted during the scan.
 """
 
 from __future__ import annotations

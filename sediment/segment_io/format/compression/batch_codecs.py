@@ -13,7 +13,7 @@ Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
                                         00 00 00 00, the end mark
 """
 
-# The package is never on the import path itself, so its name cannot hide that of the standard library.
+# This package is never on the import path itself, so it cannot hide the standard library's `compression`.
 
 from __future__ import annotations
 
