@@ -37,7 +37,7 @@ class ValueType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerName:
-    """A broker key that gives a topic key its default; `unit_ms` is None if the value needs no conversion.
+    """A broker key that sets the default of a topic key; `unit_ms` is None if the value needs no conversion.
 
     With a unit, the result is in milliseconds and every negative value means -1.
     """
@@ -238,7 +238,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("offset.metadata.max.bytes", _INT, 4096),
     Key("offsets.retention.minutes", _INT, 10_080, 1),
     Key("offsets.retention.check.interval.ms", _LONG, 10 * _MINUTE_MS, 1),
-    # Not Kafka's.
+    # Sediment's own.
     Key("sediment.request.receive.timeout.ms", _LONG, 30 * _SECOND_MS, 1),
     Key("sediment.group.members.max.bytes", _LONG, 16 * _MIB, 1),
     Key("sediment.groups.max.bytes", _LONG, 128 * _MIB, 1),

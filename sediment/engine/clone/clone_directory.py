@@ -69,10 +69,10 @@ class CloneDirectory:
         self._topic_ids: dict[TopicPartition, str] = {}
 
     def check(self, sources: Sequence[Store]) -> None:
-        """Check that the directory is absent, empty or an unfinished output, and apart from the sources.
+        """Check that the directory is absent, empty or an unfinished output, and separate from the sources.
 
         Raises:
-            UsageError: it is not; nothing was changed.
+            UsageError: the directory fails the check; nothing was changed.
         """
         if "," in str(self.path) or "\\" in str(self.path):
             raise UsageError(

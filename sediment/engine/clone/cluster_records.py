@@ -4,11 +4,11 @@
     TopicRecord               and for each topic
       PartitionRecord         leader epoch: the last of the log; directory: the one of the clone
       ConfigRecord
-    ConfigRecord              dynamic configs of all brokers about logs
+    ConfigRecord              the dynamic configs of all brokers that concern logs
     ProducerIdsRecord         above every producer id that the source or a log knows
-    ACLs, quotas, SCRAM       only if they were asked for
+    ACLs, quotas, SCRAM       only on request
 
-Invariant: no producer id that a log knows is given out again.
+Invariant: no producer id that a log knows is assigned again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class LogSuppression:
-    """Outcome of a suppression: the number of records, and the new cleaner checkpoint, or None without one."""
+    """Outcome of a suppression: the number of records, and the new cleaner checkpoint if there is one."""
 
     records: int
     first_dirty: int | None

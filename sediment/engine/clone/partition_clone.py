@@ -109,7 +109,7 @@ class CloneTask:
 
     @property
     def rules(self) -> CopyRules:
-        """Allowed ways to bring in files; a log that this task changes shares no file with another directory."""
+        """The allowed ways to take over files; a log that this task changes shares no file with another directory."""
         if self.changes_end or self.names is not None:
             return CopyRules()
         links = () if self.earlier is None else (LinkKind.REFLINK, LinkKind.HARD)
@@ -134,7 +134,7 @@ class OpenTransaction:
 class PartitionClone:
     """A finished partition in `folder`, a directory of the clone; `files` are named relative to it.
 
-    `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None without one.
+    `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None if there is none.
     `producer_ids` are all ids that occur in the log.  `linked_bytes` were linked, not copied.  `damage` describes
     corruption that a broker would not notice.  `is_unchanged` is True if the earlier clone has the same files.
     """

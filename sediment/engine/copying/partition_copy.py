@@ -1,4 +1,4 @@
-"""Copies of a partition's files, each digested and noted for the manifest.
+"""Copies of a partition's files, each with its digest for the manifest.
 
 A file gets into a copy in the first of these ways that its rules allow and that succeeds:
 
@@ -6,7 +6,8 @@ A file gets into a copy in the first of these ways that its rules allow and that
     linked    a reflink or a hard link, to the source's file, or to the earlier copy's file if that is unchanged
     copied    read once, digested and written
 
-A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if it is one of
+A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of these
+checks succeeds:
 
     trusted   size, modification time, inode and ctime are those of the copied file; the file is not read
     compared  its SHA-256 is the same; the file is read and not written
@@ -58,7 +59,7 @@ _METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMe
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """The ways that files may get into a copy other than by copying.
+    """The ways, other than copying, in which files may get into a copy.
 
     `links` are tried for files of the source, `earlier_links` for unchanged files of the earlier copy; only closed
     segments get hard links.  Without `digests_links`, linked files are not read; the manifest has the digest of such a
@@ -121,7 +122,7 @@ def copy_partition(
     """Copy the files of one partition, or a part of them; their names are durable when this returns.
 
     Raises:
-        SourceChangedError: a file is not the listed one, or changed while it was read.
+        SourceChangedError: a file differs from the listed one, or changed while it was read.
         OwnershipError: the output no longer belongs to this run.
         OSError: a disk or a store failed.
     """

@@ -3,12 +3,13 @@
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
     2  log start raised   by the caller, durably, so readers are not offered a deleted offset
     3  leader epochs      truncated to the new log start
-    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
+    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show what is left to
+    do
     5  unlinked           or left for the next start, which removes them
 
-Invariants: after a crash the log begins at the new log start, or still has deleted records below it; the next run with
-the same rules removes these.  A kept segment is not changed.  Producer state survives, because the snapshots of kept
-segments stay.
+Invariants: after a crash, the log begins at the new log start, or still has some of the expired segments below it; the
+next run with the same rules deletes them.  A kept segment is not changed.  Producer state survives, because the
+snapshots of kept segments are kept too.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -72,7 +73,7 @@ def expire_log(
     """Delete the segments that `plan` expires; if the plan also deletes the active segment, call `roll_empty` first.
 
     The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted` the
-    files stay under their `.deleted` names.  After a crash, a second call with a new plan ends in the same directory.
+    files stay under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
 
     The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full for that, pass
     `log_start_is_durable=False`: each segment is then deleted durably before the next one, so space becomes free and no

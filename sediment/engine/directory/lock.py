@@ -85,7 +85,7 @@ class DirectoryLock:
         """Check that this process still owns the directory; call this before each change that cannot be undone.
 
         Raises:
-            LockLostError: the lock is not held by this process, or `.lock` was removed or replaced under it.
+            LockLostError: the lock is not held by this process, or `.lock` was removed or replaced since it was locked.
         """
         if self._descriptor < 0 or self._process != os.getpid():
             raise LockLostError("this process does not hold the lock of the log directory", path=str(self._path))
@@ -237,7 +237,7 @@ def is_locked(directory: Path) -> bool:
 def lock_holder(directory: Path) -> int | None:
     """Return the process that holds the lock of a log directory; 0 if the system does not know which.
 
-    Returns None if no process holds it.  Neither locks nor changes anything.
+    Return None if no process holds it.  This neither locks nor changes anything.
     """
     with _guard:
         try:

@@ -55,8 +55,7 @@ class LinkKind(StrEnum):
     """Ways to give an output the content of a local file without copying it.
 
     A reflink is a separate file that shares disk blocks until either file changes.  A hard link is a second name of the
-    same
-    file: a program that changes the file in place changes it under both names.
+    same file: a program that changes the file in place changes it under both names.
     """
 
     REFLINK = "reflink"
@@ -198,9 +197,9 @@ class Publisher:
         mtime_ns: int | None = None,
         source: FileStamp | None = None,
     ) -> ManifestFile:
-        """Write one file; its content is durable at once, but its name only after the folder is synced.
+        """Write one file; its content is durable immediately, its name only after the folder is synced.
 
-        `source` is noted in the manifest, for a later incremental copy.
+        `source` is recorded in the manifest, for a later incremental copy.
         """
         self.check()
         digest = hashlib.sha256()
@@ -350,7 +349,7 @@ class PublishingFs(Fs):
         self._parts: dict[str, _Part] = {}
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """Write a part to the output and note its digest; write any other file here."""
+        """Write a part to the output and record its digest; write any other file to local disk."""
         if not _is_part(path):
             return super().write_new(path, chunks)
         if self._publisher is None:

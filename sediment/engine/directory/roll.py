@@ -1,7 +1,7 @@
 """Rolling the last segment of a stopped log, which makes the segment cleanable.
 
-The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and at the log end offset
-are a producer snapshot and an empty active segment.
+The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and there are a producer
+snapshot and an empty active segment at the log end offset.
 
 Invariants: files that are already correct stay, and no existing inode changes.  New files appear in this order; after a
 crash at any point, the directory loads, here and in a broker:

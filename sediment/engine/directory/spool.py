@@ -3,7 +3,7 @@
 Operators know it as the hand-off folder, which the option `--hand-off` names.
 
     file                         written by   content
-    engine.json                  the engine   the log directories that it commits swaps for
+    engine.json                  the engine   the log directories for which it commits swaps
     .lock                        a job        one job at a time
     <topic-N>.<run>.json         a job        a PreparedSwap; its `.part` files are in the partition's directory
     <topic-N>.<run>.committed    the engine   the reply to a committed swap
@@ -73,7 +73,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     """Check that a running engine commits the swaps of all `log_dirs` from `folder`.
 
     Raises:
-        UsageError: no engine does.
+        UsageError: no running engine commits them.
     """
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))

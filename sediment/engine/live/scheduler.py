@@ -3,7 +3,7 @@
 Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without threads
 `run_due` runs due tasks in the order of their times, in the calling thread.
 
-Invariants: a task never runs twice at once; the error of a periodic task is logged and the task runs again; runs that
+Invariants: two runs of a task never overlap; the error of a periodic task is logged and the task runs again; runs that
 were missed, because the task or the process was slow, are skipped; nothing runs after `close`.
 
 Source: kafka-log 04 §11.

@@ -115,7 +115,7 @@ class SpoolCommitter:
                 self._owner.handle_directory_failure(self._owner.directory_of(log), error)
 
     def _commit(self, path: Path, log: PartitionLog) -> int:
-        """Commit the swap in `path` if it fits the present state of `log`; return the next dirty offset.
+        """Commit the swap in `path` if it fits the current state of `log`; return the next dirty offset.
 
         Raises:
             CorruptDataError: the file does not contain a swap.
@@ -150,7 +150,7 @@ class SpoolCommitter:
 
 
 def _mismatch(swap: PreparedSwap, log: PartitionLog) -> str | None:
-    """Return why the swap does not fit this log; None if nothing contradicts it before files are compared."""
+    """Return the reason why the swap does not fit this log, or None; files are compared later."""
     if Path(swap.directory).resolve() != log.directory.resolve():
         return f"the swap was prepared in {swap.directory}, but the log is in {log.directory}"
     if not log.config.compacts:

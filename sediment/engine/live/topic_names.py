@@ -18,7 +18,7 @@ def check_topic(topic: str) -> None:
     """Check the name of a topic.
 
     Raises:
-        UsageError: Kafka allows no topic of that name.
+        UsageError: Kafka does not allow a topic of this name.
     """
     if not is_topic_name(topic):
         raise UsageError(
@@ -31,7 +31,7 @@ def check_partition(partition: TopicPartition) -> None:
     """Check a topic and partition number, and that a directory can have their name.
 
     Raises:
-        UsageError: Kafka allows no such topic or partition, or their name is too long for a directory.
+        UsageError: Kafka does not allow the topic or partition, or their name is too long for a directory.
     """
     check_topic(partition.topic)
     if not 0 <= partition.partition <= INT32_MAX:

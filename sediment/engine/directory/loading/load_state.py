@@ -48,7 +48,7 @@ class LoadCorruption:
 
 @dataclass(slots=True, eq=False)
 class LoadingSegment:
-    """The present state of a segment on disk.
+    """The current state of a segment on disk.
 
     `following_base_offset` is the base offset of the next segment, None for the last; `scan` is the result of a
     recovery scan of these bytes, None if there was none.
@@ -173,7 +173,7 @@ class LoadState:
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their snapshots are dropped too, except those that recovery has taken meanwhile.
+        Their snapshots are dropped too, except those that recovery has taken in the meantime.
 
         Source: kafka-log 05 §3 step 2.
         """

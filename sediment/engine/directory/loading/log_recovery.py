@@ -39,7 +39,7 @@ _NO_MATCH = "it did not match its log"
 
 
 class _TooManyBatchesError(Exception):
-    """Error of a scan ahead of its turn that would have to hold too many batches in memory."""
+    """A scan that runs before its turn would have to hold too many batches in memory."""
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
@@ -55,8 +55,8 @@ def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
 def recover_unverified(state: LoadState) -> None:
     """Verify the segment with the recovery point and all later ones; end the log before the first corrupt batch.
 
-    The segments after a corrupt one are removed before it is cut, so a start after a crash in between finds the
-    corruption again.
+    The segments after a corrupt one are removed before the corrupt one is cut. After a crash between these steps, the
+    next start therefore finds the corruption again.
 
     Source: kafka-log 05 §3.
     """

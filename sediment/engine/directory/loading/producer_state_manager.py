@@ -51,7 +51,7 @@ class Snapshots:
         """Return the producers of a snapshot.
 
         Raises:
-            CorruptSnapshotError: it is malformed or fails its checksum.
+            CorruptSnapshotError: the snapshot is malformed or fails its checksum.
         """
         return parse_snapshot(self._fs.read_bytes(self.path(offset)), path=str(self.path(offset)))
 
@@ -160,7 +160,7 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop snapshots out of range, then load the newest one left unless the map already ends at the range's end.
+        """Drop snapshots out of range; load the newest remaining one, unless the map already ends at the range's end.
 
         If a snapshot is corrupt, drop it and try the next one.
 

@@ -5,7 +5,7 @@
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
 After a crash, all new segments are whole, because they are synced before their first rename.  A segment can be
-incomplete only if a disk or filesystem lost data, or if the file was copied there by hand.
+incomplete only if a disk or filesystem lost data, or if the file was copied into the directory by hand.
 
 Invariants: nothing is written; old segments are read only if a new one is not whole.
 """
@@ -136,9 +136,9 @@ def _index_problem(
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """Return how an index that is still `.swap` contradicts its log, which has its final name; None if it does not.
 
-    The index of a log with a torn end may describe batches of that end.  It is kept, as a broker keeps it: the recovery
-    that cuts the log rebuilds the index, and removes the later segments.  Without an index the log would be cut before
-    that recovery, and the later segments would stay after a gap.
+    The index of a log with a torn end may describe batches of that end.  Such an index is kept, as in a broker: the
+    recovery that cuts the log rebuilds the index, and removes the later segments.  Without an index the log would be
+    cut before that recovery, and the later segments would stay after a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)
@@ -172,7 +172,7 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a non-empty log begins at this offset, or if a log that begins below it is framed past it."""
+        """Return True if a non-empty log begins at this offset, or if a lower log is framed past it."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False

@@ -43,7 +43,7 @@ class ScannedAhead:
     tables: tuple[Rows, ...]
 
     def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
-        """Return the scan as if that leader epoch had been known before it."""
+        """Return the scan as if that leader epoch had been known before the scan."""
         epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
         return replace(self.scan, leader_epochs=epochs)
 
@@ -105,7 +105,7 @@ def verify_segment(
 
 
 def repair_segment(state: LoadState, segment: LoadingSegment, verified: VerifiedSegment, reason: str) -> None:
-    """Write the indexes of a verified segment because of `reason`, and cut off its end if it has to be."""
+    """Write the indexes of a verified segment because of `reason`, and cut off its end if necessary."""
     scan = verified.scan
     aborted = encode_transaction_index(verified.aborted)
     if aborted or segment.ref.transaction_index_bytes is not None:

@@ -65,7 +65,7 @@ class History:
     def to_undo(
         self, wanted: Iterable[Catalogue], log_dir: str, partition: str
     ) -> list[tuple[Catalogue, OriginalPartition]]:
-        """Return the runs among `wanted` to undo in a partition, newest first; pairs that cancel out are left out."""
+        """Return the runs among `wanted` to undo in a partition, newest first; leave out pairs that undo each other."""
         ids = {run.run_id for run in wanted}
         undone: set[str] = set()
         chain = []

@@ -12,9 +12,9 @@ The caller holds the lock of the log directory, and has finished interrupted rep
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
 Invariants: after a crash at any step the directory loads, here and in a broker, because each step uses only operations
-that are safe in this way.  A second plan and a second call do the rest.  Only closed logs share inodes with their
-originals, because a broker appends to the active segment and resizes indexes in place.  The exception is an active
-segment that a recovery had removed as a whole.
+that are safe in this way.  A new plan and a second call then complete the restore.  Only closed logs share inodes with
+their originals, because a broker appends to the active segment and resizes indexes in place.  The exception is an
+active segment that a recovery had removed as a whole.
 """
 
 from __future__ import annotations

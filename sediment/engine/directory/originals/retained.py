@@ -172,7 +172,7 @@ def read_pins(target: Path, fs: Fs) -> dict[str, str]:
     """Return the run that each pin keeps, by the name of the pin.
 
     Raises:
-        CorruptDataError: the file is malformed; do not remove any original then.
+        CorruptDataError: the file is malformed; in this case, do not remove any original.
     """
     path = target / PINS_FILE
     if not fs.exists(path):

@@ -41,10 +41,10 @@ class LogOffsetMetadata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedData:
-    """The result of a read: `records` is a slice that begins with a batch and may end inside one; None without data.
+    """The result of a read: `records` begins with a batch and may end inside one; None without data.
 
     The slice may hold records below the requested offset, which the caller skips.  `aborted` are the aborted
-    transactions that overlap it; None if the read was not limited to committed data.
+    transactions that overlap the slice; None if the read was not limited to committed data.
     """
 
     start: LogOffsetMetadata

@@ -87,6 +87,6 @@ def _flush_rolled(log: LocalLog, base_offset: int) -> None:
                 log.fs.sync_file(snapshot)
         flush(log, base_offset, force_last_segment=False)
     except (StorageError, UsageError):
-        # If the log was closed meanwhile, it is flushed or needs no flush; a disk failure was already reported.
+        # If the log has been closed since, it is flushed or needs no flush; a disk failure was already reported.
         if not log.is_closed and log.failure is None:
             raise
