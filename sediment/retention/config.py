@@ -1,7 +1,7 @@
 """The part of a topic's config that retention uses.
 
-Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1).  tests/jobs/settings
-compare the defaults with the table of Kafka's keys.
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1).  The tests in
+tests/jobs/settings compare the defaults with the table of Kafka's keys.
 """
 
 from __future__ import annotations
