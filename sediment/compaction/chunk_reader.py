@@ -142,9 +142,9 @@ class Chunk:
 
 
 class ChunkReader:
-    """The reader of one partition's segments; a chunk is overwritten when the second chunk after it is prepared.
+    """The reader of one partition's segments; the memory of each chunk is reused for the second chunk after it.
 
-    `every` has all segments of the partition; the offsets of a segment end at the base of the next one.
+    `every` has all segments of the partition, because the offsets of each segment end at the base of the next one.
     `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 have expired in segments
     that were last modified at or before `legacy_horizon_ms`.  `progress` is called with the bytes of each chunk before
     the chunk is yielded.
@@ -222,7 +222,7 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages converted to batches of magic 2; decompress the first ones needed."""
+        """Return the chunk with its messages converted to batches of magic 2; decompress those that are used first."""
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
@@ -379,7 +379,7 @@ class ChunkReader:
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
-        """Return the error that a kernel's `status` means for the batch at `position` of a chunk's buffer."""
+        """Return the error for a kernel's `status`; the batch is at `position` of the chunk's buffer."""
         if status == CUT_MISSED:
             status = BAD_LENGTH
         at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])

@@ -58,7 +58,7 @@ _MOST_SEEDS = 8  # collisions under all of these seeds cannot be a coincidence
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
-    """The plan of a partition that is cleaned in splits, and the parameters shared by its tasks.
+    """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
     `seed` is the seed of the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the
@@ -103,7 +103,7 @@ def clean_log(
     keep_unreadable: bool = False,
     exact_keys: bool = False,
 ) -> PreparedSwap:
-    """Clean the groups of `plan` into synced `.part` files beside their sources; wait until all are written.
+    """Clean the groups of `plan` into synced `.part` files next to their sources; wait until all are written.
 
     Arguments and errors are those of `sweep_log`.
     """
@@ -177,7 +177,7 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: it chooses the next pass from the errors of earlier passes."""
+    """The retry policy of one partition: it chooses the next pass according to the errors of earlier passes."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET

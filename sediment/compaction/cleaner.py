@@ -123,7 +123,7 @@ class CleaningPass:
         return end_offset
 
     def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
-        """Sweep the groups, newest first; write each while the next one is swept; return futures in log order."""
+        """Sweep the groups, newest first, and write each during the sweep of the next; return futures in log order."""
         pending: list[Future[CleanedGroup]] = []
         try:
             for group in reversed(groups):

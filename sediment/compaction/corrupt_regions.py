@@ -12,7 +12,7 @@ reading can safely continue:
 2. a good batch that has an offset index entry
 3. the end of the segment
 
-Invariants: this module reads files and writes none; it trusts nothing in an unreadable batch, not even the header.
+Invariants: this module only reads files.  It trusts nothing in an unreadable batch, not even the header.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 
 
 class _SegmentScan:
-    """The headers of one segment's readable batches, and its unreadable bytes in pieces.
+    """The headers of one segment's readable batches, and the pieces of its unreadable bytes.
 
     `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch.
     """
@@ -415,8 +415,8 @@ class _SegmentScan:
 def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], events: Sequence[_Event]) -> int:
     """Set the flags of transactional data, newest first; return the base of the first segment with undecided data.
 
-    A producer's data is decided by its next marker, unless an unreadable batch lies between them.  A transaction is
-    aborted if its marker and the transaction index agree that it is.
+    The next marker of a producer decides its data, unless an unreadable batch lies between the data and the marker.  A
+    transaction counts as aborted only if both its marker and the transaction index say so.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in plan.aborted}
     certain_end = INT64_MAX

@@ -54,8 +54,8 @@ class SampledBatches:
 class Estimate:
     """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of all keys.
 
-    `tombstones_waiting` counts the tombstones that stay.  Their batches lose them between `first_horizon_ms` and
-    `last_horizon_ms`, which are None if no such batch has or will get a horizon.
+    `tombstones_waiting` counts the tombstones that stay.  They expire between `first_horizon_ms` and `last_horizon_ms`;
+    both are None if no batch with such tombstones has a horizon or will get one.
     """
 
     keys: int

@@ -1,4 +1,4 @@
-"""Proof that different keys of a partition have different hashes: whole keys are compared if their hashes are equal.
+"""Proof that different keys of a partition have different hashes: if two hashes are equal, whole keys are compared.
 
     slot      | hash of a key | address |          24 bytes: an offset map with addresses instead of offsets
                                    |
@@ -166,7 +166,7 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys read in one cleaning of one partition; `seed` and `secrets` determine their hashes."""
+    """The keys that one cleaning of a partition has read; `seed` and `secrets` determine their hashes."""
 
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)

@@ -23,8 +23,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentGroup:
     """One or more neighbouring segments that become one segment.
 
-    `last_offset` is the largest offset that the last segment can hold: one below the next segment's base, or below the
-    first uncleanable offset.
+    `last_offset` is the largest offset that the last segment can contain: the offset just before the next segment's
+    base or the first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]

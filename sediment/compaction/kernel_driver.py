@@ -158,7 +158,7 @@ class KernelDriver:
         return keys
 
     def met(self) -> SplitContents:
-        """Return the number of records read by the sweep of the split, and the digest of its batches."""
+        """Return the number of records that the sweep of the split has read, and the digest of the split's batches."""
         assert self._digest is not None
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
@@ -292,7 +292,7 @@ class KernelDriver:
 
     # ------------------------------------------------------------------------------------------------ the memory budget
     def check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
-        """Check that the memory for the present keys and `more_keys` stays within the task's limit, if there is one.
+        """Check that the memory for the current keys and `more_keys` stays within the task's limit, if there is one.
 
         Raises:
             MemoryBudgetError: the memory exceeds the limit.

@@ -107,8 +107,8 @@ class KeyRun:
     """The latest occurrences of keys in one run, as columns of n keys.
 
     `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the record
-    numbers.  `met` describes the part of the split that was swept so far; in the last run, which may be empty, it
-    describes the whole split.
+    numbers.  `met` describes the part of the split that was swept so far.  In the last run, `met` describes the whole
+    split; this run may be empty.
     """
 
     number: RunNumber
@@ -141,7 +141,7 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
 
 
 def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Split, ...]:
-    """Return the splits that begin at group 0 and at each of `bounds`, ascending indexes of groups."""
+    """Return the splits that begin at group 0 and at each of `bounds`, which are ascending group indexes."""
     edges = [0, *bounds, len(groups)]
     parts = [tuple(groups[start:end]) for start, end in pairwise(edges)]
     above = [*(part[0].base_offset for part in parts[1:]), None]
@@ -212,8 +212,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob holds, little-endian: its number in the range and the number of its keys (uint32 each), their hashes (16
-    bytes each), the mapped bits, and the steps between their records' numbers.
+    A blob has these little-endian parts: its number in the range and the number of its keys (uint32 each), the hashes
+    (16 bytes each), the mapped bits, and the steps between the record numbers.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)

@@ -6,7 +6,7 @@
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
 Invariant: the module is pure, so a plan predicts the choice of the run.  Keys are estimated only if the estimate can
-    change the choice.
+change the choice.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class KeyEquality(StrEnum):
 class Resources:
     """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, or None.
 
-    `all_bytes` is the size of all partitions of the run, `slots` the number of tasks that run at once, and
-    `task_memory_bytes` the memory limit of one task.
+    `all_bytes` is the size of all partitions of the run.  `slots` is the number of tasks that run at the same time.
+    `task_memory_bytes` is the memory limit of one task.
     """
 
     asked: Strategy | None

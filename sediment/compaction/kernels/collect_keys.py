@@ -1,4 +1,4 @@
-"""The first sweep of a split: the latest occurrence of each key, in runs that the tasks of all splits exchange.
+"""The first sweep of a split: collect the latest occurrence of each key, in runs that the tasks of all splits exchange.
 
 With `digest_of`, the caller checks that both sweeps of a split read the same batches.
 """

@@ -10,8 +10,9 @@ State (kafka-log 02 §7):
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-Kafka fills its offset map in a separate pass over the dirty range, with a second state of the same kind, which starts
-at the first dirty segment.  If a batch is aborted according to this second state, its keys do not enter the map.
+Kafka fills its offset map in a separate pass over the dirty range.  This pass has a second state of the same kind,
+which starts at the first dirty segment.  If a batch is aborted according to this second state, its keys do not enter
+the map.
 """
 
 from __future__ import annotations

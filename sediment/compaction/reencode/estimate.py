@@ -1,7 +1,7 @@
 """An estimate of the bytes that a re-encoding would leave, from a sample of batches that are encoded in memory.
 
 1. Take chunks of whole batches, spread evenly over the log (`segment_io.partition.sample`).
-2.  Encode the batches of each chunk again, and merge batches of the same chunk, as `reencode_segment` does.
+2. Encode the batches of each chunk again, and merge batches of the same chunk, as `reencode_segment` does.
 3. Apply the sample's saving to all segments that a re-encoding reads.
 
 The estimate differs from the run in two ways.  Batches of different chunks are not merged.  The last five batches of

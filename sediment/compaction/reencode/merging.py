@@ -14,7 +14,7 @@ are equal:
 Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
 
 A broker that loads the log remembers the last five batches of each producer, to recognise them if a client sends them
-again.  So these batches stay unchanged in every segment, and the producer state at its end stays the same.
+again.  So these batches stay unchanged in every segment, and the producer state at the segment's end stays the same.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def merge_rule(encoding: Encoding, bound: int, last_of_producers: Int64s) -> Mer
 
 
 def encoded_anyway(rule: MergeRule, encoding: Encoding, rows: Rows) -> Flags:
-    """Return bool[rows]: True for batches that are encoded anew even if they are not merged."""
+    """Return bool[rows]: True for batches that are encoded again even if they are not merged."""
     if encoding.codec is None:
         return np.zeros(rows.size, dtype=np.bool_)
     has_other_codec: Flags = rows["attributes"] & CODEC_MASK != encoding.codec

@@ -86,7 +86,7 @@ class ReencodeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReencodeStats:
-    """Counts of one segment: batches before and after, and how many of those after were written anew."""
+    """Counts of one segment: batches before and after, and the number of batches that were encoded again."""
 
     batches_before: int = 0
     batches_after: int = 0

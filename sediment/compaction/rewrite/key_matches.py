@@ -101,7 +101,7 @@ class MatchColumns(NamedTuple):
 
 @kernel
 def enter_keys(table: KeyTable) -> int:
-    """Add the keys to the table, which has room; return the first key with the same hash as another key, or -1."""
+    """Add the keys to the table, which has enough room; return the first key whose hash is already there, or -1."""
     for number in range(table.edges.size - 1):
         start = table.edges[number]
         low, high = hash_key(

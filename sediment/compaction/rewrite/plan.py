@@ -1,4 +1,4 @@
-"""The plan of a rewrite: one task for each segment with verdicts, and the verdicts that cannot be applied.
+"""The plan of a rewrite: a task for each segment that has verdicts, and the verdicts that cannot be applied.
 
     verdicts   | ......... | ........ | .. | ....... | .........
     segments   |     0     |    12    | 20   active            |

@@ -1,6 +1,6 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
-1. Scan the headers: find the batches with verdicts, and those of them whose header must stay.
+1. Scan the headers: find the batches with verdicts, and decide which of them must keep their header.
 2. Scan again: check every checksum, rewrite these batches, and copy the bytes between them.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
@@ -46,7 +46,7 @@ from sediment.segment_io.segment.reader import Rows
 
 
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
-    """Carry out the tasks of `plan` one after another; after a failure, no part of the partition is left.
+    """Carry out the tasks of `plan` one after another; after a failure, leave no part file of the partition.
 
     Arguments and errors are those of `rewrite_segment`.
     """
@@ -64,7 +64,7 @@ def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progres
 def rewrite_segment(
     task: SegmentTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
 ) -> RewrittenSegment:
-    """Write the new segment of `task` to synced `.part` files beside its source; after a failure, leave none.
+    """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
     `progress` is called with the size of each chunk in either scan; an exception from it ends the rewrite.
 
@@ -179,7 +179,7 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return, for each batch, the range [low, high) of verdicts that may apply; `last_offset` precedes the batches.
+    """Return, for each batch, the range [low, high) of verdicts that may apply; the batches follow `last_offset`.
 
     The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the last offset of the previous
     batch.

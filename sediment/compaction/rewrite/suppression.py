@@ -1,4 +1,4 @@
-"""Suppression lists: HMACs of keys that were erased from topics, and the search for these keys in other copies.
+"""Suppression lists: HMACs of keys that were erased from topics, and the search for these keys in copies of the topics.
 
     {"kind": "suppression-list", "schema": 1, "algorithm": "HMAC-SHA256",
      "secret_check": HMAC of _SECRET_CHECK,
