@@ -1,7 +1,8 @@
 """Table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-A topic key has one or more broker keys, and takes its default from the first one that is set, in that key's unit.
-Types, defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the exceptions.
+A topic key has one or more broker keys.  Its default is the value of the first broker key that is set, in that key's
+unit.  Types, defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the
+exceptions.
 """
 
 from __future__ import annotations

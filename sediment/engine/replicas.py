@@ -2,7 +2,7 @@
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
-    3. partitions of one name in several directories are replicas of one partition, if they belong to one topic id
+    3. partitions with the same name in several directories are replicas of one partition if they share a topic id
     4. the replica with the greatest `ReplicaRank` is used
 
 Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; it opens

@@ -107,7 +107,7 @@ def adopt_partition(
 
 
 def check_no_open_transaction(clone: PartitionClone) -> None:
-    """Check that no transaction is open: its coordinator would be in another cluster, so it would never end.
+    """Check that no transaction is open: its coordinator is in another cluster, so the transaction would never end.
 
     Raises:
         UsageError: a transaction is open.

@@ -77,7 +77,7 @@ class ClonedNames:
 
 @dataclass(slots=True)
 class RewriteCounts:
-    """Counts of groups or transactional ids that a rewrite kept and dropped, and of records that it changed."""
+    """Counts of the groups or transactional ids that a rewrite kept and dropped, and of the records that it changed."""
 
     kept: int = 0
     dropped: int = 0
@@ -94,7 +94,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Changes:
-    """Verdicts for two passes over the log, because one pass changes either the key or the value of a record."""
+    """Verdicts for two passes over the log, because a single pass can change only the key or the value of a record."""
 
     first: list[Verdict] = field(default_factory=list)
     second: list[Verdict] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Compaction of a cloned log before it joins the clone; the result is what a later `compact` in place would write.
+"""Compaction of a cloned log before it joins the clone, with the same result as a later `compact` in place.
 
     1. select    the cleanable range, from the source's cleaner checkpoint on
     2. clean     one sweep of the log into `.part` files

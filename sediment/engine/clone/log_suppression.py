@@ -4,7 +4,7 @@
     2. rewrite   in a compacted topic they become tombstones; in other topics they are dropped
     3. verify    find again: no such record may be left
 
-Invariant: a log that cannot be searched to its end is an error, because the rest may hold such a record.
+Invariant: if a log cannot be searched to its end, an error is raised, because the rest may contain such a record.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
     local       remote.*, local.retention.*             left out: the clone has no tiered storage
     hold        retention.ms, retention.bytes           -1, so that a broker started on old records deletes none
 
-A topic without configs from a metadata log is always held: the default retention would delete its records.
+If no metadata log states the configs of a topic, the topic is always held: the default retention would delete its
+records.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TRANSACTION_STATE = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A topic config that differs from the source; a value of None means that the clone's topic does not set it."""
+    """A topic config that differs from the source; the value is None if the clone's topic does not set it."""
 
     key: str
     original: str | None

@@ -81,10 +81,10 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ClonePlan:
-    """The topics of a clone by their new names, and the selected partitions that are nevertheless left out.
+    """The topics of a clone by their new names, and the partitions that are left out although they were selected.
 
-    `is_whole` is True if the coordinators' records stay valid as they are: every partition is cloned, and every topic
-    keeps its name and id.
+    `is_whole` is True if the coordinators' records are valid without changes: every partition is cloned, and every
+    topic keeps its name and id.
     """
 
     topics: Mapping[str, ClonedTopic]

@@ -7,8 +7,8 @@
     quorum-state                               voters of a static quorum
     KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
 
-Every source that exists must name this node and no other, and at least one must name the voters.  If there were a
-second voter, the record could be lost: that voter does not have it, and may win the next election.
+Every source that exists must name this node only, and at least one source must name the voters.  If there were a second
+voter, the record could be lost: that voter does not have it, and may win the next election.
 
 This module is pure.
 

@@ -161,7 +161,7 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
 
 
 def fetch_partition(replica: Replica, fs: Fs) -> None:
-    """Fetch the files of a partition at a URI into its stand-in directory, to read it like a local one.
+    """Fetch the files of a partition at a URI into its stand-in directory, so that it can be read like a local one.
 
     Raises:
         OSError: a file cannot be fetched, or the disk failed.
@@ -186,7 +186,7 @@ def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
 
 
 def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
-    """Return the rank of a replica for comparison with others; one that cannot be read has the lowest."""
+    """Return the rank of a replica for comparison with others; a replica that cannot be read has the lowest rank."""
     fs = replica.fs(fs)
     is_undamaged = True
 

@@ -26,7 +26,7 @@ class Difference:
 
     @property
     def folder(self) -> str:
-        """Directory of the partition, empty for a file beside the partitions."""
+        """Directory of the partition, empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 

@@ -35,7 +35,7 @@ _ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind
 
 
 def roll_empty(view: LogView, fs: Fs) -> None:
-    """Create an empty segment at the log end offset, like a roll by an append, and a producer snapshot of that offset.
+    """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls the log.
 
     The `.log` is written last; without it, start-up removes the indexes as orphans.  A snapshot that exists already,
     for example from a clean stop, stays unchanged.
@@ -76,8 +76,8 @@ def expire_log(
     files stay under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
 
     The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full for that, pass
-    `log_start_is_durable=False`: each segment is then deleted durably before the next one, so space becomes free and no
-    gap appears.  The leader epochs are truncated last.
+    `log_start_is_durable=False`.  Each segment is then deleted durably before the next one, which frees space and
+    leaves no gap.  The leader epochs are truncated last.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.

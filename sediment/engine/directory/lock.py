@@ -4,9 +4,9 @@ A JVM's FileChannel.tryLock is a POSIX record lock on the whole file.  This lock
 run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor of the file drops
 the locks of the process.
 
-Invariants: a lock has one descriptor from acquisition to release, and this process opens no second one.  `.lock` is
-never removed: a process with the removed file open could lock it while another process locks a new file.  When the lock
-is taken, and at each `check`, the path still names the locked file.
+Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one.  `.lock`
+is never removed: a process with the removed file open could lock it while another process locks a new file.  When the
+lock is taken, and at each `check`, the path still names the locked file.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -213,7 +213,7 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the process that holds a lock on the file; None if unknown, for example a process on another host."""
+    """Return the process that holds a lock on the file; None if it is unknown, for example on another host."""
     return _conflict(descriptor) or None
 
 
@@ -230,7 +230,7 @@ def _conflict(descriptor: int) -> int | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Return True if this process or another holds the lock of a log directory; neither lock nor change anything."""
+    """Return True if this or another process holds the lock of a log directory; neither lock nor change anything."""
     return lock_holder(directory) is not None
 
 

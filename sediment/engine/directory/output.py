@@ -7,9 +7,9 @@
     <checkpoints>            by the driver
     sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
 
-Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  A directory
-without a manifest and without `.sediment-output` is written to only if it is empty, and is never removed.  All files in
-the manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
+Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  If a directory has
+neither a manifest nor `.sediment-output`, files are written to it only if it is empty, and it is never removed.  All
+files in the manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -140,7 +140,7 @@ class Publisher:
         self._fs = Fs()
 
     def begin(self) -> str | None:
-        """Claim the output and empty it; return the run whose unfinished files were deleted, if there were any.
+        """Claim the output and empty it; return the run whose unfinished files were deleted, if any.
 
         Call `check_output_path` first, and lock the directory if it is local.
         """

@@ -6,7 +6,8 @@ Kafka's loader decides by names alone (kafka-log 05 §2):
 * If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is deleted too; this undoes the replacement.
 * Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
 
-So the names of one group decide about the whole group, and two groups must never have such names at the same time.
+So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
+time.
 
 Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all its new files
 are durably `.swap`.  The old files are removed after the new ones durably have their final names.  Only then does the
@@ -67,8 +68,7 @@ def commit(
     2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
        Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
        Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
-       final.  A source that begins at or after the last new offset stays too; the next cleaning drops its records
-       again.
+       final.  A source that begins at or after the last new offset is kept; the next cleaning drops its records again.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
@@ -348,8 +348,8 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
-    The log of a segment is renamed before its indexes: the next start removes an index without a log, but it would
-    rebuild a missing index.  The next start also removes every `.deleted` file.
+    The log of a segment is renamed before its indexes: the next start removes an index without a log, but would rebuild
+    the missing index of a log.  The next start also removes every `.deleted` file.
 
     Returns:
         The new names of the files that existed.
@@ -386,9 +386,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` stay, so another process can commit them.  Parts of other runs stay too, because those runs
-    may still commit them.  Only `finish_interrupted` can be sure that no run will commit them, because its caller holds
-    the lock and has started no task.
+    Files named in `keep` stay, so another process can commit them.  Parts of other runs are kept too, because those
+    runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit them, because its caller
+    holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -6,9 +6,9 @@
     4 finish   cleaner checkpoint (`cleaner_checkpoints`); the state is removed, or Paused after an abort
     5 delete   old segments of compacted logs, in the same thread and under the same states
 
-Invariants: one cleaning of a partition at a time.  Its checkpoint moves only after a committed cleaning, or to the log
-start if it was outside the log.  A cleaning that is not committed leaves no file.  After an error in one partition, the
-others are still cleaned.
+Invariants: one cleaning of a partition at a time.  The checkpoint of a partition moves only after a committed cleaning,
+or to the log start if the checkpoint was outside the log.  A cleaning that is not committed leaves no file.  After an
+error in one partition, the others are still cleaned.
 
 Source: kafka-log 02 §1, §2, §9.
 """

@@ -1,8 +1,8 @@
 """Committing the swaps that jobs leave in the spool while this engine owns the directory (`directory.spool`).
 
-Invariants: a swap is committed through `directory.swap`, only if partition, directory and segments are those for which
-it was prepared, and only while no other cleaning of the partition runs.  The parts of a refused swap are deleted.  A
-swap with an unknown outcome stays until the next start has completed or undone it.
+Invariants: `directory.swap` commits each swap.  The partition, directory and segments must be those for which the swap
+was prepared, and no other cleaning of the partition may be running.  The parts of a refused swap are deleted.  A swap
+with an unknown outcome stays until the next start has completed or undone it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def check_topic_id(topic_id: str) -> None:
     """Check a topic id.
 
     Raises:
-        UsageError: it is not 22 characters of base64, or it is all zero.
+        UsageError: `topic_id` is not 22 characters of base64, or is all zero.
     """
     try:
         is_zero = not any(parse_uuid(topic_id))

@@ -222,7 +222,7 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
 
 
 def _remove_temporary_files(state: LoadState) -> None:
-    """Remove small files that a crash left half written; a broker ignores them."""
+    """Remove small files that a crash left incomplete; a broker ignores them."""
     for entry in state.fs.scan(state.directory):
         target = entry.name.removesuffix(".tmp")
         if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):

@@ -82,7 +82,7 @@ def recover_unverified(state: LoadState) -> None:
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
-    """Return a scan with its batches of producers; None if the segment must be scanned in its turn.
+    """Scan a segment before its turn, and return its batches of producers too; None if it must wait for its turn.
 
     None is returned if the scan finds corruption, or too many batches to hold in memory.
     """

@@ -196,7 +196,7 @@ class ProducerStateManager:
         *,
         reload_from_clean_shutdown: bool,
     ) -> None:
-        """Rebuild the state at `end_offset` from the newest snapshot at or below it and the batches after the snapshot.
+        """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
         Snapshots are taken at the bases of the last two segments and at the end.  After a clean stop without any
         snapshot, nothing is read and the state is empty, because a broker treats this as an upgrade.
@@ -248,7 +248,7 @@ class ProducerStateManager:
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop snapshots that belong to no segment, except one after all segments.  Source: kafka-log 05 §6."""
+        """Drop snapshots that belong to no segment, except for one past the last segment.  Source: kafka-log 05 §6."""
         for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
             self._snapshots.drop(offset, "no segment begins there", is_routine=True)
 

@@ -58,7 +58,7 @@ def _last_offset_entry(state: LoadState, segment: LoadingSegment) -> tuple[int, 
 
 
 def end_of(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
-    """Return (next offset, end position) of the last batch, even if corruption that stays in the file precedes it."""
+    """Return (next offset, end position) of the last batch, even if the file keeps corruption before it."""
     if segment.scan is None:
         return end_by_headers(state, segment)
     next_offset, position = segment.scan.next_offset, segment.scan.good_bytes

@@ -50,7 +50,7 @@ class ScannedAhead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifiedSegment:
-    """The good batches of a segment, and the end of its recovery; `cuts` is True if bytes after them are cut off."""
+    """The good batches of a verified segment; `cuts` is True if the recovery cuts off the bytes after them."""
 
     scan: SegmentScan
     aborted: tuple[AbortedTransaction, ...]
@@ -71,7 +71,7 @@ def verify_segment(
     """Verify the batches of one segment, and take leader epochs and producers from the good ones.
 
     With `cut` the log ends before the first bad batch.  Without `cut` only a tail without a batch is cut off; other
-    corruption is noted, and the indexes end before it.
+    corruption is recorded, and the indexes end before it.
     """
     manager = state.producer_manager()
     counted = state.snapshots.offsets()
@@ -159,7 +159,7 @@ def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -
 
 
 def note_corruption(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
-    """Note corruption that stays in a trusted segment, with the number of good batches after it."""
+    """Record corruption that is left in a trusted segment, with the number of good batches after it."""
     path = state.path(segment)
     after = find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, state.fs)
     what = f"{scan.stop}; {after.good_batches} good batches follow in this segment"

@@ -1,4 +1,4 @@
-"""Backups by hard links: to the files that a run replaces or deletes, or to all files of the partitions it changes.
+"""Backups as hard links to the files that a run replaces or deletes, or to all files of the partitions it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
@@ -66,7 +66,7 @@ _MARKS = (
 
 
 def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """Create `target` and check, before anything changes, that files of `log_dir` can be linked into it.
+    """Create `target` and check, before any other change, that files of `log_dir` can be linked into it.
 
     Raises:
         UsageError: `target` is on another filesystem, or is not a directory.
@@ -178,7 +178,7 @@ class BackupLinks:
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; the list is durable too.
+        `new_files` are the files that will replace them, in their final state; their list is made durable too.
 
         Raises:
             UsageError: as `link_files`.

@@ -1,8 +1,8 @@
-"""Runs of a directory of originals in the order of time, and the runs that undo each other.
+"""The runs in a directory of originals, in the order of time, and the runs that undo each other.
 
-A run of `restore` undoes one other run; two runs that undo each other need no work.  An erasure is a run of `erase`, or
-a restore that undoes the restore of an erasure.  The originals of an erasure hold erased records, and so do older
-originals of the same partitions.
+A run of `restore` undoes one other run; a pair of runs that undo each other needs no work.  An erasure is a run of
+`erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure hold erased records, and so do
+older originals of the same partitions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plan to put a partition back as it was before a run, or the reason why that would lose records.
+"""The plan that puts a partition back into its state before a run, or the reason why this would lose records.
 
 The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
@@ -70,7 +70,7 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The changes of a partition; all lists ascend; they are empty if nothing is left to do.
+    """The changes of a partition; all lists ascend, and are empty if nothing is left to do.
 
     `log_start_first` must be durable before the segments change, `log_start_last` after the change; None means no
     entry.  Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is
@@ -161,7 +161,7 @@ class _RefusedError(Exception):
 
 
 class _Planner:
-    """The input of one plan: logs by base offset `before` and `after` the run, and as `found` now."""
+    """The input of one plan: logs by base offset, `before` the run, `after` it, and as `found` now."""
 
     def __init__(
         self,

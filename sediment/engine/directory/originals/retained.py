@@ -36,7 +36,7 @@ PINS_FILE = "pins.json"
 
 @dataclass(frozen=True, slots=True)
 class HeldFiles:
-    """Originals of a partition: their number, their bytes, and the bytes of those that have no other link."""
+    """Originals of a partition: their number, their bytes, and the bytes of originals that have no other link."""
 
     files: int = 0
     bytes: int = 0

@@ -61,8 +61,8 @@ class FetchedData:
         """Return the bytes of the slice.
 
         Raises:
-            OSError: the disk failed.  As after an error in a broker's network thread, the log stays online until it
-                uses the disk itself.
+            OSError: the disk failed.  The log stays online until it uses the disk itself, as in a broker whose network
+                thread gets an error.
         """
         return b"" if self.records is None else self.records.read()
 

@@ -115,7 +115,7 @@ class LocalLog:
 
     @contextmanager
     def changing_files(self) -> Iterator[None]:
-        """Guard a change of several steps; first check that the files it opens stay within the limit of open files.
+        """Guard a change of several steps; first check that the process may open the files that the change needs.
 
         If other threads use up the descriptors in the meantime, the log goes offline, because the state of its files is
         then unknown.  Its directory stays online.

@@ -36,7 +36,7 @@ def should_roll(
 
 
 def draw_jitter_ms(config: LogConfig, draw_below: Callable[[int], int]) -> int:
-    """Return the time by which a new segment rolls before `segment.ms`; `draw_below(n)` draws from 0 … n - 1.
+    """Return how long before `segment.ms` a new segment rolls; `draw_below(n)` draws a number from 0 … n - 1.
 
     Source: Kafka's LogConfig.randomSegmentJitter.
     """

@@ -518,11 +518,12 @@ class PartitionLog:
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
         """Commit a cleaning of this log: the parts of each group replace its sources.
 
-        The lock is held for one group at a time, and `before_group` is called without it: appends and reads continue
-        between two groups.
+        The lock is held for one group at a time, and `before_group` is called without the lock, so appends and reads
+        continue between two groups.
 
         Raises:
-            SourceChangedError, UsageError: as `engine.directory.swap.commit`; groups before that one are done.
+            SourceChangedError, UsageError: as `engine.directory.swap.commit`; the groups before the failed one are
+                done.
             StorageError: the disk failed.
 
         Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
