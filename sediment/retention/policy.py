@@ -88,7 +88,7 @@ class RetentionPlan:
     rolls_active: bool
 
     def keeping_active(self) -> RetentionPlan:
-        """Return the plan without deletion of the active segment, for a disk that is too full for a new segment."""
+        """Return the plan that keeps the active segment, for a disk that is too full for a new segment."""
         if not self.rolls_active:
             return self
         *others, active = self.fates

@@ -261,7 +261,7 @@ class UnexpectedAppendOffsetError(RejectedAppendError):
 
 
 class OutOfOrderSequenceError(RejectedAppendError):
-    """A producer's batch does not follow the last one of that producer."""
+    """A producer's batch does not follow the producer's last batch."""
 
 
 class InvalidProducerEpochError(RejectedAppendError):

@@ -102,7 +102,7 @@ class FileMapping:
 
 
 class ReadableFile:
-    """A file that is open as `descriptor`, even if it is renamed or deleted.
+    """An open file with its `descriptor`, readable even after the file is renamed or deleted.
 
     The file is closed by `close` or after its last reference is gone, so readers of a deleted segment can finish.
     """

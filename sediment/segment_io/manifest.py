@@ -52,7 +52,7 @@ class ManifestFile:
 
     @property
     def folder(self) -> str:
-        """Directory of the partition, empty for a file next to the partitions."""
+        """Directory of the partition, empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 

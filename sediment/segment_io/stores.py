@@ -1,4 +1,4 @@
-"""Directories that pyarrow.fs reaches: on this machine, on HDFS, and in object stores such as S3.
+"""Directories that pyarrow.fs can reach: on this machine, on HDFS, and in object stores such as S3.
 
 Names are relative to the directory of a store, with `/` between folders.
 

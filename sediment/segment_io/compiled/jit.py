@@ -45,9 +45,9 @@ def kernel(function: _Function) -> _Function:
         if folder is not None:
             # numba names a subfolder after the path of the sources; if no folder is set, it looks next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
-        # each array at every call from kernel to kernel. It is not needed, because the caller of the outermost kernel
-        # holds references to all arrays.
+        # Without numba's runtime, references to arrays are not counted. Counting would take an atomic instruction for
+        # each array at every call from kernel to kernel. Counts are not needed, because the caller of the outermost
+        # kernel holds references to all arrays.
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before

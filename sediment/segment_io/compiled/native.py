@@ -3,8 +3,7 @@
     tools, int64[registers]   | function | its context | function | …
 
 Invariants: a register is 0 if its library lacks the function or another function that is used with it.  A context lives
-    as long as
-the array that contains its address.  Only one thread at a time may use a context.
+as long as the array that contains its address.  Only one thread at a time may use a context.
 """
 
 from __future__ import annotations

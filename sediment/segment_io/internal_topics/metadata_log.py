@@ -128,7 +128,7 @@ class ClusterMetadata:
 
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the metadata in `log_dir`; None if the directory has no metadata log or an empty one.
+    """Return the metadata in `log_dir`; None if the directory has no metadata log, or if the log is empty.
 
     If no node has ever started on the directory, its topics may be in `bootstrap.checkpoint` instead.
 
@@ -204,7 +204,8 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
     """Return earlier log end offsets, each with the name of the file that shows it.
 
     A clean stop leaves a producer snapshot named after the log end, and a new leader epoch begins at the log end.  Both
-    are written after all records below them, so a log that ends below them is a truncated copy.
+    files are written after all records below these offsets, so a log that ends below such an offset is a truncated
+    copy.
     """
     names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
     ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]

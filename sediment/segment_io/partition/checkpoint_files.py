@@ -38,7 +38,7 @@ def write_offset_checkpoint(
     """Replace the file durably; a new file gets the owner, group and mode of `like`.
 
     Raises:
-        UsageError: as `format_offset_checkpoint`; the file is as it was.
+        UsageError: as `format_offset_checkpoint`; the file is unchanged.
     """
     fs.replace_file(path, format_offset_checkpoint(entries), like=like)
 
@@ -57,7 +57,7 @@ def update_offset_checkpoint(
 
     Raises:
         CorruptCheckpointError: the file exists and is malformed.
-        UsageError: as `format_offset_checkpoint`; the file is as it was.
+        UsageError: as `format_offset_checkpoint`; the file is unchanged.
     """
     before = read_offset_checkpoint(fs, path)
     gone = set(remove)

@@ -6,9 +6,9 @@
     every .txnindex ------------> aborted transactions
 
 Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
-entry is used only if a batch with its offset is at its position, and a snapshot only if its CRC is valid.  If such a
-file is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few small reads, even
-for large segments.
+entry is used only if a batch with the entry's offset is at the entry's position.  A snapshot is used only if its CRC is
+valid.  If such a file is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few
+small reads, even for large segments.
 
 In three cases, a broker that loads the same files gets a different result, because it keeps less state (kafka-log 05
 §3, §6):
@@ -80,7 +80,7 @@ class LogView:
     segment; otherwise it is None.  `producers` and `last_stable_offset` do not cover unverified segments.
 
     `producers` are the active ones.  `aborted` has every aborted transaction of the log, in the order of their markers.
-    Because most segments have no transaction index, a lost one is noticed only if the log is replayed.
+    Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
     """
 
     listing: LogListing

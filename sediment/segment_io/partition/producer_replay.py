@@ -123,6 +123,6 @@ def fold_rows(
 
 
 def batch_positions(counted: int) -> list[int]:
-    """Return the columns of a row of `remembered` where its batches begin, oldest first; `counted` is its count."""
+    """Return the columns at which the batches of a `remembered` row begin, oldest first; `counted` is its count."""
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

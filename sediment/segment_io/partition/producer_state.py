@@ -33,7 +33,7 @@ NO_COORDINATOR_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """A data batch of a producer: its last sequence, its last offset, and the distance of both from the first."""
+    """A data batch of a producer: its last sequence and offset, and their distance from those of its first record."""
 
     last_sequence: int
     last_offset: int
@@ -58,7 +58,7 @@ class ProducerEntry:
     """State of one producer, with the fields of a snapshot entry.
 
     `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; if it has none, they are −1, −1 and
-    0.  `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
+    0. `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -162,7 +162,7 @@ class ProducerState:
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """Return a transaction index entry for each aborted transaction; it belongs to the segment of its marker."""
+        """Return an index entry for each aborted transaction; it belongs to the segment that contains the marker."""
         return tuple(
             AbortedTransaction(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
             for txn in self.completed

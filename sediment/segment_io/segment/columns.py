@@ -9,7 +9,7 @@ Invariants
 * All records of a batch are in one table.
 * A kernel's status requests work that the kernel cannot do itself: decompress, unwrap, enlarge an array, or take a full
   table.  When a kernel returns, no batch is half done.
-* pyarrow is imported when the first table is taken, because a process must not load it before it forks.
+* pyarrow is imported when the first table is taken, because a process must not load pyarrow before it forks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The common part of offset and time indexes of open segments: a file of entries that is appended to and searched.
 
 Entries are appended with ordinary writes, so a full disk causes an error and not a signal.  Look-ups use a read-only
-mapping of the same file, in which new entries are visible at once.
+mapping of the same file, in which new entries are visible immediately.
 
 Most look-ups are near the end of the log.  So the last 8192 bytes of entries, which stay in the page cache, are
 searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would touch pages that

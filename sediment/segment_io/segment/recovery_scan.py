@@ -5,7 +5,7 @@ rule of `format.index_entries`.  During the scan, the caller gets the batches of
 leader epoch, so nothing has to be read twice.
 
 Invariants
-* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for files of any size.
+* Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.
 * An index entry with a lower offset than the previous one is left out, or on request, the scan ends at its batch.
 """

@@ -238,11 +238,11 @@ def write_segments(
     attempt: str,
     fs: Fs,
 ) -> tuple[PartSegment, ...]:
-    """Write and sync the segments of batches that arrive in pieces, uint8[n] of whole batches in log order, any magic.
+    """Write and sync the segments of `pieces`, each uint8[n] of whole batches of any magic, in log order.
 
     The result is that of `lay_out_segments` and `write_segment`, except that a full index also begins another segment.
-    A piece is used before the next one is requested, so the caller may reuse its memory, and only the indexes are
-    held.  If a write or `pieces` fails, the files written so far are removed.
+    A piece is used before the next one is requested, so the caller may reuse its memory, and only the indexes are kept
+    in memory.  If a write or `pieces` fails, the files written so far are removed.
 
     Raises:
         OwnerNotKeptError, OSError: as `write_segment`.

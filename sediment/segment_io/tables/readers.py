@@ -82,7 +82,7 @@ def read_table(
 
 
 def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
-    """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if no record is.
+    """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if there is none.
 
     Records that the isolation level or the corruption mode of `request` excludes do not count.
 

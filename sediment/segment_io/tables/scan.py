@@ -6,8 +6,8 @@ r"""Scan of slices of segments: it yields spans of complete batches, and the unr
 If a segment is being written to, bytes after its last complete batch are not an error: they belong to a batch that is
 being appended, or are the zeros of a preallocated file.
 
-Invariants: memory is one chunk and the largest batch.  A file is read through one descriptor, so it may be renamed or
-deleted during the scan.
+Invariants: memory use is one chunk and the largest batch.  A file is read through one descriptor, so the file may be
+renamed or deleted during the scan.
 """
 
 from __future__ import annotations
