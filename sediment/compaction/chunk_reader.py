@@ -146,7 +146,7 @@ class ChunkReader:
 
     `every` has all segments of the partition, because the offsets of each segment end at the base of the next one.
     `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 have expired in segments
-    that were last modified at or before `legacy_horizon_ms`.  `progress` is called with the bytes of each chunk before
+    that were last modified at or before `legacy_horizon_ms`.  `progress` is called with the size of each chunk before
     the chunk is yielded.
     """
 

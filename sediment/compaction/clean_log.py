@@ -62,7 +62,7 @@ class SplitWork:
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
     `seed` is the seed of the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the
-    keys of each are folded together.
+    keys of each range are folded together.
     """
 
     plan: CleaningPlan
@@ -135,7 +135,7 @@ def sweep_log(
 
     `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.
     `progress` is called with the size of each chunk between its reading and its use; an exception from it ends the
-    cleaning.  With `keep_unreadable`, unreadable batches stay unchanged, and so does every record that their unknown
+    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, as is every record that their unknown
     content may protect.  Each group lists these batches in `unreadable`, and the checkpoint stays below them.  With
     `exact_keys`, two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys
     with equal hashes count as the same.

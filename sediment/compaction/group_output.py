@@ -128,7 +128,7 @@ class GroupOutput:
     ) -> None:
         """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged.
 
-        `state` holds the registers of the sweep that fills the output, until `take`.
+        Until `take`, `state` holds the registers of the sweep that fills the output.
         """
         self._group = group
         self._unreadable = tuple(unreadable)

@@ -176,7 +176,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Return the sizes of `segment`; of its indexes only whole entries count, as trimming leaves them.
+        """Return the sizes of `segment`; count only whole index entries, because a trimmed index has no others.
 
         A missing index counts as 0; if the new index would be too large, the writer keeps only the entries that fit.
         """

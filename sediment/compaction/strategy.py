@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAPPED_KEY_BYTES = 48  # the most memory that a worker needs for one key
 COMPARED_KEY_BYTES = 72  # additional memory for one compared key, not counting the key itself
 SPLIT_FROM_BYTES = 4 << 30  # a smaller partition occupies its slot too briefly to delay the run
-_LEAST_RECORD_BYTES = 32  # records are hardly ever smaller in logs of gigabytes
+_LEAST_RECORD_BYTES = 32  # records are rarely smaller in logs of gigabytes
 
 
 class Strategy(StrEnum):

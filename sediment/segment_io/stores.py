@@ -338,8 +338,8 @@ def _with_single_puts(where: str) -> str:
 def _with_retries(filesystem: FileSystem) -> FileSystem:
     """Return the filesystem; for S3, add retries with growing waits for servers that are busy or drop connections.
 
-    Without this, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write` returns;
-    otherwise pyarrow would queue any number of them in memory.
+    Without these retries, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write`
+    returns; otherwise pyarrow would queue any number of them in memory.
     """
     if filesystem.type_name != "s3":
         return filesystem

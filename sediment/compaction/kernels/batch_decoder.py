@@ -1,6 +1,6 @@
 """The batches of one chunk as kernels read them: header fields, addresses of records, and hashes of keys.
 
-`fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls its two steps separately.
+`fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls the two steps of `decode_keys` separately.
 
 Invariants: `scan_chunk` has checked every batch; nothing enters the map here.
 """

@@ -42,7 +42,7 @@ LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begin
 TOMBSTONES_GO = 16  # its tombstones have expired because of the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
-LEAVES_HEADER = 128  # its header stays even without any of its records
+LEAVES_HEADER = 128  # its header is kept even if all its records are dropped
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0

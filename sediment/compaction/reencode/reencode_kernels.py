@@ -91,7 +91,7 @@ REGISTERS = 11
 
 # -------------------------------------------------------------------------------------- settings, int64[RULE_REGISTERS]
 CODEC = 0  # the new codec, or KEEP_CODEC
-ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because of its level
+ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because a level is given
 JOINED_BYTES = 2  # the largest merged batch, before compression
 BATCH_BYTES = 3  # the largest batch that may take more bytes than the originals
 RULE_REGISTERS = 4

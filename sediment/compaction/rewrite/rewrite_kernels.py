@@ -8,7 +8,7 @@
 `rewrite_batches` takes each batch with verdicts through four steps:
 
 1. Decode its records, if there is room for all their rows.
-2. Find their verdicts, move the surviving records together, and note the edits.
+2.  Find their verdicts, move the surviving records together, and record the edits.
 3. If the batch changes, copy the batches before it.
 4. Write the surviving records, compressed with the batch's own codec.  If none survives, write the header or nothing.
 

@@ -4,7 +4,7 @@
     2. clean     one sweep of the log into `.part` files
     3. commit    the cleaned segments replace the copied ones
 
-Invariant: a log with a corrupt batch stays as it was copied.
+Invariant: a log with a corrupt batch is left exactly as it was copied.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
     """Check that the records can be appended as one change of the cluster.
 
     Raises:
-        UsageError: they need several batches, and the cluster does not support metadata transactions.
+        UsageError: the records need several batches, and the cluster does not support metadata transactions.
     """
     version = metadata.features[METADATA_VERSION]
     if needs_transaction(values) and version < _TRANSACTIONS_SINCE:

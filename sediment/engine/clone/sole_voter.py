@@ -38,7 +38,7 @@ _RECORD_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class QuorumSources:
-    """Statements about the quorum of a node; None for an absent file.
+    """The statements of each source about the quorum of a node; None if a file is absent.
 
     `properties` are the `QUORUM_KEYS` of the broker's own file.  `has_broker_files` is True if a broker has used the
     directory.

@@ -2,7 +2,7 @@
 
 A file gets into a copy in one of these ways, the first that the rules allow and that succeeds:
 
-    held      unchanged since the earlier copy: it stays there, and the manifest names that copy
+    held      unchanged since the earlier copy: the file is not copied, and the manifest names the earlier copy
     linked    a reflink or a hard link, to the source's file, or to the earlier copy's file if that is unchanged
     copied    read once, digested and written
 
@@ -63,7 +63,7 @@ class CopyRules:
 
     `links` are tried for files of the source, `earlier_links` for unchanged files of the earlier copy; only closed
     segments get hard links.  Without `digests_links`, linked files are not read; the manifest has the digest of a
-    linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy.
+    linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files are left in the earlier copy.
     """
 
     links: tuple[LinkKind, ...] = ()

@@ -38,7 +38,7 @@ def roll_empty(view: LogView, fs: Fs) -> None:
     """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls the log.
 
     The `.log` is written last; without it, start-up removes the indexes as orphans.  A snapshot that exists already,
-    for example from a clean stop, stays unchanged.
+    for example from a clean stop, is not changed.
 
     Raises:
         OwnerNotKeptError: the files cannot get the owner of the existing segments.
@@ -72,8 +72,8 @@ def expire_log(
 ) -> None:
     """Delete the segments that `plan` expires; if the plan also deletes the active segment, call `roll_empty` first.
 
-    The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted` the
-    files stay under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
+    The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted`, the
+    files remain under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
 
     The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full for that, pass
     `log_start_is_durable=False`.  Each segment is then deleted durably before the next one, which frees space and

@@ -10,7 +10,7 @@ Operators know it as the hand-off folder, which the option `--hand-off` names.
     <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
 
 Invariants: the folder is outside every log directory.  A job renames and commits nothing.  Each file is written
-completely or not at all.  A swap stays until its reply is written.
+completely or not at all.  A swap's file is kept until its reply is written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def withdraw(folder: Path, fs: Fs) -> None:
-    """Withdraw the announcement, so no further job begins."""
+    """Withdraw the announcement, so that no further job starts."""
     fs.unlink(folder / ENGINE_FILE, missing_ok=True)
 
 

@@ -386,9 +386,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` stay, so another process can commit them.  Parts of other runs are kept too, because those
-    runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit them, because its caller
-    holds the lock and has started no task.
+    Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are kept too, because
+    those runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit them, because its
+    caller holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -100,7 +100,7 @@ def update_uncleanable(
 ) -> None:
     """Set and remove marks, durably; marks of partitions that no longer exist are removed too.
 
-    The file stays untouched if nothing changes, and is deleted with its last mark.
+    The file is not written if nothing changes, and is deleted with its last mark.
     """
     before = read_uncleanable(log_dir, fs)
     removed = set(remove)

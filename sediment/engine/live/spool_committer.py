@@ -2,7 +2,7 @@
 
 Invariants: `directory.swap` commits each swap.  The partition, directory and segments must be those for which the swap
 was prepared, and no other cleaning of the partition may be running.  The parts of a refused swap are deleted.  A swap
-with an unknown outcome stays until the next start has completed or undone it.
+with an unknown outcome is kept until the next start has completed or undone it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def take_tool(
 ) -> None:
     """Set one register to a function, and the next to a context that `make` creates from `arguments`.
 
-    If `prepare` returns False for the context, both stay 0.
+    If `prepare` returns False for the context, both registers remain 0.
     """
     library = _library(module)
     if library is None or not all(address_of(module, name) for name in (function, make, free)):

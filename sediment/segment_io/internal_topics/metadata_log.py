@@ -136,7 +136,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
         CorruptBatchError: a part of the metadata is corrupt or missing.
         CorruptCheckpointError: the leader epochs of the log cannot be read.
         UnsupportedDataError: the metadata was written by a newer Kafka.
-        SourceChangedError: a running node replaced the files again and again while they were read.
+        SourceChangedError: a running node kept replacing the files while they were read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """

@@ -311,7 +311,7 @@ def gather_batches(
     `counts`, int64[batches], receives the number of records that each batch added.
 
     Returns:
-        (status, batch): OK and the number of batches, or a request or an error and its batch.
+        (status, batch): OK and the number of batches; otherwise a request or an error, and the batch that caused it.
     """
     for index in range(first, headers.size):
         counts[index] = 0

@@ -1,4 +1,4 @@
-"""The transaction index of an open segment: entries are appended to its file, which is read as a whole."""
+"""The transaction index of an open segment: entries are appended to its file, and reads load the whole file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class OpenTransactionIndex:
             self._index = None
 
     def changed_file(self) -> OpenFile | None:
-        """Return the file if it was changed here, else None."""
+        """Return the file if this object changed it, else None."""
         return self._file
 
     def moved(self, path: Path) -> None:

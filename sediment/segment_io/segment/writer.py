@@ -216,7 +216,7 @@ def write_segment(
 
     Raises:
         OwnerNotKeptError: this process may not set the owner, group or mode.
-        OSError: the filesystem failed; files written so far stay under their `.part` names.
+        OSError: the filesystem failed; files written so far remain under their `.part` names.
     """
     parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
     return tuple(parts.write(image.base_offset, kind, [content]) for kind, content in image.files())

@@ -141,7 +141,7 @@ def load_log(
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
-    After a clean stop, a broker reads hardly any batches; with `verify_trusted` every batch is checked.  Up to
+    After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.  Up to
     `threads` segments are verified in parallel.  The returned state is durable.
 
     Raises:

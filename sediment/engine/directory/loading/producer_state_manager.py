@@ -4,7 +4,7 @@ Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 0
 producers only from the snapshots that this start leaves.
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
-file stays until `delete_dropped`.  So a snapshot that is taken again with the same producers need not be rewritten.
+file exists until `delete_dropped`.  So a snapshot that is taken again with the same producers need not be rewritten.
 """
 
 from __future__ import annotations

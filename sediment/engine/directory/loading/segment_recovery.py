@@ -8,7 +8,7 @@
 
 Invariants
 * The offset index is written last, so if a crash interrupts the recovery, the next load completes it.
-* From a trusted segment only a tail without a batch is cut off; other corruption is reported and stays.
+* From a trusted segment only a tail without a batch is cut off; other corruption is reported and left in place.
 
 Source: Kafka's LogLoader.recoverSegment, LogSegment.recover (kafka-log 05 §4).
 """
@@ -150,7 +150,7 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
     """Return True if the bytes after the good batches contain no batch, so cutting them off loses nothing.
 
-    If another segment follows, it also has to begin at the next offset.
+    If another segment follows, that segment must begin at the next offset.
     """
     if not scan.is_torn or segment.following_base_offset not in (None, scan.next_offset):
         return False

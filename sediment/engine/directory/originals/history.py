@@ -50,7 +50,7 @@ class History:
         return self._entries.get((log_dir, partition), ())
 
     def is_erasure(self, run: Catalogue) -> bool:
-        """Return True if the run erased records, itself or as the restore of a restore of an erasure."""
+        """Return True if the run erased records, directly or by undoing the restore of an erasure."""
         restores = 0
         found: Catalogue | None = run
         while found is not None and found.restores is not None and restores <= len(self.runs):

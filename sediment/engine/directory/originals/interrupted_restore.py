@@ -23,7 +23,7 @@ from sediment.segment_io.fs import Fs
 class InterruptedRestore:
     """A restore that was interrupted in a partition: the run that it undoes, and its complete new logs.
 
-    `entry` is that of the partition in `run`.  `new_logs` names `.log.swap` files that equal their originals.
+    `entry` is the partition's entry in `run`.  `new_logs` names `.log.swap` files that equal their originals.
     """
 
     run: Catalogue
@@ -34,7 +34,7 @@ class InterruptedRestore:
 def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs) -> tuple[InterruptedRestore, ...]:
     """Return the restores that left complete new logs of an open replacement in a partition directory.
 
-    `history` is that of the originals in `target`.
+    `history` is the history of the originals in `target`.
 
     Raises:
         OSError: a new log or an original cannot be read.

@@ -14,7 +14,7 @@ The caller holds the lock of the log directory, and has finished interrupted rep
 Invariants: after a crash at any step, Sediment and a broker can load the directory, because each step uses only
 operations for which this is true.  A new plan and a second call then complete the restore.  Only closed logs share
 inodes with their originals, because a broker appends to the active segment and resizes indexes in place.  The exception
-is an active segment that a recovery had removed as a whole.
+is an active segment that a recovery had removed entirely.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def is_running(run: Catalogue) -> bool:
 def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
     """Remove the originals of a run, then its catalogue; the lock of `target` must be held.
 
-    Files and folders that the catalogue does not list stay.
+    Files and folders that the catalogue does not list are left in place.
 
     Raises:
         OSError: a file could not be removed; the catalogue is still there.

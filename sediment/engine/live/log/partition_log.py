@@ -8,7 +8,7 @@
 
 Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
-* An append is checked as a whole before anything changes; a refused append leaves no trace, not even a roll.
+* An append is checked completely before anything changes; a refused append leaves no trace, not even a roll.
 * The segments ascend and the last one is active; at least one exists.
 * After a disk failure the log is offline: nothing more is written, every call raises StorageError, and `on_failure` was
   called once.
@@ -454,7 +454,7 @@ class PartitionLog:
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start to `offset`; return False if it is already at `offset` or above.
 
-        The files stay until `delete_old_segments`.
+        The files are kept until `delete_old_segments` deletes them.
 
         Raises:
             OffsetOutOfRangeError: `offset` is above the high watermark.

@@ -41,7 +41,7 @@ _ZSTD_INPUT = 8
 COMPRESSOR_REGISTERS = 11
 
 _WORD_BYTES = 8
-_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # numbers, because a compiled loop can store only those
+_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # as numbers, because a compiled loop can store only numbers
 _LZ4_FRAME_BYTES = len(_LZ4_HEADER) + 4
 _ZSTD_C_LEVEL = 100
 _ZSTD_C_CONTENT_SIZE = 200
