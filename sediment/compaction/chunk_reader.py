@@ -12,9 +12,9 @@ Messages of magic 0 and 1 become equivalent batches of magic 2.
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
 checked against the listing.
 
-Memory: two chunks (messages of magic 0 and 1 take space in both formats), and for each of the two, decompressed records
-of the size of _AHEAD_CHUNKS chunks.  Kernels decompress most records without the interpreter lock, on the reading
-thread and on one more thread.
+Memory: two chunks (messages of magic 0 and 1 take space in both formats), and for each of the two, up to _AHEAD_CHUNKS
+chunks of decompressed records.  Kernels decompress most records without the interpreter lock, on the reading thread and
+on one more thread.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ def replicas_of_one_topic(
     """Return the replicas of the topic with the id `known` to the cluster, and the id.
 
     Raises:
-        UsageError: the replicas have several ids, and the cluster knows none of them.
+        UsageError: the replicas have several topic ids, and the cluster knows none of them.
     """
     ids = [_own_topic_id(replica, fs, on_unreadable) for replica in replicas]
     stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}

@@ -263,7 +263,7 @@ class Fs:
         return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     def read_bytes(self, path: Path) -> bytes:
-        """Return the whole content of a file that is not larger than a segment may be.
+        """Return the whole content of a file, which must not exceed the largest size of a segment.
 
         Raises:
             OSError: EFBIG for a larger file; also FileNotFoundError, PermissionError, IsADirectoryError.

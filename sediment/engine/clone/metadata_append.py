@@ -170,7 +170,7 @@ def _batches(
     values: Sequence[bytes], metadata: ClusterMetadata, base_offset: int, leader_epoch: int, now_ms: int
 ) -> Iterator[bytes]:
     if metadata.has_open_transaction:
-        # A controller does the same at its start; without it, the records would become part of the open transaction.
+        # A controller does the same at its start.  Without this batch, the records would join the open transaction.
         yield abort_batch(base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, reason=_TRANSACTION)
         base_offset += 1
     if needs_transaction(values):

@@ -68,7 +68,7 @@ class DirectoryLock:
         """Take the lock without waiting; a missing `.lock` is created with the owner and group of the directory.
 
         Raises:
-            DirectoryInUseError: a broker, another run or another object of this process holds the lock.
+            DirectoryInUseError: a broker, another run or another `DirectoryLock` of this process holds the lock.
             NotALogDirectoryError: the directory does not exist.
             OwnerNotKeptError: the broker could not open a `.lock` created by this process.
             OwnershipError: the file may not be opened, or its filesystem has no locks.

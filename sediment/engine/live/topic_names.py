@@ -28,7 +28,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_partition(partition: TopicPartition) -> None:
-    """Check a topic and partition number, and that a directory can have their name.
+    """Check a topic and partition number, and check that a directory can have their name.
 
     Raises:
         UsageError: Kafka does not allow the topic or partition, or their name is too long for a directory.
