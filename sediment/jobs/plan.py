@@ -247,7 +247,10 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
     if task.at_work is not None and found.reason_code == UNCLEAN:
         found = replace(found, reason=task.at_work)
     if task.encoding is not None:
-        found = _with_reencoding(task.encoding, cleaning, found, view)
+        from sediment.compaction.reencode.estimate import estimate_reencode
+
+        size = estimate_reencode(view, task.encoding, config, fs, sample_bytes=SAMPLE_BYTES)
+        found = replace(found, reencoded_bytes=size.log_bytes, reencode_sampled_bytes=size.sampled_bytes)
     if task.compaction_held is not None:
         code, reason = task.compaction_held
         found = replace(found, reason_code=code, reason=reason)
@@ -284,14 +287,6 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
         log_start_offset=plan.log_start_offset,
         next_at_ms=next((fate.goes_at_ms for fate in plan.kept), None),
     )
-
-
-def _with_reencoding(encoding: Encoding, task: CleaningTask, found: PartitionPlan, view: LogView) -> PartitionPlan:
-    """Return the plan with the sizes of a re-encoding."""
-    from sediment.compaction.reencode.estimate import estimate_reencode
-
-    estimate = estimate_reencode(view, encoding, task.config, Fs(), sample_bytes=SAMPLE_BYTES)
-    return replace(found, reencoded_bytes=estimate.log_bytes, reencode_sampled_bytes=estimate.sampled_bytes)
 
 
 def _with_cleaning(
