@@ -52,7 +52,7 @@ from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
@@ -275,8 +275,6 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
 
 
 def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
-    from sediment.retention.policy import plan_view
-
     if task.retention_held is not None:
         code, reason = task.retention_held
         return RetentionOutlook(log_start_offset=view.log_start_offset, reason_code=code, reason=reason)
