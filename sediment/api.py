@@ -423,7 +423,7 @@ def adopt(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> AdoptionRunReport:
-    """Turn the partition folders of a log directory without a cluster into topics of a node, in place.
+    """Turn the partition folders of a log directory that belongs to no cluster into topics of a node, in place.
 
     Ctrl-C ends the run after the partition in progress; the next run continues.
 

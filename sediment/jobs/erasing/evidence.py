@@ -10,7 +10,8 @@
 
 The subject of a verdict table is its rows, as `topic-partition:offset` lines, ascending.
 
-Invariant: no key, value or condition is in the document.  It only claims what this run did and read.
+Invariant: no key, value or condition is in the document.  It makes claims only about the things that this run did and
+read.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def document_of(
     found: Sequence[Place],
     not_visible: Sequence[Place],
 ) -> dict[str, Any]:
-    """Return the document; places in `found` make it incomplete, those in `not_visible` do not."""
+    """Return the document; places in `found` make the evidence incomplete, and places in `not_visible` do not."""
     incomplete = why_incomplete(partitions, found)
     return {
         "kind": KIND,

@@ -1,4 +1,4 @@
-"""Check of the Python that Spark runs: it has to have this package, to plan and to read."""
+"""Check of the Python that Spark runs, which needs this package to plan and to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_worker_python(spark: SparkSession) -> None:
     Sessions of Spark Connect, and applications that distribute Python files themselves, are not checked.
 
     Raises:
-        UsageError: it lacks the package.
+        UsageError: that Python lacks the package.
     """
     from pyspark.sql import SparkSession
 
