@@ -183,7 +183,7 @@ def perform(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="After the run, scan everything again, write signed evidence to FILE and an HTML page beside it.",
+    help="After the run, scan everything again, write signed evidence to FILE and an HTML page next to it.",
 )
 @click.option(
     "--secret-file",

@@ -374,7 +374,7 @@ class _RestoreRun:
 
     # ------------------------------------------------------------------------------------------------------------- plan
     def _planned(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
-        """Return the chain with the report of its restore, or the report of a partition that stays as it is."""
+        """Return the chain with the report of its restore, or the report of a partition that is not changed."""
         try:
             return self._plan_chain(chain, history)
         except (SedimentError, OSError) as error:
@@ -657,7 +657,7 @@ def lowest(now: int | None, before: int | None) -> int | None:
 
 
 def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport:
-    """Return the report of a partition that stays as it is."""
+    """Return the report of a partition that is not changed."""
     listing = list_log(partition, log_dir / str(partition), fs)
     bases = tuple(segment.base_offset for segment in listing.segments)
     size_bytes = listing.log_bytes()

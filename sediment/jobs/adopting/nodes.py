@@ -70,7 +70,7 @@ class OwningNode(Protocol):
 
     @property
     def known(self) -> Sequence[TopicPartition]:
-        """Partitions that stay as they are."""
+        """Partitions that are not changed."""
         ...
 
     @property

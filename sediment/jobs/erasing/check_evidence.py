@@ -253,7 +253,7 @@ class _PartitionCheck:
         self._fs = fs
 
     def run(self) -> None:
-        """Compare the segments, then look for files beside them."""
+        """Compare the segments, then look for other files in the directory."""
         if not self._fs.is_directory(self._directory):
             self.problems.append("the partition is gone")
             return

@@ -1,7 +1,7 @@
 """Run of `erase` on the driver.
 
     1. find      tasks read the records: by key, by a condition, or not at all for a table of verdicts
-    2. check     that no older record of a dropped key stays in a compacted log
+    2. check     that no older record of a dropped key is left in a compacted log
     3. plan      the segments to rewrite and the records out of reach; a dry run ends here
     4. ask       for confirmation, once, with the counts
     5. rewrite   one task a segment, then commit a partition at a time
@@ -316,7 +316,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _without_older(
         self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
     ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
-        """Yield each selection after checking that no older record of a dropped key stays in a compacted log.
+        """Yield each selection after checking that no older record of a dropped key is left in a compacted log.
 
         A run by keys needs no check, because it matches all records of a key.  With --all-versions, the older records
         are dropped too.

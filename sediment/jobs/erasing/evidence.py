@@ -1,4 +1,4 @@
-"""Evidence of an erasure: a JSON document in a signed envelope, and a page for people beside it.
+"""Evidence of an erasure: a JSON document in a signed envelope, and a page for people next to it.
 
     kind, schema, sediment, run_id, now_ms, finished_ms
     subjects          by (keys, condition, verdicts), algorithm, hmacs: HMAC-SHA256 of each under the caller's secret
@@ -161,7 +161,7 @@ def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
 
 
 def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, fs: Fs) -> None:
-    """Write the signed document to `file` and the page for people beside it, each atomically.
+    """Write the signed document to `file` and the page for people next to it, each atomically.
 
     Raises:
         OSError: a file could not be written.
@@ -174,5 +174,5 @@ def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, f
 
 
 def page_file(evidence: Path) -> Path:
-    """Return the path of the page beside the evidence."""
+    """Return the path of the page next to the evidence."""
     return evidence.with_suffix(".html")

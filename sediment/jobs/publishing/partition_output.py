@@ -127,7 +127,7 @@ def has_replacement(names: Iterable[str]) -> bool:
 # -------------------------------------------------------------------------------------------------------------- copies
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Files of one partition that stay as they are."""
+    """Files of one partition to copy unchanged."""
 
     place: PartitionOutput
     names: tuple[str, ...]

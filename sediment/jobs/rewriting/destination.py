@@ -55,7 +55,7 @@ class Destination(ABC):
 
     @abstractmethod
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
-        """Prepare the first change; return the partitions that must stay as they are, with their failures."""
+        """Prepare the first change; return the partitions that must not be changed, with their failures."""
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:

@@ -124,7 +124,7 @@ class LogDirectories(Destination):
             discard_parts(each.listing.path, self._run_id, self._fs)
 
     def withdraw(self) -> None:
-        """Do nothing: a result in place stays as it is."""
+        """Do nothing: a result in place cannot be withdrawn."""
 
     def complete(self, reports: Sequence[RewriteReport], _spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
         """Complete the catalogue of originals."""

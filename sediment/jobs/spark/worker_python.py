@@ -20,7 +20,7 @@ _LIMIT_SECONDS = 60
 
 
 def check_worker_python(spark: SparkSession) -> None:
-    """Check that the Python which Spark runs beside the driver has this package.
+    """Check that the Python that Spark runs on the driver's machine has this package.
 
     Sessions of Spark Connect, and applications that distribute Python files themselves, are not checked.
 
