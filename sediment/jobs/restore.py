@@ -91,7 +91,7 @@ ALREADY_RESTORED = "already-restored"
 _MS = re.compile(r"[0-9]{1,15}")
 _STOPPED = ("stopped", "the run was stopped before this partition")
 _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
-"""Checkpoint files for which a missing file means the same as one without entries."""
+"""Checkpoint files that may be missing: a missing file counts as one without entries."""
 
 
 # --------------------------------------------------------------------------------------------------------------- report

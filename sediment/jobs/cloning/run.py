@@ -68,7 +68,7 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The target of a run and the identity of its node: every option that does not affect the content."""
+    """The options of a run about its target and node, and not about the content of the clone."""
 
     to: Path
     host: str

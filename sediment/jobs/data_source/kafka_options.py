@@ -42,7 +42,7 @@ KAFKA_OPTIONS: Mapping[str, str] = {
         "includeHeaders",
     )
 }
-"""The names by their lower case, in which Spark gives them."""
+"""The names, keyed by their lower-case forms, in which Spark passes them."""
 
 _OWN_NAMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_SUBSCRIPTIONS, ("topics", "partitions")),

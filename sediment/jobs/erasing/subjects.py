@@ -136,7 +136,7 @@ def read_replacement(file: Path) -> bytes:
 
 
 def write_private(file: Path, lines: Iterable[bytes]) -> None:
-    """Replace `file` by `lines`, durably; at no moment can anyone but its owner read it.
+    """Replace `file` by `lines`, durably; the file is readable only by its owner from the start.
 
     Raises:
         OSError: the file could not be written.

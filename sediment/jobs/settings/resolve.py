@@ -235,7 +235,7 @@ class Settings:
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
         """Return the effective value of every topic key for `topic`, with its `origin`.
 
-        A key that deletes data and that no source states has the value None and the origin `not stated`.
+        If no source states a key that deletes data, its value is None and its origin is `not stated`.
         """
         found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
         unstated = {name for name in _DELETING_KEYS if not self.is_stated(topic, name)}
