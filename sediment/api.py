@@ -892,6 +892,10 @@ def dump(
     timestamps_ms: str | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
+    last: int | None = None,
+    key: Texts = (),
+    key_format: Literal["text", "hex", "base64"] = "text",
+    header: Texts = (),
     columns: Texts | None = None,
     keys: bool = False,
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
@@ -910,6 +914,10 @@ def dump(
         timestamps_ms: only timestamps from A to below B, as `A:B`.
         partitions: names or globs of partitions to select.
         allow_empty_selection: accept a name or glob that matches nothing.
+        last: only the last records of each partition, at most this many.
+        key: only records with one of these keys.
+        key_format: format of `key`.
+        header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
         columns: names of the columns, in their order; default: all.
         keys: keys of records without their values.
         isolation: isolation level, as for a consumer.
