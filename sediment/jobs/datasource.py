@@ -58,6 +58,7 @@ from sediment.jobs.data_source.options import FORMAT, SourceOptions
 from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, with_options
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.jobs.spark.worker_python import check_worker_python
+from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice
@@ -71,7 +72,6 @@ from sediment.segment_io.tables.planning import (
     plan_scan_tasks,
     plan_table,
 )
-from sediment.segment_io.tables.readers import read_table
 from sediment.segment_io.tables.schema import Column, TableRequest
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _batches(
         return  # Spark's placeholder for a plan without partitions
     skipped: list[UnreadableRange] = []
     # A stream follows its offsets into new files.  A frame must not, because it would mix planned and new files.
-    yield from read_table(
+    yield from read_rows(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
     if skipped:

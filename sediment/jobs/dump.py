@@ -98,7 +98,7 @@ _DIRECTORY_TABLE = "segments"
 _MAIN_COLUMNS = frozenset(
     {
         *("partition", "offset", "key", "value", "baseOffset", "lastOffset", "producerId", "firstOffset"),
-        *("epoch", "startOffset", "problem"),
+        *("epoch", "startOffset", "problem", "group", "committedOffset", "lag"),
     }
 )
 """Columns that people see on a terminal of any width."""

@@ -49,6 +49,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "print the last ten messages of each partition with a key, as kcat does",
                 "sediment dump '/var/lib/kafka/data/orders-*' -f '%p %o %k %s\\n' --last 10 --key order-17",
             ),
+            ("show the lag of consumer groups", "sediment dump /var/lib/kafka/data --what groups"),
             ("print messages as a broker appends them", "sediment dump /var/lib/kafka/data/orders-0 --last 0 --follow"),
         ),
         "erase": (

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sediment.jobs.dumping.record_selection import RecordSelection
+from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import SLICE_BYTES, Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.log_ends import end_offset, first_offset
 from sediment.segment_io.tables.planning import TableTask, UnreadableRange, plan_scan_tasks, plan_table
-from sediment.segment_io.tables.readers import read_table
 from sediment.segment_io.tables.schema import TableRequest
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class RowQuery:
         self, request: TableRequest, task: TableTask, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
         names = [column.name for column in self.request.selected()]
-        for batch in read_table(request, task, fs, on_unreadable=on_unreadable):
+        for batch in read_rows(request, task, fs, on_unreadable=on_unreadable):
             selected = self.selection.apply(batch)
             if selected.num_rows:
                 yield selected.select(names)

@@ -1,6 +1,7 @@
 """Tables of a log's files: their columns, requests for rows, and pyarrow schemas.
 
     records, batches          one row each, read from slices of segments
+    groups                    one row for each committed offset in an internal topic
     the others                one row for each entry of a small file
 
 Columns have the names of Spark's Kafka source if it has them, otherwise Kafka's own terms.  A missing value is null,
@@ -169,6 +170,20 @@ _INDEXES = (
     Column("problems", "long", "entries that the log contradicts"),
     Column("problem", "string", "the first problem; null if there is none"),
 )
+_GROUPS = (
+    Column("group", "string", "id of the group"),
+    Column("kind", "string", "classic, consumer, share or streams"),
+    Column("members", "int", "number of members when the log ended"),
+    Column("topic", "string", "of the committed offset; null in the only row of a group without one"),
+    Column("partition", "int", "of the committed offset"),
+    Column("committedOffset", "long", "next offset that the group reads"),
+    Column("leaderEpoch", "int", "of the last record before it; null if the client gave none"),
+    Column("metadata", "string", "text of the client"),
+    Column("committed", "timestamp", "time of the commit"),
+    Column("pending", "bool", "an open transaction also has an offset for the partition"),
+    Column("logEndOffset", "long", "of the partition; null if the log directory does not hold it"),
+    Column("lag", "long", "logEndOffset less committedOffset"),
+)
 _CORRUPTION = Column("corruption", "string", "error of these bytes, which are in `value`; null in a good row")
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
@@ -182,7 +197,11 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "producers": _PRODUCERS,
     "epochs": _EPOCHS,
     "indexes": _INDEXES,
+    "groups": _GROUPS,
 }
+CLUSTER_TABLES = frozenset({"groups"})
+"""Tables of what internal topics say of the cluster; they are read in layers above this one."""
+
 SLICED_TABLES = frozenset({"records", "batches"})
 
 
