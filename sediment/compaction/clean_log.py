@@ -52,6 +52,7 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
+_CAUSES_OF_FALLBACK = (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError)
 _MOST_SEEDS = 8  # collisions under all of these seeds cannot be a coincidence
 
 
@@ -76,6 +77,7 @@ class SweptLog:
     """A partition after the sweep of all its groups; the last of them may still be being written."""
 
     _plan: CleaningPlan
+    _writer: PartWriter
     _groups: Sequence[Future[CleanedGroup]]
     _next_dirty_offset: int
 
@@ -83,11 +85,15 @@ class SweptLog:
         """Wait for the synced `.part` files, and return them.
 
         Raises:
-            OSError: the filesystem failed; no further file of the partition was written.
+            OSError: the filesystem failed; no `.part` file of the partition is left.
         """
         wait(self._groups)
         with _errors_of(self._plan):
-            groups = tuple(future.result() for future in self._groups)
+            try:
+                groups = tuple(future.result() for future in self._groups)
+            except BaseException:
+                self._writer.remove_all()
+                raise
         listing = self._plan.view.listing
         return PreparedSwap(listing.partition, str(listing.path), groups, self._next_dirty_offset)
 
@@ -139,6 +145,8 @@ def sweep_log(
     two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys with equal
     hashes count as the same.
 
+    On any error, no `.part` file of the partition is left.
+
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
         CorruptIndexError: the transaction index contradicts a marker.
@@ -168,10 +176,12 @@ def sweep_log(
                         exact_keys=exact_keys,
                     )
                     groups, next_dirty_offset = cleaning.run()
-                    return SweptLog(plan, groups, min(next_dirty_offset, certain_end_offset))
-            except (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError) as error:
+                    return SweptLog(plan, writer, groups, min(next_dirty_offset, certain_end_offset))
+            except BaseException as error:
                 # Groups may be finished already.
                 writer.remove_all()
+                if not isinstance(error, _CAUSES_OF_FALLBACK):
+                    raise
                 attempts.fall_back(error)
 
 

@@ -23,7 +23,7 @@ from sediment.engine.value_ranges import (
     Whole,
     check_ranges,
 )
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 

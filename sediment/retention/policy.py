@@ -1,4 +1,4 @@
-"""The retention policy: the segments of a log that expire, and the reason why each other segment stays.
+"""The retention policy and its config: the segments that expire, and the reason why each other segment stays.
 
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
@@ -10,6 +10,7 @@ Invariants
 * The rules run in this order, each on the segments that the previous rule kept.
 * One segment always remains.  If every segment expires, an empty one is rolled first, at the log end offset.
 * An empty active segment stays.
+* Every segment of a tiered log stays.
 
 Source: kafka-log 03 §2, §3, §6.
 """
@@ -22,11 +23,46 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from sediment.retention.config import RetentionConfig
 from sediment.segment_io.format.layout import INT64_MAX
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
+
+DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """The effective retention config of one topic.
+
+    Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1).  tests/jobs/settings
+    compare the defaults with the table of Kafka's keys.
+    """
+
+    cleanup_policy: tuple[str, ...] = (DELETE,)
+    """Any of `compact` and `delete`; without `delete`, segments expire only by the log start offset (03 §2)."""
+
+    retention_ms: int = 604_800_000
+    """A segment expires when its newest record is older than this; -1: never by age."""
+
+    retention_bytes: int = -1
+    """The oldest segments expire while the rest still holds this many bytes; below 0: never by size."""
+
+    remote_storage_enable: bool = False
+    """The log is tiered: a segment may expire only after it was copied to remote storage (03 §6)."""
+
+    remote_log_copy_disable: bool = False
+    """The tiered log no longer copies segments, and the ordinary rules apply again."""
+
+    @property
+    def is_tiered(self) -> bool:
+        """Return True if the log is tiered and the rules for local segments apply (03 §6)."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def deletes(self) -> bool:
+        """Return True if the cleanup policy expires segments by age and size."""
+        return DELETE in self.cleanup_policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanStats
-from sediment.engine.directory.swap import commit, discard_parts
+from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
@@ -69,7 +69,6 @@ def compact_log(
     except CorruptCheckpointError:
         raise
     except CorruptDataError as error:
-        discard_parts(directory, run_id, fs, attempt=attempt)
         return not_compacted(listing, checkpoints, CORRUPT_BATCH, str(error), damage=str(error))
 
 

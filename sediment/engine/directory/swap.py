@@ -340,39 +340,6 @@ def insert(
         fs.sync_directory(directory)
 
 
-# ------------------------------------------------------------------------------------------------------------- deletion
-def mark_deleted(
-    directory: Path, base_offsets: Iterable[int], fs: Fs, *, kinds: Sequence[SegmentFileKind] = (_LOG, *_INDEX_KINDS)
-) -> tuple[str, ...]:
-    """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
-
-    Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
-    The log of a segment is renamed before its indexes: the next start removes an index without a log, but it would
-    rebuild a missing index.  The next start also removes every `.deleted` file.
-
-    Returns:
-        The new names of the files that existed.
-
-    Source: kafka-log 03 §3, 05 §3 step 2.
-    """
-    renamed = []
-    for base_offset in base_offsets:
-        for kind in kinds:
-            path = directory / segment_file_name(base_offset, kind)
-            if fs.exists(path):
-                fs.rename(path, path.with_name(path.name + DELETED_SUFFIX))
-                renamed.append(path.name + DELETED_SUFFIX)
-    if renamed:
-        fs.sync_directory(directory)
-    return tuple(renamed)
-
-
-def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
-    """Unlink files that `mark_deleted` renamed; the next start removes any that remain."""
-    for name in names:
-        fs.unlink(directory / name, missing_ok=True)
-
-
 # ---------------------------------------------------------------------------------------------------------------- parts
 def is_part_file(name: str) -> bool:
     """Return True for the uncommitted `.part` file of a task."""

@@ -32,7 +32,8 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.live.broker_config import BrokerConfig
-from sediment.engine.live.log_cleaner_manager import CleanerOwner, LogCleanerManager, LogToClean
+from sediment.engine.live.cleaning_failures import CleanerOwner
+from sediment.engine.live.log_cleaner_manager import LogCleanerManager, LogToClean
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
@@ -102,7 +103,7 @@ class LogCleaner:
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
         try:
-            with self.manager.isolating(chosen.log, chosen.directory):
+            with self.manager.failures.isolating(chosen.log, chosen.directory):
                 next_dirty_offset = self._clean(chosen).next_dirty_offset
                 cleaned = True
         finally:
@@ -142,7 +143,7 @@ class LogCleaner:
 
     def _finish(self, chosen: LogToClean, next_dirty_offset: int) -> None:
         write = partial(self.manager.checkpoints.update, chosen.directory, chosen.log.partition, next_dirty_offset)
-        with self.manager.failing(chosen.directory):
+        with self.manager.failures.failing(chosen.directory):
             self.manager.states.finish(chosen.log.partition, write)
 
     def _check_not_aborted(self, partition: TopicPartition) -> None:

@@ -27,6 +27,9 @@ from sediment.segment_io.format.transaction_index import AbortedTransaction, enc
 from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
 
+NO_MATCH = "it did not match its log"
+"""Reason for rebuilding the indexes of a verified segment."""
+
 _COPIED_BYTES = 1 << 20
 _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
     SegmentFileKind.OFFSET_INDEX,

@@ -4,7 +4,7 @@
     2  originals          the files that this run removes are kept as its own originals
     3  insert             segments before the first one, or after the last one (`swap.insert`)
     4  commit             groups that replace the segments of the run (`swap.commit`)
-    5  remove             segments at the start, and empty ones at the end (`swap.mark_deleted`)
+    5  remove             segments at the start, and empty ones at the end (`delete_segments.mark_deleted`)
     6  snapshots          producer snapshots are put back whole; snapshots that the run made are removed
     7  leader epochs      those before the run, and those added after it
 
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
+from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks
 from sediment.engine.directory.originals.catalogue import (
@@ -44,7 +45,7 @@ from sediment.engine.directory.originals.restore_plan import (
     merged_epochs,
     plan_restore,
 )
-from sediment.engine.directory.swap import commit, insert, mark_deleted, remove_deleted, replaced_files
+from sediment.engine.directory.swap import commit, insert, replaced_files
 from sediment.segment_io.format.checkpoints import format_leader_epochs, parse_leader_epochs
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,

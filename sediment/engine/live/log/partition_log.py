@@ -30,9 +30,9 @@ from types import TracebackType
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.config import LogConfig
+from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
-from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.engine.live.log import (
     log_append,
     log_flush,

@@ -217,6 +217,8 @@ class LogProducers:
         """Forget producers and verifications that were idle for `producer.id.expiration.ms`.
 
         Without that setting, no producer is forgotten.
+
+        Source: kafka-log 04 §3 (PeriodicProducerExpirationCheck).
         """
         expiration_ms = self.expiration_ms
         if expiration_ms is None:
