@@ -897,6 +897,7 @@ def dump(
     key_format: Literal["text", "hex", "base64"] = "text",
     header: Texts = (),
     columns: Texts | None = None,
+    config: Path | None = None,
     keys: bool = False,
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
     on_corruption: Literal["fail", "skip", "rows"] = "fail",
@@ -919,6 +920,7 @@ def dump(
         key_format: format of `key`.
         header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
         columns: names of the columns, in their order; default: all.
+        config: the broker's server.properties, for the table `topics`.
         keys: keys of records without their values.
         isolation: isolation level, as for a consumer.
         on_corruption: raise at a corrupt batch, skip it, or return it as a row.

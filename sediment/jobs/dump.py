@@ -365,6 +365,7 @@ def _as_options(request: TableRequest) -> dict[str, str]:
         return "" if value == unbounded else str(value)
 
     return {
+        **({} if request.config is None else {"config": request.config}),
         "what": request.what,
         "columns": ",".join(column.name for column in request.selected()),
         "isolation": request.isolation,
@@ -548,6 +549,11 @@ def _short(text: str) -> str:
     help="Print only records with this header; if repeated, with all of these headers.",
 )
 @click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Read the broker's server.properties, for the table topics.",
+)
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
 @click.option(
     "--isolation",
@@ -613,6 +619,7 @@ class _Arguments:
     key_format: str
     header: tuple[str, ...]
     columns: str | None
+    config: Path | None
     keys: bool
     isolation: str
     on_corruption: str
@@ -670,6 +677,7 @@ class _Arguments:
             bounds=Bounds(*parse_range(self.offsets, "--offsets"), *parse_range(self.timestamps_ms, "--timestamps-ms")),
             isolation=self.isolation,
             on_corruption=self.on_corruption,
+            config=None if self.config is None else str(self.config),
         )
         request.selected()
         if self.keys and request.what != "records":

@@ -50,6 +50,11 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment dump '/var/lib/kafka/data/orders-*' -f '%p %o %k %s\\n' --last 10 --key order-17",
             ),
             ("show the lag of consumer groups", "sediment dump /var/lib/kafka/data --what groups"),
+            (
+                "show the config of a topic, and where each value comes from",
+                "sediment dump /var/lib/kafka/data --what topics --partition 'orders-*' --config "
+                "/etc/kafka/server.properties",
+            ),
             ("print messages as a broker appends them", "sediment dump /var/lib/kafka/data/orders-0 --last 0 --follow"),
         ),
         "erase": (
