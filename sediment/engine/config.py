@@ -1,8 +1,9 @@
 """The complete effective config of a topic: for compaction, retention and live logs.
 
-Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §1, §4).
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).
+
 Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal; every value that a
-live log uses is in Kafka's range, except that segments may be smaller than Kafka allows.
+live log uses is in Kafka's range, but segments may be smaller than Kafka allows.
 """
 
 from __future__ import annotations

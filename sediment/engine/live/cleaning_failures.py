@@ -1,10 +1,10 @@
 """The errors of a cleaning and their effects: on one log, or on its whole log directory.
 
-    abort                                    the log stays as it is
+    abort                                    the log is not changed
     the disk failed                          the log directory goes offline
     unknown commit, or a lost lock           the log directory goes offline
-    an offline log, or a changed source      the log stays as it is
-    no free descriptors                      the log stays as it is
+    an offline log, or a changed source      the log is not changed
+    no free descriptors                      the log is not changed
     any other error                          the log is marked uncleanable, unless it was closed
 
 Invariant: after an error in one partition, the others are still cleaned.

@@ -1,4 +1,4 @@
-"""The choice of the log to clean, and the state of each partition meanwhile: Kafka's LogCleanerManager.
+"""The choice of the log to clean, and the cleaning state of each partition: Kafka's LogCleanerManager.
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
     choice       the largest dirty ratio among those that may be cleaned (`compaction.cleanable_range`)

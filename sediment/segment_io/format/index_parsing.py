@@ -39,7 +39,7 @@ def whole_entries(
 def ascending_entries(
     good: npt.NDArray[np.bool_], entry_bytes: int, base_offset: int, *, path: str | None, preallocated: bool
 ) -> int:
-    """Return the number of entries before the first one that is not `good`."""
+    """Return the number of entries before the first entry for which `good` is False."""
     if good.all():
         return len(good)
     first_bad = int(good.argmin())

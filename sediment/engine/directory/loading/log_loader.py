@@ -11,8 +11,8 @@
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From a trusted part,
   only a tail without a batch is cut off; other corruption there is reported.
-* After every change, Sediment and a broker can load the directory.  After a crash at any step, another load ends with
-  the same directory.  So segments after a cut are removed before the cut, and the offset index of a segment is written
+* After every change, Sediment and a broker can load the directory.  After a crash at any step, another load leads to
+  the same result.  So segments after a cut are removed before the cut, and the offset index of a segment is written
   last.
 * `checkpoints` shows whether the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint
   files of the log directory.
@@ -136,8 +136,8 @@ def load_log(
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
-    After a clean stop, a broker reads hardly any batches; with `verify_trusted` every batch is checked.  `threads`
-    segments are verified at once.  The returned state is durable.
+    After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.  Up to
+    `threads` segments are verified in parallel.  The returned state is durable.
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; earlier repairs remain.
@@ -217,7 +217,7 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
 
 
 def _remove_temporary_files(state: LoadState) -> None:
-    """Remove small files that a crash left half written; a broker ignores them."""
+    """Remove small files that a crash left incomplete; a broker ignores them."""
     for entry in state.fs.scan(state.directory):
         target = entry.name.removesuffix(".tmp")
         if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):
@@ -279,10 +279,10 @@ def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bo
 
 
 def _load_segment_files(state: LoadState) -> None:
-    """List the segments, ascending; recover one at once if its offset index is missing.
+    """List the segments, ascending; recover a segment immediately if its offset index is missing.
 
-    A segment whose transaction index ends below its base is recovered at once too.  If an unverified segment before it
-    is corrupt, the producers are not known yet, so its recovery is postponed; a broker does not load such a log.
+    A segment whose transaction index ends below its base is recovered immediately too.  If an unverified segment before
+    it is corrupt, the producers are not known yet, so the recovery is postponed; a broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -357,7 +357,7 @@ def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: 
 
 
 def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
-    """Run `step`; after each split of a segment whose offsets do not fit it, run `step` again.
+    """Run `step`; if the offsets of a segment do not fit into it, split the segment and run `step` again.
 
     Source: kafka-log 05 §2 pass 4.
     """

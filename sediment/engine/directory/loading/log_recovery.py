@@ -33,14 +33,14 @@ _MOST_BATCHES_AHEAD = 1 << 18
 
 
 class _TooManyBatchesError(Exception):
-    """Error of a scan ahead of its turn that would have to hold too many batches in memory."""
+    """A scan that runs before its turn would have to hold too many batches in memory."""
 
 
 def recover_unverified(state: LoadState) -> None:
     """Verify the segment with the recovery point and all later ones; end the log before the first corrupt batch.
 
-    The segments after a corrupt one are removed before it is cut, so a start after a crash in between finds the
-    corruption again.
+    The segments after a corrupt one are removed before the corrupt one is cut. After a crash between these steps, the
+    next start therefore finds the corruption again.
 
     Source: kafka-log 05 §3.
     """
@@ -66,7 +66,7 @@ def recover_unverified(state: LoadState) -> None:
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
-    """Return a scan with its batches of producers; None if the segment must be scanned in its turn.
+    """Scan a segment before its turn, and return its batches of producers too; None if it must wait for its turn.
 
     None is returned if the scan finds corruption, or too many batches to hold in memory.
     """

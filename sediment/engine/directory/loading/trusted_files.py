@@ -6,8 +6,8 @@
     unclean, from the recovery point on        every CRC              rebuilt                 rebuilt
     no offset index                            every CRC              rebuilt                 rebuilt
 
-Of the sanityCheck methods of Kafka's indexes, a broker calls only that of the transaction index.  After a clean stop a
-load here also checks the end of the log, and with `verify_trusted` every batch.
+A broker calls the sanityCheck method only of the transaction index.  After a clean stop, Sediment also checks the end
+of the log; with `verify_trusted`, it checks every batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
 
 
 def why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
-    """Return why a broker recovers this segment regardless of the recovery point, or None if it does not."""
+    """Return the reason why a broker recovers this segment regardless of the recovery point, or None."""
     if segment.ref.offset_index_bytes is None:
         return "the segment had no offset index"
     path = state.path(segment, _TRANSACTION_INDEX)
@@ -55,7 +55,7 @@ def why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
 
 
 def trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
-    """Cut a partial last entry off trusted indexes, like a broker when it stops."""
+    """Cut a partial last entry off trusted indexes, as a broker does when it stops."""
     for kind, size_bytes, entry_bytes in (
         (_OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
         (_TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),

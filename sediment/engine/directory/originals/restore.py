@@ -11,10 +11,10 @@
 The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
-Invariants: after a crash at any step the directory loads, here and in a broker, because each step uses only operations
-that are safe in this way.  A second plan and a second call do the rest.  Only closed logs share inodes with their
-originals, because a broker appends to the active segment and resizes indexes in place.  The exception is an active
-segment that a recovery had removed as a whole.
+Invariants: after a crash at any step, Sediment and a broker can load the directory, because each step uses only
+operations for which this is true.  A new plan and a second call then complete the restore.  Only closed logs share
+inodes with their originals, because a broker appends to the active segment and resizes indexes in place.  The exception
+is an active segment that a recovery had removed entirely.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name in the directory: link a closed log or a file that is already there, else copy."""
+    """Give a file a part name in the directory: link a closed log or a file that is already there, copy any other."""
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)
