@@ -48,9 +48,9 @@ _READ_ONLY = "or serve it with --read-only"
 
 @dataclass(frozen=True, slots=True)
 class OwnedNode:
-    """A node with its metadata, from the metadata log in `metadata_dir` if `is_started`, else from `bootstrap.checkpoint`.
+    """A node with its metadata; `absent` are the partitions without a folder, which were never written to.
 
-    `absent` are the partitions without a folder, which were never written to.
+    If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.
     """
 
     node: Node
