@@ -6,11 +6,12 @@ READY := $(VENV)/.ready
 PYTEST := conf/in-memory.sh $(BIN)/python -m pytest
 AIRFLOW := .venv-airflow
 S3 := .venv-s3
+DOCS := .venv-docs
 VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,8 +26,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
 	@touch $@
 
-demo: setup ## compact a log that Kafka wrote, and show the result
-	@$(BIN)/python -m tests.demo
+demo: setup ## plan, compact, verify and query a log directory that Kafka wrote (ARGS: --prepare only makes the directory)
+	@$(BIN)/python -m tests.demo $(ARGS)
 
 test: setup ## run the test suite (ARGS: further arguments for pytest)
 	@$(PYTEST) -n 2 -m "not delta and not s3 and not fuzz" $(ARGS)
@@ -112,8 +113,21 @@ $(AIRFLOW)/.ready: conf/airflow-constraints.txt
 		apache-airflow apache-airflow-providers-apache-spark
 	@touch $@
 
-airflow-test: setup $(AIRFLOW)/.ready ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
+$(AIRFLOW)/.provider: $(AIRFLOW)/.ready pyproject.toml
+	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+airflow-test: setup $(AIRFLOW)/.provider ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
 	@$(BIN)/python -m pytest -m airflow tests/dags $(ARGS)
+
+$(DOCS)/.ready: pyproject.toml constraints.txt conf/docs-constraints.txt
+	@python=$$(conf/find-python.sh) && { [ -x $(DOCS)/bin/python ] || "$$python" -m venv $(DOCS); }
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c conf/docs-constraints.txt \
+		-e '.[notebook,spark]' ipykernel mkdocs-material 'mkdocstrings[python]' nbclient ruff
+	@touch $@
+
+docs: java $(DOCS)/.ready ## run the notebooks and build the documentation site in build/site (installs MkDocs into .venv-docs once)
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --quiet --strict $(ARGS)
 
 bench-memory: setup ## measure peak memory of a worker by size and number of keys
 	@$(BIN)/python -m benchmarks.memory
@@ -139,4 +153,4 @@ bench-partitions: setup ## list, plan and clone up to 100,000 partitions, for do
 
 clean: ## remove the output of tests and builds, but not the environment
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
-	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(AIRFLOW)/*' -not -path './$(S3)/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(AIRFLOW)/*' -not -path './$(S3)/*' -not -path './$(DOCS)/*' -prune -exec rm -rf {} +

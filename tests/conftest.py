@@ -21,6 +21,8 @@ settings.load_profile("sediment")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so, and commands inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+for _width in ("COLUMNS", "LINES"):  # pytest-xdist sets them
+    os.environ.pop(_width, None)
 os.environ["SEDIMENT_SETTINGS"] = os.devnull  # not the settings of the user that runs the tests
 os.environ.setdefault("SEDIMENT_TRACEBACK", "1")  # a fault of a command is a fault of the test, with its trace
 

@@ -307,7 +307,7 @@ def test_unstated_settings_fail_on_request(log_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda path: sediment.compact(path, max_bytes=-1), sediment.UsageError, "max_bytes: -1 is not in the range"),
+        (lambda path: sediment.compact(path, max_bytes=-1), sediment.UsageError, "max_bytes: '-1' is not a size"),
         (lambda path: sediment.compact(path, strategy="fast"), sediment.UsageError, "strategy: 'fast' is not one of"),
         (
             lambda path: sediment.plan(path, force="perhaps"),

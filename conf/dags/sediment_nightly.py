@@ -16,8 +16,8 @@ its settings, or if a pattern of `partitions` matches nothing in any directory. 
 left alone because of an unstated setting.
 
 The DAG needs Airflow 3 with the Spark provider.  Parameters come from the run, else from the Airflow variable
-`sediment`, a JSON object of the same names (docs/operate/airflow.md).  The file does not import Sediment, because
-Airflow and Spark have separate environments.
+`sediment`, a JSON object of the same names (docs/operate/airflow.md).  The commands run by the operators of
+`sediment.airflow`, which Airflow's environment needs; the rest of Sediment is only in the environment of Spark.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, Asset, AssetAlias, Context, Param, TriggerRule, Variable, task, task_group
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from sediment.airflow.operators import APPLICATION, SUMMARY, SedimentOperator
 
 VARIABLE = "sediment"
 POOL = os.environ.get("SEDIMENT_POOL", "sediment")
@@ -52,11 +53,10 @@ _KEPT = ".sediment-before"  # `compact --keep-before` writes it to mark a direct
 _METADATA = "__cluster_metadata-0"
 _PARTITION = re.compile(r".+-[0-9]+")
 _NODE_ID = re.compile(r"^\s*node\.id\s*[=:]", re.MULTILINE)
-_PARTITIONS_BY_REASON, _BYTES_BY_REASON = "sediment_run_partitions_by_reason", "sediment_run_bytes_by_reason"
-_UNSTATED = ("policy-unknown", "retention-unknown", "tombstones-kept")
+_COMMANDS = ("compact", "verify", "expire")
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _LOGGER = logging.getLogger("airflow.task")
 
-_WRONG_USE = re.compile(r"Error code is: 2\b")
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 
 _TEXT, _NAMES = ["null", "string"], ["null", "array"]
@@ -107,14 +107,14 @@ PARAMS = {
 
 
 def plan_jobs(given: Mapping[str, Any], run: str, now_ms: int) -> list[dict[str, Any]]:
-    """Return the job of each log directory: arguments by command, and the directory for the links of `compact`.
+    """Return the job of each log directory: the arguments of the task group `directory`, with options by command.
 
     Raises:
         AirflowFailException: `log_dirs` is empty or names a directory twice, the application does not exist, the
             settings for a directory of a KRaft node are missing, or a pattern matches nothing.
     """
     log_dirs = [os.path.normpath(path) for path in given.get("log_dirs") or ()]
-    application = given.get("application") or str(Path(__file__).resolve().parents[2] / "jobs" / "cli.py")
+    application = given.get("application") or APPLICATION
     if not log_dirs or len(set(log_dirs)) != len(log_dirs):
         raise AirflowFailException("log_dirs is empty or names a directory twice; set it in the variable `sediment`")
     if not Path(application).is_file():
@@ -202,42 +202,45 @@ def _plan_job(
 ) -> dict[str, Any]:
     root = Path(given["before_dir"]) / str(number) if given.get("before_dir") else Path(f"{log_dir}.before")
     before = str(root / run)
-    common = [f"--now-ms={now_ms}", "--log-format=json"]
-    common += [f"--set={key}={value}" for key, value in (given.get("settings") or {}).items()]
-    for name in ("config", "metadata"):
-        value = _of_directory(given, name, log_dir)
-        common += [f"--{name}={value}"] if value else []
-    common += ["--broker-defaults"] if given.get("broker_defaults") else []
-    common += [f"--ledger={given['ledger']}"] if given.get("ledger") else []
-    selected = [f"--partition={name}" for name in given.get("partitions") or ()]
-    selected += ["--allow-empty-selection"] if selected else []
-    selected += ["--fail-on-unknown"] if given.get("fail_on_unknown") else []
-    dry_run = ["--dry-run"] if given.get("dry_run") else []
-    keeping = [] if dry_run else [f"--keep-before={before}"]
-    force = ["--force"] if given.get("force") else []
-    archive = [f"--archive={given['archive']}"] if given.get("archive") else []
-    arguments = {
-        "compact": [log_dir, *keeping, *force, *dry_run, *(given.get("compact_options") or ()), *selected, *common],
-        "verify": [before, log_dir, *common],
-        "expire": [log_dir, "--yes", *archive, *dry_run, *selected, *common],
+    is_dry = bool(given.get("dry_run"))
+    common = {
+        "now_ms": now_ms,
+        "settings": dict(given.get("settings") or {}),
+        "config": _of_directory(given, "config", log_dir),
+        "metadata": _of_directory(given, "metadata", log_dir),
+        "broker_defaults": bool(given.get("broker_defaults")),
+        "ledger": given.get("ledger"),
     }
-    pages, metrics = {}, {}
+    selected = {
+        "partitions": list(given.get("partitions") or ()),
+        "allow_empty_selection": bool(given.get("partitions")),
+        "fail_on_unknown": bool(given.get("fail_on_unknown")),
+        "dry_run": is_dry,
+    }
+    options: dict[str, dict[str, Any]] = {
+        "compact": {
+            "keep_before": None if is_dry else before,
+            "force": bool(given.get("force")),
+            **selected,
+            **common,
+        },
+        "verify": common,
+        "expire": {"yes": True, "archive": given.get("archive"), **selected, **common},
+    }
     if given.get("report_dir"):
         place = Path(given["report_dir"])
-        for command, options in arguments.items():
-            pages[command] = str(place / run / f"{number}-{command}.html")
-            metrics[command] = str(_metrics(place, log_dir, command))
-            options += [f"--report={pages[command]}", f"--metrics={metrics[command]}"]
+        for command, chosen in options.items():
+            page = str(place / run / f"{number}-{command}.html")
+            options[command] = {**chosen, "report": page, "metrics": str(_metrics(place, log_dir, command))}
     return {
         "log_dir": log_dir,
         "before": before,
-        "is_dry": bool(dry_run),
+        "is_dry": is_dry,
         "expires": given.get("expire") is not False,
         "application": application,
         "spark_conf": given.get("spark_conf") or {},
-        "arguments": arguments,
-        "pages": pages,
-        "metrics": metrics,
+        "compact_options": list(given.get("compact_options") or ()),
+        **options,
     }
 
 
@@ -257,41 +260,51 @@ def changed_partitions(before: str) -> list[str] | None:
     return sorted(entry.name for entry in os.scandir(before) if entry.is_dir() and not entry.name.endswith(".linking"))
 
 
-class SedimentOperator(SparkSubmitOperator):
-    """`spark-submit jobs/cli.py COMMAND …` for one job of the plan; exit status 2 is not retried."""
+class VerifyChanged(SedimentOperator):
+    """`sediment verify` of the partitions that `compact` changed; an asset event if each is a correct compaction."""
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "job")
+    template_fields: Sequence[str] = (*SedimentOperator.template_fields, "is_dry")
 
-    def __init__(self, *, command: str, job: Any, **kwargs: Any) -> None:
-        super().__init__(name=f"sediment {command}", **kwargs)
-        self.command = command
-        self.job = job
+    def __init__(self, *, is_dry: Any, **kwargs: Any) -> None:
+        super().__init__(command="verify", **kwargs)
+        self.is_dry = is_dry
 
     def execute(self, context: Context) -> None:
-        """Submit the command and wait until it ends."""
-        changed: list[str] = []
-        if self.command == "verify" and not self.job["is_dry"]:
-            found = changed_partitions(self.job["before"])
-            if found is None:
-                raise AirflowSkipException("compact did not start in this directory")
-            changed = found
-        if self.command == "expire" and not self.job["expires"]:
-            raise AirflowSkipException("the parameter `expire` is off")
-        if self.command == "verify" and not changed:
-            self.log.info("No partition of %s was changed.", self.job["log_dir"])
+        """Verify the changed partitions.
+
+        Raises:
+            AirflowSkipException: `compact` did not start in this directory.
+        """
+        before, log_dir = self.log_dirs
+        changed = [] if self.is_dry else changed_partitions(before)
+        if changed is None:
+            raise AirflowSkipException("compact did not start in this directory")
+        if not changed:
+            self.log.info("No partition of %s was changed.", log_dir)
             return
-        self.application = self.job["application"]
-        self.conf = {**self.job["spark_conf"]}
-        arguments = [*self.job["arguments"][self.command], *(f"--partition={name}" for name in changed)]
-        self.application_args = [self.command, *arguments]
-        try:
-            super().execute(context)
-        except AirflowException as error:
-            if _WRONG_USE.search(str(error)):
-                raise AirflowFailException(f"wrong use or settings: {error}") from error
-            raise
-        if changed:
-            context["outlet_events"][COMPACTED].add(Asset(f"file://{self.job['log_dir']}"), extra={"changed": changed})
+        self.options = {**self.options, "partitions": changed}
+        super().execute(context)
+        context["outlet_events"][COMPACTED].add(Asset(f"file://{log_dir}"), extra={"changed": changed})
+
+
+class ExpireIfWanted(SedimentOperator):
+    """`sediment expire`; skipped if the parameter `expire` is off."""
+
+    template_fields: Sequence[str] = (*SedimentOperator.template_fields, "expires")
+
+    def __init__(self, *, expires: Any, **kwargs: Any) -> None:
+        super().__init__(command="expire", **kwargs)
+        self.expires = expires
+
+    def execute(self, context: Context) -> None:
+        """Apply retention.
+
+        Raises:
+            AirflowSkipException: the parameter `expire` is off.
+        """
+        if not self.expires:
+            raise AirflowSkipException("the parameter `expire` is off")
+        super().execute(context)
 
 
 def merge_metrics(texts: Mapping[str, str]) -> str:
@@ -311,41 +324,90 @@ def merge_metrics(texts: Mapping[str, str]) -> str:
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
 
 
-def unstated(command: str, text: str) -> list[str]:
-    """Return a text for each unstated setting that left partitions alone, from a command's Prometheus text."""
-    found: dict[str, dict[str, float]] = {}
-    for line in text.splitlines():
-        sample = _SAMPLE.match(line)
-        reason = re.search(r'(?:^|,)reason="([^"]*)"', sample["labels"] or "") if sample else None
-        if sample and reason and reason[1] in _UNSTATED:
-            sums = found.setdefault(reason[1], {})
-            sums[sample["name"]] = sums.get(sample["name"], 0) + float(sample["value"])
+def unstated(summed: Mapping[str, Any]) -> list[str]:
+    """Return a text for each unstated setting that left partitions alone, from the summary of a command."""
     return [
-        f"{command}: {reason} ({sums.get(_PARTITIONS_BY_REASON, 0):.0f} partitions, "
-        f"{sums.get(_BYTES_BY_REASON, 0):.0f} bytes)"
-        for reason, sums in sorted(found.items())
+        f"{summed['command']}: {reason} ({sums['partitions']} partitions, {sums['bytes']} bytes)"
+        for reason, sums in summed["unknown"].items()
     ]
 
 
+def figures(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the figures of a directory by column, from the summaries of its commands; "" if no summary has one."""
+    compact, expire = summaries.get("compact"), summaries.get("expire")
+    counted = {reason for summed in summaries.values() for reason in summed["unknown"]}
+    unknown = {
+        reason: max(summed["unknown"].get(reason, {}).get("partitions", 0) for summed in summaries.values())
+        for reason in sorted(counted)
+    }
+    seconds = sum(summed["seconds"] for summed in summaries.values())
+    return {
+        "partitions": str(sum(compact["partitions"].values())) if compact else "",
+        "compacted": str(compact["partitions"].get("compacted", 0)) if compact else "",
+        "bytes before": _bytes_text(compact["bytes_before"]) if compact else "",
+        "bytes after": _bytes_text(compact["bytes_after"]) if compact else "",
+        "expired": (
+            f"{expire['segments_deleted']} segments, {_bytes_text(expire['bytes_before'] - expire['bytes_after'])}"
+            if expire
+            else ""
+        ),
+        "unknown": ", ".join(f"{count} {reason}" for reason, count in unknown.items()),
+        "failed": str(sum(summed["failed"] for summed in summaries.values())) if summaries else "",
+        "time": f"{seconds:.1f} s" if summaries else "",
+    }
+
+
+def _bytes_text(count: float) -> str:
+    """Return a size in decimal units, as the commands show it."""
+    for unit in _BYTE_UNITS[:-1]:
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} {_BYTE_UNITS[-1]}"
+
+
+_STYLE = """
+:root{color-scheme:light dark}
+body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:96rem;padding:0 1rem}
+h1{font-size:1.4rem}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%}
+td,th{padding:.35rem .5rem;text-align:left;border-bottom:1px solid #8884;vertical-align:top}
+th{vertical-align:bottom}
+.number{text-align:right;font-variant-numeric:tabular-nums}
+td.number{white-space:nowrap}
+.failed,.upstream_failed{background:#d9304433}
+.success{background:#2a9d4a22}
+li{margin:.3rem 0}
+"""
+
+
 def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return an HTML page with the state of each command in each directory, linked to its report if there is one."""
+    """Return the index page: for each directory the state of each command, linked to its page, and the figures."""
+    columns = list(figures({}))
+    head = "".join(
+        [
+            *(f"<th>{name}" for name in ("log directory", *_COMMANDS)),
+            *(f'<th class="number">{name}' for name in columns),
+            "<th>kept for rescue",
+        ]
+    )
     body = "".join(
         f"<tr><td>{html.escape(row['log_dir'])}"
         + "".join(
             f'<td class="{state}">' + (f'<a href="{page}">{state}</a>' if page else state)
-            for state, page in (row[command] for command in ("compact", "verify", "expire"))
+            for state, page in (row[command] for command in _COMMANDS)
         )
-        + f"<td>{html.escape(row['kept'])}<td>{html.escape('; '.join(row['unstated']))}"
+        + "".join(f'<td class="number">{html.escape(row["figures"][column])}' for column in columns)
+        + f"<td>{html.escape(row['kept'])}"
         for row in rows
     )
+    notes = "".join(f"<li>{html.escape(row['log_dir'])}: {html.escape(note)}" for row in rows for note in row["notes"])
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Sediment {html.escape(run)}</title><style>body{{font:16px/1.5 system-ui;margin:2rem}}"
-        "table{border-collapse:collapse}td,th{padding:.3rem 1rem;text-align:left;border-bottom:1px solid #8884}"
-        ".failed,.upstream_failed{background:#c223}.success{background:#2a22}</style>"
-        f"<h1>{html.escape(run)}</h1><table><tr><th>log directory<th>compact<th>verify<th>expire<th>kept for rescue"
-        "<th>left for an unstated setting"
-        f"{body}</table></html>\n"
+        f"<title>Sediment {html.escape(run)}</title><style>{_STYLE}</style><h1>{html.escape(run)}</h1>"
+        f'<div class="wide"><table><tr>{head}{body}</table></div>'
+        f"{'<h2>Failed, or left for a setting</h2><ul>' + notes + '</ul>' if notes else ''}</html>\n"
     )
 
 
@@ -381,20 +443,45 @@ with DAG(
         return jobs
 
     @task_group
-    def directory(job: Any) -> None:
-        """Compact, verify and expire one log directory."""
-        compact = SedimentOperator(task_id="compact", command="compact", job=job)
-        verify = SedimentOperator(
-            task_id="verify", command="verify", job=job, trigger_rule=TriggerRule.ALL_DONE, outlets=[COMPACTED]
+    def directory(
+        log_dir: Any,
+        before: Any,
+        is_dry: Any,
+        expires: Any,
+        application: Any,
+        spark_conf: Any,
+        compact_options: Any,
+        compact: Any,
+        verify: Any,
+        expire: Any,
+    ) -> None:
+        """Compact, verify and expire one log directory; the arguments are those of a job."""
+        spark = {"application": application, "conf": spark_conf}
+        compacted = SedimentOperator(
+            task_id="compact",
+            command="compact",
+            log_dirs=[log_dir],
+            options=compact,
+            arguments=compact_options,
+            **spark,
         )
-        expire = SedimentOperator(task_id="expire", command="expire", job=job)
+        verified = VerifyChanged(
+            task_id="verify",
+            log_dirs=[before, log_dir],
+            is_dry=is_dry,
+            options=verify,
+            trigger_rule=TriggerRule.ALL_DONE,
+            outlets=[COMPACTED],
+            **spark,
+        )
+        expired = ExpireIfWanted(task_id="expire", log_dirs=[log_dir], expires=expires, options=expire, **spark)
 
         @task
-        def forget_before(job: dict[str, Any]) -> None:
+        def forget_before(before: str) -> None:
             """Remove the links, which frees the space that compaction gained."""
-            shutil.rmtree(job["before"], ignore_errors=True)
+            shutil.rmtree(before, ignore_errors=True)
 
-        compact >> verify >> [expire, forget_before(job)]
+        compacted >> verified >> [expired, forget_before(before)]
 
     @task(trigger_rule=TriggerRule.ALL_DONE, retries=0)
     def report(jobs: list[dict[str, Any]], params: dict[str, Any], run_id: str, ti: Any) -> None:
@@ -404,21 +491,33 @@ with DAG(
         failed = []
         rows = []
         for number, job in enumerate(jobs):
+            pulled = {
+                command: ti.xcom_pull(task_ids=f"directory.{command}", map_indexes=number, key=SUMMARY)
+                for command in _COMMANDS
+            }
+            summaries = {command: summed for command, summed in pulled.items() if summed}
+            left = [clause for summed in summaries.values() for clause in unstated(summed)]
             row: dict[str, Any] = {
                 "log_dir": job["log_dir"],
                 "kept": job["before"] if Path(job["before"]).exists() else "",
-                "unstated": [],
+                "figures": figures(summaries),
+                "notes": [
+                    *(
+                        f"{each['partition']} {each['status']}: {each['reason']}"
+                        for summed in summaries.values()
+                        for each in summed["failures"]
+                    ),
+                    *left,
+                ],
             }
-            for command in job["arguments"]:
+            for command in _COMMANDS:
                 state = str(states.get(f"directory.{command}_{number}") or "none")
-                page = job["pages"].get(command, "")
+                page = job[command].get("report", "")
                 row[command] = (state, Path(page).name if page and Path(page).is_file() else "")
-                if page and state in ("success", "failed"):
-                    row["unstated"] += unstated(command, _text_of(Path(job["metrics"][command])))
                 if state not in ("success", "skipped"):
                     failed.append(f"{job['log_dir']}: {command} {state}")
             rows.append(row)
-            for clause in row["unstated"]:
+            for clause in left:
                 _LOGGER.warning(
                     "%s: %s left for a setting that is not stated; give `config`, `metadata` or `settings`",
                     job["log_dir"],
@@ -432,7 +531,7 @@ with DAG(
         if report_dir and metrics_file:
             texts: dict[str, str] = {}
             for job in jobs:
-                texts[job["log_dir"]] = "".join(_text_of(Path(path)) for path in job["metrics"].values())
+                texts[job["log_dir"]] = "".join(_text_of(Path(job[command]["metrics"])) for command in _COMMANDS)
             unfinished = Path(f"{metrics_file}.tmp")
             unfinished.write_text(merge_metrics(texts), encoding="utf-8")
             unfinished.replace(metrics_file)
@@ -440,4 +539,4 @@ with DAG(
             raise AirflowFailException("; ".join(failed))
 
     jobs = plan()
-    directory.expand(job=jobs) >> report(jobs)
+    directory.expand_kwargs(jobs) >> report(jobs)

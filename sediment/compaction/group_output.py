@@ -202,7 +202,10 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return memory to fill downward; it is new if the task has a memory limit, so that only used pages count."""
+        """Return a buffer that is filled from its end.
+
+        If the task has a memory limit, the buffer is new, so its unused pages take no memory.
+        """
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)
         return anonymous_memory(size_bytes, in_large_pages=False)

@@ -177,7 +177,7 @@ def perform(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: read the secret of the list's HMACs from this file.",
+    help="With --suppress: read from this file the secret with which `erase` made FILE.",
 )
 @click.option(
     "--local-only", is_flag=True, help="Accept topics with tiered storage, and clone only their local segments."

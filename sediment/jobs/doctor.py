@@ -146,7 +146,7 @@ def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
 # -------------------------------------------------------------------------------------------------------------- command
 @click.command("doctor", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="[LOG_DIR]...", nargs=-1, type=click.Path())
-@click.option("--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key.")
+@click.option("--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker configuration.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -742,7 +742,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="First hard-link the files to be deleted into DIR, on the same filesystem, and write a catalogue there.",
+    help="First keep hard links to the deleted files, and a catalogue, in DIR on the same filesystem.",
 )
 @click.option("--yes", is_flag=True, help="Delete without asking; otherwise a run on a terminal asks first.")
 @click.option(

@@ -250,7 +250,7 @@ def print_report(report: OriginalsRunReport, screen: Screen) -> None:
             screen.say(line)
     runs = len({row.run for row in report.partitions if row.run is not None})
     held = human_bytes(report.originals_bytes)
-    screen.say(f"{counted(runs, 'run')}; only the originals hold {held}, which a vacuum of all would free")
+    screen.say(f"{counted(runs, 'run')}; a vacuum of all originals would free {held}")
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:

@@ -28,6 +28,7 @@ import click
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
+from sediment.jobs.cleaning.backup_links import without_secret
 from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
@@ -157,7 +158,7 @@ class ReencodePartition:
     encoding: Encoding
 
     def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
-        """Return every segment with a batch that may change."""
+        """Return every segment below the bound that has records."""
         return PartitionPlan(tuple(map(ReencodeSegment, plan_reencode(view, self.encoding, config))))
 
 
@@ -187,7 +188,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
             codec=own.codec,
             level=own.level,
             batch_bytes=own.batch_bytes,
-            output=own.output,
+            output=None if own.output is None else without_secret(own.output),
             originals=None if own.keep_originals is None else str(own.keep_originals),
             catalogue=None if run.catalogue is None else str(run.catalogue),
             seconds_by_stage=run.timer.seconds(),

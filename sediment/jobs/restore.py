@@ -4,7 +4,8 @@
     per partition     list · finish_interrupted · a plan for each run; refused unless every run can be undone
     per run           catalogue planned · log starts · originals kept, segments put back · checkpoint entries · done
 
-Invariants: a partition is changed only if the whole chain of its runs can be undone.  A restore keeps the files that it
+Invariants: a partition is changed only if the whole chain of its runs can be undone; an interrupted replacement is
+finished before that, unless it puts back records that this run may not put back.  A restore keeps the files that it
 removes, like any other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before the segments
 change and raised afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command
 again.
@@ -20,7 +21,7 @@ if __name__ == "__main__":
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -42,7 +43,7 @@ from sediment.engine.directory.originals.catalogue import (
     run_folder,
 )
 from sediment.engine.directory.originals.history import RESTORED, History, read_history
-from sediment.engine.directory.originals.interrupted_restore import interrupted_restores
+from sediment.engine.directory.originals.interrupted_restore import InterruptedRestore, interrupted_restores
 from sediment.engine.directory.originals.restore import (
     PartitionRestore,
     listed_files,
@@ -71,6 +72,7 @@ from sediment.segment_io.format.names import (
     LOCK_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
+    SWAP_SUFFIX,
     SegmentFileKind,
     TopicPartition,
     new_run_id,
@@ -387,21 +389,24 @@ class _RestoreRun:
                 why = f"an earlier run or broker was interrupted here; run {other} to finish that first"
                 return replace(chain.report, reason_code=INTERRUPTED, reason=why)
         else:
-            self._finish_interrupted(chain, history)
+            found = interrupted_restores(history, chain.directory, self._own.originals, self._fs)
+            for each in found:
+                names = [name.removesuffix(SWAP_SUFFIX) for name in sorted(each.new_logs)]
+                if barred := self._barred(each.run, each.entry, names, chain.partition, history):
+                    return replace(chain.report, reason_code=barred[0], reason=barred[1])
+            self._finish_interrupted(chain, found)
             chain = replace(chain, report=_as_it_is(chain.partition, chain.log_dir, self._fs))
         live = listed_files(chain.directory, self._fs)
         log_start = read_checkpoints(chain.log_dir, self._fs).of(chain.partition).log_start
         restored = 0
         for run, entry in chain.runs:
-            if history.holds_erased(run, entry) and not self._own.undo_erasure:
-                why = f"the originals of run {run.run_id} hold erased records; --undo-erasure puts them back"
-                return replace(chain.report, reason_code=ERASURE, reason=why)
             plan = self._plan(run, entry, live, log_start)
+            names = [] if isinstance(plan, Refusal) else _kept_logs(plan)
+            if barred := self._barred(run, entry, names, chain.partition, history):
+                return replace(chain.report, reason_code=barred[0], reason=barred[1])
             if isinstance(plan, Refusal):
                 why = f"run {run.run_id} of {run.command} cannot be undone: {plan.reason}"
                 return replace(chain.report, reason_code=plan.reason_code, reason=why)
-            if found := self._suppressed_records(run, entry, plan, chain.partition):
-                return replace(chain.report, reason_code=SUPPRESSED, reason=found)
             live = plan.applied(live)
             log_start = plan.log_start_last if plan.moves_log_start else log_start
             restored += sum(len(segment.files) for segment in plan.segments()) + len(plan.snapshots)
@@ -417,13 +422,12 @@ class _RestoreRun:
         )
         return replace(chain, report=report)
 
-    def _finish_interrupted(self, chain: _Chain, history: History) -> None:
-        """Complete or undo what was interrupted in the partition; a restore that replaced segments is completed.
+    def _finish_interrupted(self, chain: _Chain, found: Iterable[InterruptedRestore]) -> None:
+        """Complete or undo what was interrupted in the partition; the restores `found` are completed.
 
         Raises:
             CorruptDataError: a file of a replacement is not whole, and it is not one that a restore made.
         """
-        found = interrupted_restores(history, chain.directory, self._own.originals, self._fs)
         for interrupted in found:
             # A broker may have stopped cleanly since then, without this partition.
             if _brings_back_unclean_logs(interrupted.run, chain.log_dir):
@@ -431,19 +435,25 @@ class _RestoreRun:
         new_logs = {name for interrupted in found for name in interrupted.new_logs}
         finish_interrupted(chain.directory, self._fs, restored=new_logs)
 
-    def _suppressed_records(
-        self, run: Catalogue, entry: OriginalPartition, plan: RestorePlan, partition: TopicPartition
-    ) -> str | None:
-        """Return the reason not to put back the originals of a run: they hold records with suppressed keys; else None.
+    def _barred(
+        self,
+        run: Catalogue,
+        entry: OriginalPartition,
+        logs: Iterable[str],
+        partition: TopicPartition,
+        history: History,
+    ) -> tuple[str, str] | None:
+        """Return the code and reason not to put back the originals `logs` of a run; None if nothing speaks against it.
 
         Raises:
-            SedimentError: an original cannot be read, so it may hold such a record.
+            SedimentError: an original cannot be read, so it may hold a record with a suppressed key.
         """
+        if history.holds_erased(run, entry) and not self._own.undo_erasure:
+            return ERASURE, f"the originals of run {run.run_id} hold erased records; --undo-erasure puts them back"
         keys = None if self._own.suppressed is None else self._own.suppressed.of_topic(partition.topic)
         if keys is None:
             return None
         folder = run_folder(self._own.originals, run.run_id) / entry.partition
-        logs = [each.file.name for segment in plan.segments() for each in segment.files[:1] if each.is_kept]
         offsets = [
             int(offset)
             for name in logs
@@ -453,7 +463,7 @@ class _RestoreRun:
         ]
         if not offsets:
             return None
-        return (
+        return SUPPRESSED, (
             f"the originals of run {run.run_id} hold {counted(len(offsets), 'record')} with suppressed keys, the first "
             f"at offset {min(offsets)}; restore without --suppress and erase these keys again before the broker starts"
         )
@@ -631,6 +641,11 @@ class _RestoreRun:
         return replace(left, status=FAILED, reason_code=code, reason=reason)
 
 
+def _kept_logs(plan: RestorePlan) -> list[str]:
+    """Return the names of the logs that a plan puts back from the originals."""
+    return [each.file.name for segment in plan.segments() for each in segment.files[:1] if each.is_kept]
+
+
 def _brings_back_unclean_logs(run: Catalogue, log_dir: Path) -> bool:
     """Return True if undoing the run brings back what a recovery after an unclean stop has cut off."""
     stops = [each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
@@ -679,13 +694,13 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Refuse partitions whose originals hold a record with a key in FILE, written by `erase --suppress-out`.",
+    help="Refuse partitions whose originals hold a record with an erased key. FILE comes from `erase --suppress-out`.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: read the secret of the list's HMACs from this file.",
+    help="With --suppress: read from this file the secret with which `erase` made FILE.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
 @click.option("--yes", is_flag=True, help="Restore without asking; required without a terminal.")

@@ -345,7 +345,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "--request-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Append a JSON object for each request, without its content.",
+    help="Log each request to this file as a line of JSON, without the records that it carries.",
 )
 @click.option(
     "--log-format",

@@ -312,7 +312,11 @@ def perform(
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be removed.")
 @click.option("--force", is_flag=True, help="Accept an age of less than 24 hours.")
 @click.option("--yes", is_flag=True, help="Remove without asking; required without a terminal.")
-@click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in every rule (default: now).")
+@click.option(
+    "--now-ms",
+    type=click.IntRange(0, INT64_MAX),
+    help="Apply every rule as if it were this time, in ms since the epoch (default: now).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
     """Remove the originals of old runs from DIR; these runs can then no longer be undone.

@@ -1,8 +1,7 @@
 """Log lines about peers, at a limited rate: many bad connections must not cause as many lines.
 
 Invariant: at most `lines_per_second` lines are logged in a second.  The next line after that gives the number of
-    dropped
-lines.
+dropped lines.
 """
 
 from __future__ import annotations

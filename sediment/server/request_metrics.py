@@ -8,8 +8,7 @@
     TotalTimeMs           the sum of all times
 
 Invariant: a processor writes only its own counters, so counting takes no lock.  A reader may see a request in some of
-    the
-counters but not yet in others.
+the counters but not yet in others.
 
 Source: Kafka's RequestMetrics and its documentation, monitoring.
 """

@@ -134,22 +134,29 @@ def test_a_cluster_compacts_and_verifies_with_the_bundle_alone(cluster, tmp_path
     assert {partition["status"] for partition in json.loads(done.stdout)["partitions"]} == {"correct"}
 
 
-def test_the_wheel_in_an_empty_environment_compacts(tmp_path):
+def test_the_wheel_in_an_empty_environment_dumps_and_with_spark_compacts(tmp_path):
     (wheel,) = DIST.glob("kafka_sediment-*.whl")
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    install = [environment / "bin" / "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
-    subprocess.run(install, check=True, cwd=tmp_path)
     case = load_case("plain", tmp_path / "corpus")
     log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0])])
-    done = subprocess.run(
-        [environment / "bin" / "sediment", "compact", log_dir, "--json", "--force", NOW, *sets],
-        env=bare_environment(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["partitions"][0]["status"] == "compacted"
+
+    def install(package: str) -> None:
+        arguments = ["install", "--quiet", "-c", ROOT / "constraints.txt", package]
+        subprocess.run([environment / "bin" / "pip", *arguments], check=True, cwd=tmp_path)
+
+    def sediment(*arguments: object) -> str:
+        command = [environment / "bin" / "sediment", *map(str, arguments)]
+        done = subprocess.run(
+            command, env=bare_environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    install(str(wheel))
+    dumped = [json.loads(line) for line in sediment("dump", log_dir, "--json", "--limit", 5).splitlines()]
+    assert len(dumped) == 5
+    install(f"{wheel}[spark]")
+    report = json.loads(sediment("compact", log_dir, "--json", "--force", NOW, *sets))
+    assert report["partitions"][0]["status"] == "compacted"
     assert_same_log(log_dir / case.partition, case.rounds[0].after, case.compressed)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sediment.airflow.arguments import command_arguments
 from tests.jobs.log_dirs import tree
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
@@ -74,14 +75,17 @@ def directory(path: Path, *partitions: str, kraft: bool = False, metadata: bool 
 
 
 def commands(answer: Mapping[str, Any], number: int = 0) -> dict[str, list[str]]:
+    """Return the arguments of each command in one directory."""
     assert "result" in answer, answer
-    return answer["result"][number]["arguments"]
+    job = answer["result"][number]
+    log_dirs = {"compact": [job["log_dir"]], "verify": [job["before"], job["log_dir"]], "expire": [job["log_dir"]]}
+    return {name: command_arguments(name, paths, job[name])[1:] for name, paths in log_dirs.items()}
 
 
 def test_an_old_variable_goes_on_for_a_bare_directory(plan, tmp_path):
     log_dir = directory(tmp_path / "bare", "orders-0")
     arguments = commands(plan(log_dirs=[log_dir], **OLD))
-    assert arguments["expire"] == [log_dir, "--yes", "--now-ms=5", "--log-format=json", "--set=retention.ms=604800000"]
+    assert arguments["expire"] == [log_dir, "--yes", "--now-ms=5", "--set=retention.ms=604800000"]
     assert {option.partition("=")[0] for options in arguments.values() for option in options}.isdisjoint(
         {"--metadata", "--config", "--broker-defaults", "--fail-on-unknown", "--allow-empty-selection"}
     )
@@ -155,23 +159,58 @@ def test_defaults_and_failing_on_unknown_are_passed_on(plan, tmp_path):
     ]  # fmt: skip
 
 
-def test_what_was_left_for_an_unstated_setting_is_read_from_the_metrics(call):
-    from sediment.jobs.reporting.metrics import metrics_text
+def test_a_run_with_pages_names_them_and_a_dry_run_keeps_no_links(plan, tmp_path):
+    log_dir = directory(tmp_path / "a", "t-0")
+    given = {"log_dirs": [log_dir], "report_dir": "/reports", "compact_options": ["--roll-active"], "archive": "/table"}
+    answer = plan(**given)
+    assert {"--report=/reports/run/0-compact.html", f"--keep-before={log_dir}.before/run"} <= set(
+        commands(answer)["compact"]
+    )
+    assert answer["result"][0]["compact_options"] == ["--roll-active"]
+    assert "--archive=/table" in commands(answer)["expire"]
+    pages = {
+        name: [each for each in words if each.startswith("--metrics=")] for name, words in commands(answer).items()
+    }
+    assert len({page for (page,) in pages.values()}) == 3
+    dry = commands(plan(dry_run=True, **given))
+    assert "--dry-run" in dry["compact"] and "--dry-run" in dry["expire"] and "--dry-run" not in dry["verify"]
+    assert not any(word.startswith("--keep-before") for word in dry["compact"])
 
-    def partition(name: str, reason: str | None, size_bytes: int) -> dict[str, Any]:
-        return {
-            "partition": name, "log_dir": "/a", "status": "skipped", "reason_code": reason, "bytes_before": size_bytes
-        }  # fmt: skip
 
-    partitions = [
-        partition("a-0", "policy-unknown", 100),
-        partition("b-0", "policy-unknown", 23),
-        partition("c-0", "retention-unknown", 7),
-        partition("d-0", "nothing-to-delete", 1000),
-    ]
-    document = {"command": "expire", "partitions": partitions}
-    text = metrics_text(document, finished_s=1.0, last_success_s=None).decode()
-    assert call("unstated", "expire", text)["result"] == [
-        "expire: policy-unknown (2 partitions, 123 bytes)",
-        "expire: retention-unknown (1 partitions, 7 bytes)",
-    ]
+def summed(command: str, **figures: Any) -> dict[str, Any]:
+    return {
+        "command": command,
+        "seconds": 1.25,
+        "partitions": {},
+        "bytes_before": 0,
+        "bytes_after": 0,
+        "segments_deleted": 0,
+        "unknown": {},
+        "failed": 0,
+        **figures,
+    }
+
+
+def test_the_figures_of_a_directory_come_from_the_summaries_of_its_commands(call):
+    left = {"policy-unknown": {"partitions": 2, "bytes": 123}}
+    compact = summed(
+        "compact",
+        partitions={"compacted": 5, "skipped": 7, "failed": 1},
+        bytes_before=12_300_000,
+        bytes_after=999,
+        unknown=left,
+        failed=1,
+    )
+    expire = summed("expire", bytes_before=5000, bytes_after=1000, segments_deleted=3, unknown=left)
+    assert call("unstated", expire)["result"] == ["expire: policy-unknown (2 partitions, 123 bytes)"]
+    assert call("figures", {"compact": compact, "verify": summed("verify"), "expire": expire})["result"] == {
+        "partitions": "13",
+        "compacted": "5",
+        "bytes before": "12.3 MB",
+        "bytes after": "999 B",
+        "expired": "3 segments, 4.0 kB",
+        "unknown": "2 policy-unknown",
+        "failed": "1",
+        "time": "3.8 s",
+    }
+    assert set(call("figures", {})["result"].values()) == {""}

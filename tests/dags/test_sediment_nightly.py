@@ -142,8 +142,18 @@ def test_a_night_does_every_directory_whatever_becomes_of_the_others(airflow, pl
         assert f'href="{name}"' in index
         assert (pages / name).stat().st_size > 1000
     assert str(tmp_path / "missing") in index
-    assert re.search(r"compact: policy-unknown \(1 partitions, \d+ bytes\); expire: policy-unknown", index)
+    for command in ("compact", "expire"):
+        assert re.search(rf"{command}: policy-unknown \(1 partitions, \d+ bytes\)", index)
+    healthy_row, damaged_row, missing_row = (row.split("<td") for row in index.split("<tr>")[2:])
+    assert [cell.rpartition(">")[2] for cell in healthy_row[5:7]] == ["3", "1"], "partitions, compacted"
+    assert re.search(r"\d segments, [\d.]+ kB", healthy_row[9])
+    assert [row[11].rpartition(">")[2] for row in (healthy_row, damaged_row)] == ["0", "1"], "failed"
+    assert missing_row[5].endswith(">"), "no figures without a report"
+    assert "<li>" in index and re.search(r"plain-1 (failed|quarantined): \S+", index)
     assert tree(healthy / "unstated-0") == tree(plain.before)
+    assert re.search(r"1 of \d partitions failed in compact: plain-1 in .*/damaged (failed|quarantined)", log)
+    assert re.search(rf"wrong use or settings: .*{re.escape(log_dirs[2])}", log)
+    assert '"schema":' not in log, "the report is not in the log"
     assert re.search(r"healthy: expire: policy-unknown .* not stated; give `config`, `metadata` or `settings`", log)
 
     from prometheus_client.parser import text_string_to_metric_families
@@ -191,6 +201,10 @@ def test_a_wrong_compaction_is_caught_before_anything_expires(airflow, plain, se
     assert again.states(0) == ("success", "success", "success", "success")
     assert again.state == "success"
     assert_same_log(tampered / "plain-0", plain.rounds[0].after, plain.compressed)
+
+
+def test_airflow_lists_the_provider(airflow):
+    assert "kafka-sediment" in airflow.run("providers", "list").stdout
 
 
 def test_a_run_without_a_directory_says_what_to_set(airflow):

@@ -122,7 +122,8 @@ def _kept(before: Entry, after: Entry, entries: Sequence[Entry], rules: Rules) -
     labels = ("value", "headers", "timestamp", "producer, sequence, leader epoch or timestamp type")
     for label, one, other in zip(labels, before.content, after.content, strict=True):
         if one != other:
-            yield "records", offset, f"the {label} of the record differs from BEFORE"
+            verb = "differ" if label == "headers" else "differs"
+            yield "records", offset, f"the {label} of the record {verb} from BEFORE"
     if not rules.is_claimed or before.batch.is_control or before.is_aborted or offset >= rules.limit:
         return
     if before.record.key is None:

@@ -31,7 +31,7 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 @dataclass(frozen=True, slots=True)
 class ReencodeEstimate:
-    """The expected `.log` bytes of the whole log after a re-encoding; `sampled_bytes` were encoded for it."""
+    """The estimated size of all `.log` files after a re-encoding; `sampled_bytes` of them were encoded to find it."""
 
     log_bytes: int
     sampled_bytes: int

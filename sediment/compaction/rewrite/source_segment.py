@@ -1,8 +1,7 @@
 """One segment as a rewrite reads and replaces it: chunks of headers, chunks of checked batches, and new parts.
 
 Invariants: the file is the listed one.  It consists of whole batches, followed by zeros only if the caller accepts
-    them.
-In a checked chunk, the lengths, checksums and offsets of all batches were verified.
+them.  In a checked chunk, the lengths, checksums and offsets of all batches were verified.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@
     sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
 
 Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  A directory
-    without
-a manifest and without `.sediment-output` is written to only if it is empty, and is never removed.  All files in the
-manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
+without a manifest and without `.sediment-output` is written to only if it is empty, and is never removed.  All files in
+the manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -167,6 +166,12 @@ class Publisher:
     def _claim(self) -> None:
         content = json.dumps({"schema": _SCHEMA, "run_id": self.run_id}).encode() + b"\n"
         self.store.put(CLAIM_FILE, [content], part=f"{CLAIM_FILE}.{self.run_id}{PART_SUFFIX}")
+        self.store.sync()
+
+    def withdraw(self) -> None:
+        """Make a complete output of this run incomplete; a later run starts over."""
+        self._claim()
+        self.store.delete(MANIFEST_FILE)
         self.store.sync()
 
     def check(self) -> None:

@@ -197,7 +197,7 @@ class LogCleaner:
 
 
 class _ThrottledFs(Fs):
-    """The engine's filesystem for a cleaning; `pace` gets the bytes of every write before it is made."""
+    """The engine's filesystem for a cleaning; `pace` is called with the number of bytes before each write."""
 
     def __init__(self, fs: Fs, pace: Callable[[int], None]) -> None:
         self._inner = fs

@@ -205,7 +205,7 @@ class OutputRun(CleaningRun):
         return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """Return the report of a partition that is missing in the output; start no other partition."""
+        """Report a partition that is missing in the output, and stop the run before it starts another."""
         if not self._stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self._stop.is_set() and self._give_up.is_set():

@@ -361,7 +361,7 @@ def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], 
                     "--sort",
                     type=click.Choice([column.key for column in columns]),
                     metavar="COLUMN",
-                    help=f"Sort by a column, largest numbers first: {', '.join(column.key for column in columns)}.",
+                    help=f"Sort by one of: {', '.join(column.key for column in columns)}. The largest number is first.",
                 ),
                 click.option("--by-topic", is_flag=True, help="Show one row for each topic, with the sums."),
                 BYTES_OPTION,
@@ -424,7 +424,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
                 help="Accept a --partition or --topic that matches nothing, as scheduled jobs need.",
             ),
             click.option(
-                "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker key."
+                "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker configuration."
             ),
             click.option(
                 "--config",
@@ -451,7 +451,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--now-ms",
                 type=click.IntRange(0, INT64_MAX),
-                help="Apply every rule at this time, in ms since the epoch (default: now).",
+                help="Apply every rule as if it were this time, in ms since the epoch (default: now).",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(

@@ -209,7 +209,7 @@ def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:
         recorded_id = entry["directory_id"]
-        is_it = Path(entry["path"]) == log_dir if recorded_id is None else recorded_id == own_id
+        is_it = Path(entry["path"]).resolve() == log_dir.resolve() if recorded_id is None else recorded_id == own_id
         if is_it:
             return entry
     raise UsageError(

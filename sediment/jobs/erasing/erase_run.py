@@ -28,6 +28,7 @@ import numpy as np
 
 from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
+from sediment.jobs.cleaning.backup_links import without_secret
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.erasing.after_run import (
@@ -185,7 +186,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             seconds=time.monotonic() - self._started,
             dry_run=self._own.dry_run if dry_run is None else dry_run,
             partitions=in_order(reports),
-            output=self._own.output,
+            output=None if self._own.output is None else without_secret(self._own.output),
             estimated_seconds=self._estimate(),
             originals=None if kept is None else str(kept),
             catalogue=None if self.catalogue is None else str(self.catalogue),
@@ -462,7 +463,12 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             found=found,
             not_visible=NOT_VISIBLE,
         )
-        with _named_if_not_written("the evidence"):
+        if any(
+            before.status != FAILED and after.status == FAILED
+            for before, after in zip(in_order(reports), checked, strict=True)
+        ):
+            self._destination.withdraw()
+        with _named_if_not_written("the evidence", self._own.output):
             write_evidence(proof.file, document, proof.signer, self._fs)
         self._is_complete = bool(document["complete"])
         return checked
@@ -482,7 +488,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     def _new_log_dir(self) -> Path:
         assert self._own.output is not None
-        return Path(self._own.output).absolute()  # with evidence it is not a URI (EraseOptions.validate)
+        return Path(self._own.output).resolve()  # with evidence it is not a URI (EraseOptions.validate)
 
     def _is_tiered(self, partition: TopicPartition) -> bool:
         try:
@@ -536,7 +542,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                     "key": base64.b64encode(key).decode(),
                 }
                 lines.append(json.dumps(row).encode() + b"\n")
-        with _named_if_not_written("--tombstones-out"):
+        with _named_if_not_written("--tombstones-out", self._own.output):
             write_private(file, lines)
 
     # --------------------------------------------------------------------------------------------------- the reports
@@ -571,14 +577,15 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
 
 @contextmanager
-def _named_if_not_written(what: str) -> Iterator[None]:
+def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
     """Turn an error while `what` is written into one that says that the run itself is done."""
     try:
         yield
     except OSError as error:
         text = describe(error)[1]
+        again = "run again" if output is None else "remove the output and run again"
         raise StorageError(
-            f"the records are erased, but {what} could not be written: {text}", advice="run again to write it"
+            f"the records are erased, but {what} could not be written: {text}", advice=f"{again} to write it"
         ) from error
 
 

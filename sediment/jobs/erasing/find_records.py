@@ -137,7 +137,7 @@ class SegmentItem:
     now_ms: int
 
     def weight(self) -> int:
-        """Return the `.log` bytes; tasks are packed by this number."""
+        """Return the size of the log in bytes; tasks are packed by it."""
         return self.listing.log_bytes()
 
 

@@ -65,8 +65,8 @@ class EraseOptions(RewriteOptions):
             (self.evidence, "--evidence"),
             (self.suppress_out, "--suppress-out"),
         )
-        is_path = self.output is not None and not is_uri(self.output)
-        not_in = (*common.log_dirs, Path(str(self.output)).absolute()) if is_path else common.log_dirs
+        output = self.local_output
+        not_in = common.log_dirs if output is None else (*common.log_dirs, output)
         for file, option in outputs:
             if file is not None:
                 check_output_file(file, option, not_in)

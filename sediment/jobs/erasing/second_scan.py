@@ -43,7 +43,7 @@ class SecondScan:
     now_ms: int
 
     def weight(self) -> int:
-        """Return the `.log` bytes; tasks are packed by this number."""
+        """Return the size of the log in bytes; tasks are packed by it."""
         return self.listing.log_bytes()
 
 

@@ -11,6 +11,7 @@ the selected partitions are unchanged at the end.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -95,6 +96,7 @@ class OutputDirectory:
             SedimentError, OSError: a source cannot be read.
         """
         stores = [Store(where) for where in self._options.given_log_dirs]
+        _check_different(stores)
         check_output_path(self.store, stores)
         for store in stores:
             files = store.files()
@@ -156,6 +158,11 @@ class OutputDirectory:
     def abandon(self) -> None:
         """Report that the output is not complete, because a partition is missing in it."""
         self._print(f"{self.store} is not complete; run again to start over", style="red")
+
+    def withdraw(self) -> None:
+        """Make the complete output incomplete, because a check of it failed."""
+        self._publisher.withdraw()
+        self.abandon()
 
     def complete(
         self,
@@ -251,6 +258,14 @@ _MERGED_FILES: tuple[tuple[str, Callable[[Any], Mapping[TopicPartition, int] | N
     (HIGH_WATERMARK_FILE, lambda checkpoints: checkpoints.high_watermark),
 )
 _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name, _ in _MERGED_FILES)})
+
+
+def _check_different(stores: Sequence[Store]) -> None:
+    """Check that no source is given twice."""
+    given = Counter(store.identity for store in stores)
+    for store in stores:
+        if given[store.identity] > 1:
+            raise UsageError("the log directory is given twice", path=str(store), advice="give it once")
 
 
 def _check_alike(sources: Sequence[OutputSource]) -> None:

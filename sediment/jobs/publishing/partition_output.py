@@ -17,12 +17,23 @@ from sediment.jobs.cleaning.environment import OnBytes, throttled
 from sediment.jobs.cleaning.options import RateLimit
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError, SourceChangedError
-from sediment.segment_io.format.names import DELETED_SUFFIX, PART_SUFFIX, TopicPartition, parse_segment_file
+from sediment.segment_io.format.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    PART_SUFFIX,
+    PARTITION_METADATA_FILE,
+    SWAP_SUFFIX,
+    TopicPartition,
+    parse_segment_file,
+)
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.stores import Store, StoredFile, by_folder
 
 _COPY_BYTES = 256 << 20
 """Bytes of kept files that one task copies."""
+_OTHER_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+_REPLACEMENT_SUFFIXES = (SWAP_SUFFIX, CLEANED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,7 @@ class PartitionOutput:
 
 
 def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files of each folder by name, except those that the next broker start would remove unread."""
+    """Return the files of each folder by name, except those that an output does not get."""
     return {
         folder: {name: file for name, file in found.items() if not is_left_out(name)}
         for folder, found in by_folder(files).items()
@@ -97,9 +108,20 @@ def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, Stor
 
 
 def is_left_out(name: str) -> bool:
-    """Return True for a file that the next broker start would remove unread."""
+    """Return True for a file of a partition that an output does not get.
+
+    These are files that a broker does not know, such as a copy that an operator made, and those that its next start
+    removes unread.  Files of an open replacement are not left out, because they decide about the segments.
+    """
+    if name in _OTHER_FILES or name.endswith(_REPLACEMENT_SUFFIXES):
+        return False
     parsed = parse_segment_file(name)
-    return parsed is not None and parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
+    return parsed is None or parsed.state in (PART_SUFFIX, DELETED_SUFFIX)
+
+
+def has_replacement(names: Iterable[str]) -> bool:
+    """Return True if one of `names` is a file of an open replacement."""
+    return any(name.endswith(_REPLACEMENT_SUFFIXES) for name in names)
 
 
 # -------------------------------------------------------------------------------------------------------------- copies

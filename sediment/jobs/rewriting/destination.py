@@ -8,7 +8,8 @@
     end            remove tokens and parts                      -
     complete       complete the catalogue                       copy what stays, checkpoints, manifest
 
-`begin` is the first step that changes anything.  A dry run takes none of the steps from there on.
+`begin` is the first step that removes or replaces a whole file.  Before it, a run in place only places its token and
+finishes a replacement that another run began.  A dry run takes no step from `begin` on, and finishes nothing.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class Destination(ABC):
     @abstractmethod
     def end(self, planned: Sequence[PlannedPartition]) -> None:
         """Clean up after the last partition."""
+
+    @abstractmethod
+    def withdraw(self) -> None:
+        """Take back a complete result whose check failed."""
 
     @abstractmethod
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:

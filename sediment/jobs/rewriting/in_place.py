@@ -123,6 +123,9 @@ class LogDirectories(Destination):
         for each in planned:
             discard_parts(each.listing.path, self._run_id, self._fs)
 
+    def withdraw(self) -> None:
+        """Do nothing: a result in place stays as it is."""
+
     def complete(self, reports: Sequence[RewriteReport], _spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
         """Complete the catalogue of originals."""
         if self._originals is not None:

@@ -11,7 +11,8 @@ import click
 
 from sediment.compaction.reencode.plan import Encoding
 from sediment.jobs.command_line.units import ByteSize
-from sediment.jobs.delta_lake.paths import is_uri
+from sediment.jobs.delta_lake.paths import is_uri, local_directory
+from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import CODEC_NAMES
 
@@ -33,6 +34,12 @@ class RewriteOptions:
     output: str | None = None
     """Path or URI of a complete new log directory; the source stays unchanged."""
 
+    @property
+    def local_output(self) -> Path | None:
+        """The directory of the output; None without one, or if it is not on this machine."""
+        path = None if self.output is None else local_directory(self.output)
+        return None if path is None else Path(path).absolute()
+
     def validate(self, common: CommonOptions) -> None:
         """Check that the options suit the log directories of `common`.
 
@@ -43,6 +50,10 @@ class RewriteOptions:
             raise UsageError(
                 "--output excludes --keep-originals: the source keeps them", advice="leave one of them out"
             )
+        if (output := self.local_output) is not None:
+            for option, file in (("--report", common.report_file), ("--metrics", common.metrics_file)):
+                if file is not None:
+                    check_output_file(file, option, (output,))
         for log_dir in filter(is_uri, common.given_log_dirs):
             raise UsageError(
                 "a URI source is read-only", path=log_dir, advice="copy the log directory to a local disk first"
@@ -98,7 +109,7 @@ def rewrite_options(command: _Command) -> _Command:
                 "--keep-originals",
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
-                help="First hard-link the files to be replaced into DIR, on the same filesystem, with a catalogue.",
+                help="First keep hard links to the replaced files, and a catalogue, in DIR on the same filesystem.",
             ),
             click.option(
                 "--output",

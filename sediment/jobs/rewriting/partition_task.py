@@ -5,8 +5,9 @@
 
 A `Place` says where the new segments go: beside the old ones, or to an output.
 
-Invariants: nothing in a log directory is renamed here.  A segment's task needs no other segment, so tasks run anywhere
-and in any order.  An error of a partition is part of its result, so Spark does not retry a task that would fail again.
+Invariants: nothing in a source directory is renamed here.  A segment's task needs no other segment, so tasks run
+anywhere and in any order.  An error of a partition is part of its result, so Spark does not retry a task that would
+fail again.
 """
 
 from __future__ import annotations

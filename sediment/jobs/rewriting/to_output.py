@@ -24,7 +24,7 @@ from sediment.jobs.cleaning.cleaning_run import STOPPED, rate_limit, why_lost
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.publishing.output_directory import OUTPUT_INCOMPLETE, SOURCE_CHANGED, OutputDirectory
-from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks
+from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, has_replacement
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
 from sediment.jobs.rewriting.destination import Destination, check_stopped_cleanly
 from sediment.jobs.rewriting.options import RewriteOptions
@@ -90,7 +90,7 @@ class NewLogDirectory(Destination):
 
     def settle(self, listing: LogListing) -> LogListing | None:
         """Refuse a partition with an interrupted replacement, because its files would have to change first."""
-        return None if listing.is_replacement_open() else listing
+        return None if has_replacement(self.directory.partition(listing.partition, dry_run=True).files) else listing
 
     def place_of(self, listing: LogListing) -> Place:
         """Return the partition's place in the output."""
@@ -123,6 +123,10 @@ class NewLogDirectory(Destination):
 
     def end(self, planned: Sequence[PlannedPartition]) -> None:
         """Do nothing: the manifest decides which files belong to the output."""
+
+    def withdraw(self) -> None:
+        """Make the output incomplete."""
+        self.directory.withdraw()
 
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, Reason]:
         """Copy the files that stay and complete the output, or leave it incomplete and say why."""

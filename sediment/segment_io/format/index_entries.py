@@ -11,8 +11,7 @@
 `end_time_index` appends an entry for the largest timestamp to the time index, unless it already has one.
 
 Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
-    a
-sparser index.  The last slot of a time index is reserved for `end_time_index`.
+a sparser index.  The last slot of a time index is reserved for `end_time_index`.
 """
 
 from __future__ import annotations

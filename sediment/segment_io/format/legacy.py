@@ -5,8 +5,7 @@ is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differe
 hold absolute values, and HEADERS_START is 0, because messages have no headers.
 
 Invariants: as in `record_decoder`, every length is checked before it is used, and kernels return a status.  The
-    checksum
-of a log entry is checked; checksums inside a wrapper are not, as in Kafka.
+checksum of a log entry is checked; checksums inside a wrapper are not, as in Kafka.
 """
 
 from __future__ import annotations

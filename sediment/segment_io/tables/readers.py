@@ -4,7 +4,7 @@
     the others                read here from indexes, snapshots and checkpoints; one task reads many partitions
 
 Invariants: every batch that `read_table` yields has the schema of `arrow_schema`; pyarrow is not imported before a
-batch is requested, nor compiled code before records or batches are read.
+batch is requested, and compiled code is not loaded before records or batches are read.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_table(
 
 
 def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
-    """Return the offset of the first record with `timestamp_ms` or a later timestamp; None without one.
+    """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if no record is.
 
     Only records count that the isolation and the treatment of corruption in `request` let through.
 
@@ -167,7 +167,7 @@ _IndexColumns: TypeAlias = Callable[[bytes, LiveSegment, str], tuple[Int64s, ...
 
 
 def _index_table(source: Source, fs: Fs, kind: SegmentFileKind, columns: _IndexColumns, names: Sequence[str]) -> _Rows:
-    """Return the table of the indexes of `kind`; `columns` makes its columns from index, segment and path."""
+    """Return a table of all indexes of `kind`; `columns(index, segment, path)` returns the columns of one."""
     bases: list[Int64s] = []
     parts: list[tuple[Int64s, ...]] = []
     for segment in live_segments(source, fs):

@@ -64,7 +64,7 @@ _RECORDS = (
     Column("producerEpoch", "int", "-1 if the batch has no producer"),
     Column("sequence", "int", "of the record; -1 if it has none"),
     Column("transactional", "bool", "part of a transaction"),
-    Column("control", "bool", "a control record of the cluster, never given to applications"),
+    Column("control", "bool", "a control record, which consumers never return to applications"),
     Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
     Column("size", "int", "bytes of the record as encoded, uncompressed"),
 )

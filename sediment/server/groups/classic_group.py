@@ -13,8 +13,7 @@ caller must call `wake`.  A waiter represents one request.
 Deadlines of a group: one for each member's session, one for the join phase, one for the sync phase.
 
 Invariants: every waiter is answered exactly once.  The generation never decreases.  A group with members has exactly
-    one
-leader, which is a member.  If there is a deadline, a `WakeAt` no later than the deadline is pending.
+one leader, which is a member.  If there is a deadline, a `WakeAt` no later than the deadline is pending.
 
 Source: Kafka's ClassicGroup, ClassicGroupMember and GroupMetadataManager.classicGroup*.
 """

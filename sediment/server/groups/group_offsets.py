@@ -1,8 +1,7 @@
 """GroupOffsets: the committed offsets of one group, and the pending ones of open transactions.
 
 Invariant: if a partition has a plain and a transactional commit, the later record wins.  The position of the marker
-    does
-not matter, because compaction may remove a plain commit before or after the marker.
+does not matter, because compaction may remove a plain commit before or after the marker.
 
 Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 """

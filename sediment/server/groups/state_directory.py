@@ -10,9 +10,8 @@ Open:
 4. Rewrite the log: write the current offsets to a new file, which replaces the old one once it is durable.
 
 Invariants: a commit is on disk before `append` returns.  After a failed write or sync, the file counts as lost; the
-    next
-commit rewrites it from the offsets in memory, which include only acknowledged commits.  The log is also rewritten when
-it has grown to several times its size.
+next commit rewrites it from the offsets in memory, which include only acknowledged commits.  The log is also rewritten
+when it has grown to several times its size.
 """
 
 from __future__ import annotations

@@ -131,6 +131,18 @@ def test_a_bucket_holds_what_cleaning_in_place_leaves(way, strategy, bucket, tmp
         assert "some-secret" not in json.dumps(report)
 
 
+def test_a_bucket_holds_what_reencoding_in_place_leaves_and_no_report_has_the_secret(bucket, log_dir, tmp_path):
+    in_place = shutil.copytree(log_dir, tmp_path / "in-place")
+    output = bucket("output")
+    arguments = ("--codec=zstd", "--json", "--now-ms", NOW_MS)
+    ours = sediment("reencode", log_dir, "--output", output, *arguments)
+    assert ours.status == 0, ours.stderr
+    assert sediment("reencode", in_place, *arguments).status == 0
+    assert published(output) == tree(in_place)
+    assert "some-secret" not in ours.stdout + ours.stderr
+    assert ours.report["output"] == output.replace(f"{_ACCESS}@", "").partition("?")[0]
+
+
 def test_a_segment_goes_up_in_several_parts_and_comes_back_whole(bucket, tmp_path):
     values = [bytes([n]) * (3 << 20) for n in range(8)]
     log = tmp_path / "t"

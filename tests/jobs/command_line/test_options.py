@@ -68,7 +68,9 @@ def test_a_fault_is_one_sentence_and_its_trace_is_kept(tmp_path):
     log_dir = make_log_dir(tmp_path / "logs", {}, dirty={"t-0": 1})
     done = faulty("ZeroDivisionError('by nothing')", log_dir, f"--report={tmp_path}/run.html")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
-    assert done.stderr.startswith("sediment: Sediment failed: ZeroDivisionError: by nothing; this is a fault")
+    assert done.stderr.startswith(
+        "sediment: Sediment failed: ZeroDivisionError: by nothing; this is a bug in Sediment or Spark"
+    )
     (trace,) = (tmp_path / "state").rglob("*.txt")
     assert str(trace) in done.stderr
     assert "in fail" in trace.read_text() and "ZeroDivisionError" in trace.read_text()

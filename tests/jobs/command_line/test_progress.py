@@ -34,6 +34,7 @@ def test_a_terminal_sees_partitions_and_bytes():
         progress.advance(1000)
         assert wait_for(console, "1/2 partitions")
         assert wait_for(console, "1.0/4.0 kB")
+        progress.advance(1000)
         assert wait_for(console, "/s")
 
 

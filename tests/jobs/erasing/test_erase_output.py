@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.directory.output import Publisher
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.test_output_run import MANIFEST, image, published
 from tests.jobs.erasing.test_erase import STATED, make_logs, records
@@ -63,6 +64,24 @@ def test_an_output_is_what_erasing_in_place_leaves_and_the_source_stays_and_is_n
     assert b"a" in {key for key, _ in records(logs / "visits-0").values()}
 
 
+@pytest.mark.parametrize("name", ["{}.log.bak", "{}.log.deleted", "{}.log.deleted.deleted", "notes.txt"])
+def test_a_file_that_a_broker_does_not_know_stays_out_of_the_output(name, logs, keys, output):
+    log = f"{0:020d}"
+    shutil.copyfile(logs / "people-0" / f"{log}.log", logs / "people-0" / name.format(log))
+    erase(logs, f"--keys-file={keys}", f"--output={output}")
+    assert not (output / "people-0" / name.format(log)).exists()
+    assert (output / "people-0" / "leader-epoch-checkpoint").exists() == (
+        logs / "people-0" / "leader-epoch-checkpoint"
+    ).exists()
+
+
+def test_a_replacement_with_a_stacked_name_is_not_settled_in_the_output(logs, keys, output):
+    (logs / "people-0" / f"{0:020d}.log.cleaned.swap").touch()
+    found = erase(logs, f"--keys-file={keys}", f"--output={output}", status=1).partitions()
+    assert (found["people-0"]["status"], found["people-0"]["reason_code"]) == ("failed", "interrupted")
+    assert not (output / MANIFEST).exists()
+
+
 def test_a_partition_that_fails_leaves_the_output_incomplete(logs, keys, output):
     path = logs / "people-0" / f"{3:020d}.log"
     data = bytearray(path.read_bytes())
@@ -109,14 +128,33 @@ def test_the_evidence_names_the_files_of_the_output_and_the_source_that_still_ha
                 path = output / each["partition"] / file["name"]
                 assert path.stat().st_size == file["size_bytes"]
 
+    (tmp_path / "link").symlink_to(output)
+
     def check() -> Outcome:
-        return sediment("erase", "--json", f"--check={evidence}", f"--public-key={signing.public}", output)
+        given = tmp_path / "link"
+        return sediment("erase", "--json", f"--check={evidence}", f"--public-key={signing.public}", given)
 
     assert {row["status"] for row in check().partitions().values()} == {"verified"}
     shutil.copyfile(logs / "meta.properties", output / "meta.properties")  # before a broker gets it
     assert check().status == 0
     shutil.copyfile(logs / "visits-0" / f"{0:020d}.log", output / "visits-0" / f"{0:020d}.log")
     assert check().partitions()["visits-0"]["status"] == "wrong"
+
+
+def test_an_output_in_which_the_second_scan_finds_a_record_is_not_complete(logs, keys, output, tmp_path, monkeypatch):
+    finish = Publisher.finish
+
+    def finish_with_an_old_log(self: Publisher, *arguments: object, **named: object) -> None:
+        finish(self, *arguments, **named)
+        shutil.copyfile(logs / "people-0" / f"{0:020d}.log", output / "people-0" / f"{0:020d}.log")
+
+    monkeypatch.setattr(Publisher, "finish", finish_with_an_old_log)
+    outcome, _ = prove(logs, output, tmp_path, f"--keys-file={keys}", status=1)
+    assert outcome.partitions()["people-0"]["status"] == "failed"
+    assert not (output / MANIFEST).exists()
+    monkeypatch.undo()
+    prove(logs, output, tmp_path, f"--keys-file={keys}")
+    assert (output / MANIFEST).exists()
 
 
 def test_evidence_of_an_incomplete_output_says_that_nothing_was_done(logs, keys, output, tmp_path):
@@ -134,6 +172,8 @@ def test_evidence_of_an_incomplete_output_says_that_nothing_was_done(logs, keys,
         (("--output=@/output", "--keep-originals=@/kept"), "--output excludes --keep-originals"),
         (("--output=@/output", "--tombstones-out=@/file"), "--output excludes --tombstones-out"),
         (("--output=@/logs",), "the output is the source"),
+        (("--output=@/output", "@/logs/"), "the log directory is given twice"),
+        (("--output=file://@/output", "--report=@/output/page.html"), "--report"),
         (("--output=@/output", "--suppress-out=@/output/list", "--secret-file=@/secret"), "--suppress-out"),
         (
             ("--output=s3://bucket/logs", "--evidence=@/file", "--secret-file=@/secret", "--signing-key=@/key"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.restore import RestoreOptions
 from sediment.jobs.restore import restore as run_restore
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Killed
@@ -67,7 +69,7 @@ def segments(log_dir: Path) -> Found:
 
 def kill_restore(log_dir: Path, kept: Path, run_id: str) -> None:
     """Kill a restore after the short log lost its name and before the torn one has it."""
-    options = CommonOptions((log_dir,), (), Settings(), NOW_MS, True, None, True)
+    options = CommonOptions((log_dir,), Selection(), Settings(), NOW_MS, True, None, True)
     with pytest.raises(Killed):
         run_restore(options, RestoreOptions(kept, run_id=run_id), fs=KilledAfterRename(f"{CUT}.deleted"))
     assert not (log_dir / NAME / CUT).exists()
@@ -108,6 +110,19 @@ def test_a_clean_stop_without_the_partition_does_not_vouch_for_the_torn_end(log_
     restored(log_dir, kept, f"--run={run}")
     assert not (log_dir / CLEAN_SHUTDOWN_FILE).exists()
     assert read_checkpoint(log_dir / RECOVERY_POINT) == {NAME: 5}
+
+
+def test_erased_records_do_not_come_back_with_the_end_of_an_interrupted_restore(log_dir: Path, kept: Path) -> None:
+    tear(log_dir)
+    run = recover(log_dir, kept)["run_id"]
+    kill_restore(log_dir, kept, run)
+    catalogue = kept / f"catalogue-{run}.json"
+    catalogue.write_text(json.dumps({**json.loads(catalogue.read_text()), "command": "erase"}))
+    before = tree(log_dir / NAME)
+    (row,) = restore(log_dir, kept, f"--run={run}").report["partitions"]
+    assert (row["status"], row["reason_code"], tree(log_dir / NAME)) == ("refused", "erasure", before)
+    restored(log_dir, kept, f"--run={run}", "--undo-erasure")
+    assert not list((log_dir / NAME).glob("*.swap"))
 
 
 def test_recover_still_refuses_the_torn_end(log_dir: Path, kept: Path) -> None:

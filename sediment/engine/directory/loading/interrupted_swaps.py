@@ -88,11 +88,13 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     Returns:
         The repairs, in order; empty if nothing was interrupted.
 
-    CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
-        old segments lack some of its records.  Nothing was changed, but outer suffixes of stacked names may be gone.
-    UnsupportedDataError: a new segment holds a batch of a later version.  Nothing was changed, with the same
-        exception.
-            suffixes.
+    Raises:
+        CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and
+            the old segments lack some of its records.  Nothing was changed, but outer suffixes of stacked names may be
+            gone.
+        UnsupportedDataError: a new segment holds a batch of a later version.  Nothing was changed, with the same
+            exception.
+        OSError: the disk failed.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """

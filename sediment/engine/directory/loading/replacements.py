@@ -134,11 +134,18 @@ def _index_problem(
 
 
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
-    """Return how an index that is still `.swap` contradicts its log, which has its final name; None if it does not."""
+    """Return how an index that is still `.swap` contradicts its log, which has its final name; None if it does not.
+
+    The index of a log with a torn end may describe batches of that end.  It is kept, as a broker keeps it: the recovery
+    that cuts the log rebuilds the index, and removes the later segments.  Without an index the log would be cut before
+    that recovery, and the later segments would stay after a gap.
+    """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
-    next_offset, _ = _framed_end(log, base_offset, fs)
-    path = _index_swap(directory, base_offset, kind)
-    return _index_problem(path, kind, base_offset, next_offset, _size_bytes(log, fs), fs)
+    next_offset, framed_bytes = _framed_end(log, base_offset, fs)
+    log_bytes = _size_bytes(log, fs)
+    if framed_bytes < log_bytes:
+        return None
+    return _index_problem(_index_swap(directory, base_offset, kind), kind, base_offset, next_offset, log_bytes, fs)
 
 
 class OldSegments:

@@ -5,8 +5,7 @@ with lz4 at levels other than Kafka's default, or with a codec whose library is 
 that.
 
 Invariants: the result is byte for byte that of `batch_codecs.compress` for the same records.  Nothing is written
-    outside
-the target.
+outside the target.
 """
 
 from __future__ import annotations

@@ -1,0 +1,288 @@
+"""Operators for Airflow 3: a command of Sediment by spark-submit, its result in XCom, its exit status as a task state.
+
+    exit status 0                        success
+    exit status 1                        failed, with the reasons of the partitions; retried as the task says
+    exit status 2 (wrong use)            failed, with the error of the command; never retried
+    anything else                        failed, with the last error in the output; retried
+
+After each run that has a report, also after a failed one, XCom has its figures under the key `summary`.  The report
+itself is a line of the driver's output.  In cluster mode Airflow does not see that output, so the task has no summary.
+
+The operators are not deferrable: the driver is a process on the worker's host, which must see the log directories and
+holds their locks.  A triggerer may be another host, and could neither watch nor stop that process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from sediment.airflow.arguments import command_arguments
+from sediment.airflow.outcome import OutputReader, failure_text, lines, summary
+
+APPLICATION = str(Path(__file__).resolve().parents[1] / "jobs" / "cli.py")
+"""The script of this installation for spark-submit; the Python of Spark's driver must have Sediment as well."""
+
+SUMMARY = "summary"
+"""XCom key of the figures of a run."""
+
+PathText: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = PathText | Sequence[PathText]
+Texts: TypeAlias = str | Sequence[str]
+Settings: TypeAlias = Mapping[str, object] | Sequence[str]
+
+_EXIT_STATUS = re.compile(r"\. Error code is: (\d+)\.")
+_WRONG_USE = 2
+
+
+class SedimentOperator(SparkSubmitOperator):
+    """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command by the keywords of the Python API.
+
+    `options` has the options of the command; they override the common options below.  `arguments` are appended as they
+    are.  `json_report` is a file for the whole JSON report.  Other keywords are those of `SparkSubmitOperator`: `conf`,
+    `conn_id` and so on.
+    """
+
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields,
+        "log_dirs",
+        "common_options",
+        "options",
+        "arguments",
+        "json_report",
+    )
+    template_fields_renderers = {"common_options": "json", "options": "json"}  # noqa: RUF012 - as Airflow declares it
+    ui_color = "#e8dcc4"
+
+    def __init__(
+        self,
+        *,
+        command: str,
+        log_dirs: Paths = (),
+        options: Mapping[str, object] | None = None,
+        arguments: Sequence[str] = (),
+        json_report: PathText | None = None,
+        partitions: Texts = (),
+        topics: Texts = (),
+        allow_empty_selection: bool = False,
+        settings: Settings = (),
+        config: PathText | None = None,
+        metadata: PathText | None = None,
+        broker_defaults: bool = False,
+        fail_on_unknown: bool = False,
+        now_ms: int | str | None = None,
+        ledger: PathText | None = None,
+        report: PathText | None = None,
+        metrics: PathText | None = None,
+        application: str = APPLICATION,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(application=application, **{"name": f"sediment {command}", **kwargs})
+        self.command = command
+        self.log_dirs = log_dirs
+        self.common_options = {
+            "partitions": partitions,
+            "topics": topics,
+            "allow_empty_selection": allow_empty_selection,
+            "settings": settings,
+            "config": config,
+            "metadata": metadata,
+            "broker_defaults": broker_defaults,
+            "fail_on_unknown": fail_on_unknown,
+            "now_ms": now_ms,
+            "ledger": ledger,
+            "report": report,
+            "metrics": metrics,
+        }
+        self.options = options or {}
+        self.arguments = arguments
+        self.json_report = json_report
+        self._output = OutputReader()
+
+    def execute(self, context: Context) -> None:
+        """Run the command, push its summary, and fail with its reasons.
+
+        Raises:
+            AirflowFailException: the command was used wrongly; it is not retried.
+            AirflowException: the command failed.
+        """
+        options = {**self.common_options, **self.options}
+        self.application_args = [
+            *command_arguments(self.command, self.log_dirs, options),
+            *self.arguments,
+            "--json",
+            "--log-format=json",
+        ]
+        self._output = OutputReader()
+        code = self._submit(context)
+        summed = self._record(context, options)
+        if code == 0:
+            return
+        text = failure_text(summed, self._output.errors, code)
+        if code == _WRONG_USE:
+            raise AirflowFailException(f"wrong use or settings: {text}")
+        raise AirflowException(text)
+
+    def _submit(self, context: Context) -> int:
+        """Run spark-submit, and return its exit status."""
+        self._hook = None  # so the parent asks for a hook with the reader of this run
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            # The text of the error ends with the last lines of the output, which the log has already.
+            found = _EXIT_STATUS.search(str(error))
+            if found is None:
+                raise
+            return int(found[1])
+        return 0
+
+    def _get_hook(self) -> Any:
+        """Return the hook of the parent, with the reader before its log; the hook has no public way to the output."""
+        hook = super()._get_hook()
+        log, output = hook._process_spark_submit_log, self._output
+        hook._process_spark_submit_log = lambda lines: log(output.other_lines(lines))
+        return hook
+
+    def _record(self, context: Context, options: Mapping[str, object]) -> dict[str, Any] | None:
+        """Log the report, write it to `json_report`, and push its summary; return the summary, or None."""
+        output = self._output
+        if output.report is None:
+            self.log.warning("The output has no report of %s.", self.command)
+            return None
+        for line in lines(output.report):
+            self.log.info(line)
+        if self.json_report:
+            unfinished = Path(f"{self.json_report}.tmp")
+            unfinished.write_text(f"{output.report_text}\n", encoding="utf-8")
+            unfinished.replace(self.json_report)
+        summed = summary(
+            output.report,
+            fail_on_unknown=bool(options["fail_on_unknown"]),
+            outputs={
+                "report": options["report"],
+                "metrics": options["metrics"],
+                "ledger": options["ledger"],
+                "json_report": self.json_report,
+            },
+        )
+        context["ti"].xcom_push(key=SUMMARY, value=summed)
+        return summed
+
+
+class SedimentPlanOperator(SedimentOperator):
+    """`sediment plan`: explain what compaction and retention would do now, and write nothing."""
+
+    def __init__(
+        self,
+        *,
+        exact: bool = False,
+        force: bool = False,
+        from_start: bool = False,
+        key_equality: Literal["hash", "exact"] = "hash",
+        codec: str | None = None,
+        level: int | None = None,
+        batch_bytes: int | None = None,
+        originals: PathText | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            command="plan",
+            options={
+                "exact": exact,
+                "force": force,
+                "from_start": from_start,
+                "key_equality": key_equality,
+                "codec": codec,
+                "level": level,
+                "batch_bytes": batch_bytes,
+                "originals": originals,
+            },
+            **kwargs,
+        )
+
+
+class SedimentCompactOperator(SedimentOperator):
+    """`sediment compact`: compact the partitions whose `cleanup.policy` has `compact`."""
+
+    def __init__(
+        self,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        from_start: bool = False,
+        strategy: Literal["auto", "whole", "split"] = "auto",
+        key_equality: Literal["hash", "exact"] = "hash",
+        on_corruption: Literal["fail", "keep"] = "fail",
+        retry_quarantined: bool = False,
+        roll_active: bool = False,
+        keep_originals: PathText | None = None,
+        keep_before: PathText | None = None,
+        max_bytes: int | None = None,
+        max_seconds: float | None = None,
+        hand_off: PathText | None = None,
+        output: PathText | None = None,
+        scratch: PathText | None = None,
+        allow_network_fs: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            command="compact",
+            options={
+                "force": force,
+                "dry_run": dry_run,
+                "from_start": from_start,
+                "strategy": strategy,
+                "key_equality": key_equality,
+                "on_corruption": on_corruption,
+                "retry_quarantined": retry_quarantined,
+                "roll_active": roll_active,
+                "keep_originals": keep_originals,
+                "keep_before": keep_before,
+                "max_bytes": max_bytes,
+                "max_seconds": max_seconds,
+                "hand_off": hand_off,
+                "output": output,
+                "scratch": scratch,
+                "allow_network_fs": allow_network_fs,
+            },
+            **kwargs,
+        )
+
+
+class SedimentVerifyOperator(SedimentOperator):
+    """`sediment verify BEFORE AFTER`: check that AFTER is a correct compaction of BEFORE."""
+
+    def __init__(self, *, before: PathText, after: PathText, since_ms: int | None = None, **kwargs: Any) -> None:
+        super().__init__(command="verify", log_dirs=[before, after], options={"since_ms": since_ms}, **kwargs)
+
+
+class SedimentExpireOperator(SedimentOperator):
+    """`sediment expire --yes`: delete the segments that are past their retention limits, without a question."""
+
+    def __init__(
+        self,
+        *,
+        dry_run: bool = False,
+        archive: PathText | None = None,
+        keep_originals: PathText | None = None,
+        allow_network_fs: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            command="expire",
+            options={
+                "yes": True,
+                "dry_run": dry_run,
+                "archive": archive,
+                "keep_originals": keep_originals,
+                "allow_network_fs": allow_network_fs,
+            },
+            **kwargs,
+        )

@@ -1,0 +1,140 @@
+"""Dockerfile and Kubernetes manifests: files exist, commands parse, and the image, paths and user agree.
+
+`hadolint` and `kubernetes-validate`, if they are installed, check them as well; no image is built.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from sediment.jobs.cli import main
+from sediment.version import __version__
+from tests.project.distributions import contents
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "conf" / "container" / "Dockerfile"
+MANIFESTS = sorted((ROOT / "conf" / "kubernetes").glob("*.yaml"))
+IDS = [path.stem for path in MANIFESTS]
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = "\n".join(line for line in DOCKERFILE.read_text().splitlines() if not line.startswith("#"))
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def copied() -> list[str]:
+    """Return the files and folders of the repository that the image gets."""
+    return [
+        word for name, rest in instructions() if name == "COPY" and "--from" not in rest for word in rest.split()[:-1]
+    ]
+
+
+def pod(path: Path) -> dict[str, Any]:
+    document = yaml.safe_load(path.read_text())
+    spec = document["spec"]
+    found: dict[str, Any] = (spec["jobTemplate"]["spec"] if document["kind"] == "CronJob" else spec)["template"]["spec"]
+    return found
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    """Return the containers of a manifest in the order in which they run."""
+    return [*pod(path).get("initContainers", ()), *pod(path)["containers"]]
+
+
+def test_the_wheel_is_built_from_the_files_that_the_image_gets(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in copied():
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert f"-{__version__}-" in wheel.name
+    assert {"sediment/jobs/cli.py", "sediment/version.py", "pyspark_kafkalog/__init__.py"} <= contents(wheel).keys()
+
+
+def test_the_build_context_has_these_files_and_no_others() -> None:
+    kept = {
+        line for line in DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    assert kept == {f"!{name}" for name in copied()}
+
+
+def test_the_image_runs_the_command_as_another_user_than_root() -> None:
+    found = dict(instructions())
+    assert found["ENTRYPOINT"] == '["sediment"]'
+    assert found["USER"] == "$UID:$GID"
+    defaults = dict(rest.split("=") for name, rest in instructions() if name == "ARG")
+    assert {defaults["UID"], defaults["GID"]} == {"1000"}
+    bases = {rest.split()[0] for name, rest in instructions() if name == "FROM"}
+    assert len(bases) == 1
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    version = re.search(r"python:(\d+)\.(\d+)", bases.pop())
+    least = re.search(r"(\d+)\.(\d+)", needed)
+    assert version and least and tuple(map(int, version.groups())) >= tuple(map(int, least.groups()))
+    assert "openjdk-17-jre-headless" in DOCKERFILE.read_text()
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=IDS)
+def test_every_command_of_a_manifest_parses(manifest: Path) -> None:
+    for step in steps(manifest):
+        if "command" in step:
+            continue
+        name, *arguments = step["args"]
+        command = main.get_command(click.Context(main), name)
+        assert command is not None and step["name"] == name
+        command.make_context(name, arguments)
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=IDS)
+def test_a_manifest_has_the_image_and_user_of_the_dockerfile_and_only_mounts_that_exist(manifest: Path) -> None:
+    spec = pod(manifest)
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 1000
+    assert "fsGroup" not in spec["securityContext"], "it would change the group of the broker's files"
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    for step in steps(manifest):
+        assert step["image"].endswith(f"/sediment:{__version__}")
+        mounts = {mount["mountPath"]: mount for mount in step["volumeMounts"]}
+        assert {mount["name"] for mount in mounts.values()} == volumes
+        assert "subPath" not in mounts["/var/lib/kafka"], "hard links do not cross mounts"
+        assert "/var/cache/sediment" in mounts and "/tmp" in mounts, "the only folders for writing"
+        assert step["securityContext"]["readOnlyRootFilesystem"]
+        paths = [word.partition("=")[2] or word for word in step["args"] if "/" in word]
+        assert all(path.startswith(tuple(mounts)) for path in paths), paths
+
+
+def test_the_nightly_run_removes_its_links_last_and_expires_only_after_verify() -> None:
+    nightly = ROOT / "conf" / "kubernetes" / "cronjob.yaml"
+    assert [step["name"] for step in steps(nightly)] == ["compact", "verify", "expire", "forget-before"]
+    compact, verify, _, forget = steps(nightly)
+    (before,) = (word.partition("=")[2] for word in compact["args"] if word.startswith("--keep-before="))
+    assert before.endswith("$(RUN)") and before == verify["args"][1] == forget["args"][-1]
+    assert forget["command"] == ["rm"]
+    assert yaml.safe_load(nightly.read_text())["spec"]["concurrencyPolicy"] == "Forbid"
+
+
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not installed")
+def test_hadolint_finds_nothing() -> None:
+    done = subprocess.run(["hadolint", str(DOCKERFILE)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(shutil.which("kubernetes-validate") is None, reason="kubernetes-validate is not installed")
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=IDS)
+def test_the_schemas_of_kubernetes_accept_a_manifest(manifest: Path) -> None:
+    command = ["kubernetes-validate", "--strict", str(manifest)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,45 @@
+"""The demo's directory: like that of a stopped broker, so that the commands shown work on it without more options."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import sediment
+from sediment.jobs.cli import main
+from tests import demo
+
+COMMANDS = [line for _, line in (*demo.STEPS, *demo.NEXT) if line.startswith("sediment ")]
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    demo.prepare(folder)
+    return folder
+
+
+def test_every_partition_is_cleanable_by_the_configs_in_the_metadata_log(scratch: Path) -> None:
+    planned = sediment.plan(config=scratch / demo.PROPERTIES)
+    assert len(planned.partitions) == len(demo.CASES)
+    assert {each.status for each in planned.partitions} == {"cleanable"}
+
+
+def test_a_prepared_directory_is_never_replaced(scratch: Path) -> None:
+    arguments = [sys.executable, "-m", "tests.demo", "--prepare", "--scratch", scratch]
+    run = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "kafka-logs exists; remove it" in run.stderr
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_the_commands_shown_parse(line: str) -> None:
+    name, *arguments = shlex.split(line)[1:]
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    command.make_context(name, arguments)
