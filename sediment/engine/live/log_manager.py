@@ -723,11 +723,11 @@ class LogManager:
         raise StorageError(f"no log directory is usable: {reasons}", advice="repair one of them and start again")
 
     # --------------------------------------------------------------------------------------------------------- shutdown
-    def shutdown(self, broker_epoch: int = -1) -> None:
+    def shutdown(self, broker_epoch: int | None = -1) -> None:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
-        A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one.  A
-        second call does nothing.
+        A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one, with
+        `broker_epoch`, or for None with the epoch of their marker at the start.  A second call does nothing.
 
         Source: kafka-log 04 §14.
         """

@@ -110,7 +110,8 @@ class LiveBackend:
             on_readable_change=self._check_delayed,
         )
         manager.start()
-        undo.callback(manager.shutdown)
+        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
+        undo.callback(manager.shutdown, None)
 
         if read_metadata(owned.metadata_dir, owned.is_started, fs) != owned.metadata:  # 3
             raise SourceChangedError(

@@ -124,11 +124,13 @@ def test_a_clean_stop_leaves_what_a_broker_leaves(tmp_path: Path) -> None:
     path = unpacked(tmp_path / "data")
     before = read_cluster_metadata(path, Fs())
     assert before is not None
+    marker = (path / ".kafka_cleanshutdown").read_bytes()
+    assert b'"brokerEpoch":-1' not in marker
     with serving(path) as server:
         assert not (path / ".kafka_cleanshutdown").exists()
         assert "nothing is deleted: the cleaner and retention are off" in server.said
         librdkafka_produces(server.bootstrap, [b"v"] * 3, **{"enable.idempotence": True})
-    assert (path / ".kafka_cleanshutdown").exists()
+    assert (path / ".kafka_cleanshutdown").read_bytes() == marker
     assert re.search(rf"^{TOPIC} 0 3$", (path / "recovery-point-offset-checkpoint").read_text(), re.MULTILINE)
     assert re.search(rf"^{TOPIC} 0 3$", (path / "replication-offset-checkpoint").read_text(), re.MULTILINE)
     assert (path / NAME / f"{3:020d}.snapshot").exists()
