@@ -160,8 +160,12 @@ def planned_tasks(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> 
     """Return the tasks of a batch query.
 
     Raises:
+        UsageError: `subscribePattern` matches no topic.
         SedimentError: as `batch_bounds` and `plan_table`.
     """
+    pattern = options.kafka.subscription.pattern
+    if pattern is not None and not sources:
+        raise UsageError(f"subscribePattern {pattern.pattern!r} matches no topic of the paths", advice="correct it")
     bounds = batch_bounds(options, sources, fs)
     return plan_table(options.request, sources, fs, task_bytes=options.task_bytes, bounds=bounds)
 
@@ -180,7 +184,8 @@ class KafkaLogSource(DataSource):
     """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
     Spark makes one instance at `load` and gives every query of the frame a copy.  The tasks are planned in that
-    instance, so all queries use one plan even if the directory changes between them.
+    instance, so all queries use one plan even if the directory changes between them.  An error of the plan is raised by
+    `reader`: a stream has no use for the plan, and a restart from a checkpoint ignores the starting offsets.
     For a query of a table of the catalog, Spark makes an instance without options, and the reader plans the tasks.
     """
 
@@ -192,11 +197,15 @@ class KafkaLogSource(DataSource):
         self._is_new_table = is_new_table(options)
         self._options: SourceOptions | None = None
         self._tasks: list[TableTask] | None = None
+        self._plan_error: SedimentError | None = None
         if "path" in self._given or "paths" in self._given:
             self._options = SourceOptions.parse(self._given)
             sources = selected_sources(self._options, Fs())
             if not self._is_new_table and self._options.kafka.can_be_batch:
-                self._tasks = planned_tasks(self._options, sources, Fs())
+                try:
+                    self._tasks = planned_tasks(self._options, sources, Fs())
+                except SedimentError as error:
+                    self._plan_error = error
 
     @classmethod
     def name(cls) -> str:
@@ -216,6 +225,8 @@ class KafkaLogSource(DataSource):
         silence_closed_sockets()
         options, tasks = self._options_for(schema), self._take_tasks()
         options.kafka.check_batch()
+        if self._plan_error is not None:
+            raise self._plan_error
         if tasks is None:
             tasks = planned_tasks(options, selected_sources(options, Fs()), Fs())
         return KafkaLogReader(_with_schema(options.request, schema), tasks)

@@ -53,7 +53,7 @@ from sediment.jobs.command_line.options import CommonOptions, common_options, sc
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
-from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
@@ -144,7 +144,7 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
 
 COLUMNS: tuple[TableColumn[ExpiryReport], ...] = (
     *name_and_status(),
-    number_column("log start", lambda row: row.log_start_offset, rank=1),
+    offset_column("log start", lambda row: row.log_start_offset, rank=1),
     change_column("segments", lambda row: row.segments_before, lambda row: len(row.segments), shown=str, rank=2),
     change_column("bytes", lambda row: row.bytes_before, lambda row: row.bytes_after, shown=human_bytes),
 )

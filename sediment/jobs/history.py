@@ -28,7 +28,7 @@ from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_sta
 from sediment.jobs.command_line.standard_output import write_result
 from sediment.jobs.delta_lake import ledger
 from sediment.jobs.delta_lake.paths import check_table_path, read_rows
-from sediment.jobs.reporting.columns import TableColumn, number_column, status_style, text_column
+from sediment.jobs.reporting.columns import TableColumn, offset_column, status_style, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.run_report import SCHEMA
@@ -150,8 +150,8 @@ _RUN_COLUMNS: tuple[TableColumn[dict[str, Any]], ...] = (
 _COLUMNS_OF_ONE_RUN: tuple[TableColumn[dict[str, Any]], ...] = (
     _PARTITION,
     _STATUS,
-    number_column("dirty from", lambda row: row["first_dirty_offset"], rank=3),
-    number_column("to", lambda row: row["next_dirty_offset"], rank=2),
+    offset_column("dirty from", lambda row: row["first_dirty_offset"], rank=3),
+    offset_column("to", lambda row: row["next_dirty_offset"], rank=2),
     TableColumn(
         "records",
         lambda rows: _change(rows[0], "messages_read", "messages_written", "{:,}".format),

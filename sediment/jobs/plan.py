@@ -584,7 +584,7 @@ def _is_idle(partition: PartitionPlan) -> bool:
 COLUMNS: tuple[TableColumn[PartitionPlan], ...] = (
     text_column("partition", lambda row: row.partition),
     status_column("compact now?", _compacts),
-    TableColumn("dirty", _dirty, lambda row: row.dirty_ratio, rank=1),
+    TableColumn("dirty", _dirty, lambda row: row.dirty_ratio, rank=1, adds_up=False),
     bytes_column("bytes", lambda row: row.bytes_before),
     TableColumn("saves", _back, lambda row: row.bytes_back, rank=1),
     TableColumn("tombstones", _tombstones, lambda row: row.tombstones_waiting, rank=3),

@@ -290,7 +290,7 @@ def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) 
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
-        if not options.selection.includes(name, partition.topic):
+        if not options.selection.includes(name):
             is_whole = False
             continue
         files = fs.scan(directory.path / name)

@@ -53,7 +53,7 @@ from sediment.jobs.delta_lake.refresh_plan import (
 )
 from sediment.jobs.delta_lake.session import delta_session
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable, delta_failures
-from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column
+from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column, offset_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
@@ -154,8 +154,8 @@ class SnapshotReport(RunReport[PartitionSnapshot]):
 
 COLUMNS: tuple[TableColumn[PartitionSnapshot], ...] = (
     *name_and_status(),
-    number_column("from", lambda row: row.first_offset, rank=1),
-    number_column("to", lambda row: row.next_offset, rank=1),
+    offset_column("from", lambda row: row.first_offset, rank=1),
+    offset_column("to", lambda row: row.next_offset, rank=1),
     number_column("records", lambda row: row.messages_read),
 )
 

@@ -382,7 +382,8 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
 
     @functools.wraps(command)  # this also includes the command's own options
     def wrapped(as_json: bool, quiet: bool, log_format: str, **values: Any) -> Any:
-        view = View(**{each.name: values.pop(each.name) for each in fields(View) if each.name in values})
+        own_view = {each.name: values.pop(each.name) for each in fields(View) if each.name in values}
+        view = View(fails_on_unknown=values["fail_on_unknown"], **own_view)
         # spark-submit sends a Python driver's stderr to stdout, where --json promises only the object.
         quiet = quiet or (as_json and under_spark_submit())
         with stderr_log.log_to_stderr(log_format, quiet=quiet), errors_as_exit_status():

@@ -10,12 +10,14 @@ Letters of sizes may be in either case.  A size may have a fraction; the result 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
 import click
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import INT64_MAX
 
 _BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DECIMAL = {"k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
@@ -29,8 +31,7 @@ _BYTES = {
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(rf"{_NUMBER}({'|'.join(_BYTES)})", re.IGNORECASE)
-_SPAN = re.compile(rf"([0-9]{{1,9}})({'|'.join(_UNIT_MS)})")
-_PLAIN = re.compile(_NUMBER)
+_SPAN = re.compile(rf"([0-9]{{1,18}})({'|'.join(_UNIT_MS)})")
 
 
 def parse_bytes(text: str) -> int:
@@ -49,12 +50,15 @@ def parse_duration(text: str) -> int:
     """Return a time span such as 7d, 36h, 90m, 30s, 500ms or 2w in milliseconds.
 
     Raises:
-        UsageError: it is not a whole number with one of these units.
+        UsageError: it is not a whole number with one of these units, or is longer than Kafka's times can express.
     """
     found = _SPAN.fullmatch(text)
     if found is None:
         raise UsageError(f"{text!r} is not a duration", advice="give a number and a unit, such as 7d, 36h or 2w")
-    return int(found[1]) * _UNIT_MS[found[2]]
+    span_ms = int(found[1]) * _UNIT_MS[found[2]]
+    if span_ms > INT64_MAX:
+        raise UsageError(f"{text!r} is too long a duration", advice=f"give at most {INT64_MAX}ms")
+    return span_ms
 
 
 class ByteSize(click.ParamType[int]):
@@ -78,12 +82,16 @@ class Seconds(click.ParamType[float]):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds of a number or text."""
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-            return float(value)
-        if _PLAIN.fullmatch(str(value)):
-            return float(value)
-        try:
-            return parse_duration(str(value)) / 1000
-        except UsageError:
+        """Return the seconds of a number or text; infinity sets no limit."""
+        seconds = _seconds(str(value))
+        if seconds is None or not seconds >= 0:  # also refuses NaN
             self.fail(f"{value!r} is not a duration; give seconds, or a number with a unit, such as 90m", param, ctx)
+        return seconds
+
+
+def _seconds(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text)
+    with suppress(UsageError):
+        return parse_duration(text) / 1000
+    return None

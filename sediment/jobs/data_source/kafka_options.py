@@ -189,9 +189,18 @@ def refuse_broker_option(name: str) -> None:
 
 
 def subscribed_topics(given: Mapping[str, str]) -> frozenset[str] | None:
-    """Return the topics of `subscribe`; None without this option."""
+    """Return the topics of `subscribe`; None without this option.
+
+    Raises:
+        UsageError: it names no topic.
+    """
     text = given.get("subscribe")
-    return None if text is None else frozenset(part.strip() for part in text.split(",") if part.strip())
+    if text is None:
+        return None
+    topics = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if not topics:
+        raise UsageError(f"subscribe cannot be {text!r}", advice="name a topic, or leave it out to read all topics")
+    return topics
 
 
 def parse_boolean(given: Mapping[str, str], name: str) -> bool | None:
@@ -233,7 +242,12 @@ def _assigned(text: str) -> frozenset[TopicPartition]:
     found = _json_object("assign", text, _ASSIGN_EXAMPLE)
     if not all(isinstance(each, list) and all(_is_number(number) for number in each) for each in found.values()):
         raise _not_json("assign", text, _ASSIGN_EXAMPLE)
-    return frozenset(TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers)
+    assigned = frozenset(TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers)
+    if not assigned:
+        raise UsageError(
+            f"assign cannot be {text!r}", advice="name a partition, or leave it out to read all partitions"
+        )
+    return assigned
 
 
 _ASSIGN_EXAMPLE = '{"orders": [0, 1]}'

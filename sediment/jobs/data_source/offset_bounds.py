@@ -20,7 +20,7 @@ from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.readers import first_offset_since
-from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, TableRequest
+from sediment.segment_io.tables.schema import READ_COMMITTED, TableRequest
 
 
 def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> Mapping[Source, Bounds]:
@@ -31,7 +31,7 @@ def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> M
         OffsetOutOfRangeError: the log does not hold an offset, and the query fails on data loss.
     """
     kafka = options.kafka
-    if options.request.what not in SLICED_TABLES or (kafka.start is None and kafka.end is None):
+    if kafka.start is None and kafka.end is None:
         return {}
     partitions = {source.partition for source in sources}
     for positions in filter(None, (kafka.start, kafka.end)):

@@ -27,6 +27,7 @@ from sediment.segment_io.tables.schema import (
     ISOLATIONS,
     ON_CORRUPTION,
     READ_UNCOMMITTED,
+    SLICED_TABLES,
     TABLES,
     TableRequest,
 )
@@ -89,6 +90,7 @@ class SourceOptions:
             partitions=_numbers(given, "partitions"),
         )
         request.selected()
+        _check_positions(kafka, request.what)
         return cls(
             paths=_paths(given),
             request=request,
@@ -111,6 +113,16 @@ def _check_name(name: str) -> None:
     near = difflib.get_close_matches(name, [*_OPTIONS, *KAFKA_OPTIONS], n=1)
     hint = f"did you mean {KAFKA_OPTIONS.get(near[0], near[0])!r}" if near else f"it is one of {', '.join(_OPTIONS)}"
     raise UsageError(f"{FORMAT} has no option {name!r}", advice=hint)
+
+
+def _check_positions(kafka: KafkaOptions, table: str) -> None:
+    """Check that a table whose start or end is given is one that is read by offset."""
+    positions = kafka.start or kafka.end
+    if positions is not None and table not in SLICED_TABLES:
+        raise UsageError(
+            f"{positions.option} does not apply to table {table!r}",
+            advice=f"leave it out, or read {' or '.join(sorted(SLICED_TABLES))}",
+        )
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ class TableColumn(Generic[Row]):
 
     `show` returns the text for some rows: one partition, or all partitions of a topic.  `number` is None for a column
     of text; otherwise it returns the number of a row by which rows are sorted, or None.  Rank 0 is always shown.
-    `style` returns the style of a text.
+    `style` returns the style of a text.  The numbers of a column that does not add up, such as offsets and ratios, have
+    no sum.
     """
 
     name: str
@@ -33,11 +34,18 @@ class TableColumn(Generic[Row]):
     number: Callable[[Row], float | None] | None = None
     rank: int = 0
     style: Callable[[str], str] | None = None
+    adds_up: bool = True
 
     @property
     def key(self) -> str:
         """Name of the column in --sort."""
         return self.name.removesuffix("?").replace(" ", "-")
+
+    def sort_number(self, rows: Sequence[Row]) -> float:
+        """Return the number by which some rows are sorted; 0 if they have none."""
+        if self.number is None or (len(rows) > 1 and not self.adds_up):
+            return 0
+        return sum(self.number(row) or 0 for row in rows)
 
 
 def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableColumn[Row]:
@@ -53,6 +61,15 @@ def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableC
 def number_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0, about: str = "") -> TableColumn[Row]:
     """Return a column of numbers; several rows show the sum.  None is left blank."""
     return TableColumn(name, lambda rows: _total(rows, of, lambda total: f"{about}{total:,}"), of, rank)
+
+
+def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
+    """Return a column of offsets; several rows show nothing, because offsets of partitions have no sum."""
+
+    def show(rows: Sequence[Row]) -> str:
+        return _total(rows, of, "{:,}".format) if len(rows) == 1 else ""
+
+    return TableColumn(name, show, of, rank, adds_up=False)
 
 
 def bytes_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:

@@ -177,7 +177,7 @@ class RunReport(Result, Generic[Partition]):
                 partition.partition, getattr(partition, "log_dir", None), partition.reason_code, partition.reason
             )
             for partition in self.partitions
-            if partition.status in BAD_STATUSES or (self.fails_on_unknown and _has_unstated(partition))
+            if counts_as_failed(partition, fails_on_unknown=self.fails_on_unknown)
         )
 
     def raise_for_status(self) -> Self:
@@ -223,6 +223,11 @@ class RunReport(Result, Generic[Partition]):
         from sediment.jobs.reporting.html_page import render_html
 
         return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
+
+
+def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> bool:
+    """Return True if a partition makes the exit status 1."""
+    return partition.status in BAD_STATUSES or (fails_on_unknown and _has_unstated(partition))
 
 
 def _has_unstated(partition: object) -> bool:

@@ -22,7 +22,7 @@ from rich.text import Text
 from sediment.jobs.command_line.standard_output import as_text
 from sediment.jobs.reporting.columns import IDLE_STATUSES, Row, TableColumn
 from sediment.jobs.reporting.figures import counted, human_bytes
-from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, result_console
+from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, counts_as_failed, result_console
 from sediment.jobs.settings.selection import topic_of
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable
@@ -38,11 +38,15 @@ Reported = TypeVar("Reported", bound=OutcomeReport)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Choices of the caller for a screen; `sort` is the `key` of a column."""
+    """Choices of the caller for a screen; `sort` is the `key` of a column.
+
+    With `fails_on_unknown`, a partition that depends on an unstated setting makes the run fail.
+    """
 
     changed: bool = False
     sort: str | None = None
     by_topic: bool = False
+    fails_on_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,10 @@ class Screen:
     ) -> None:
         """Print a table of partitions.
 
-        On a terminal, many idle partitions with the same reason get no rows: `reasons` gives the line for them.
+        On a terminal, many idle partitions with the same reason get no rows: `reasons` gives the line for them.  A
+        partition that makes the run fail is not idle.
         """
-        idle = is_idle or _is_idle
+        idle = self._idle(is_idle)
         shown = [row for row in rows if not (self.view.changed and idle(row))]
         if self.view.by_topic:
             self._by_topic(shown, columns)
@@ -77,6 +82,12 @@ class Screen:
             shown = [row for row in shown if not (idle(row) and alike[_code(row)] > _MOST_ALIKE)]
         if shown:
             self.table(self._sorted([[row] for row in shown], columns), columns)
+
+    def _idle(self, is_idle: Callable[[Reported], bool] | None) -> Callable[[Reported], bool]:
+        """Return a function that is True for an idle partition that does not make the run fail."""
+        unknown = self.view.fails_on_unknown
+        idle = is_idle or _is_idle
+        return lambda row: idle(row) and not counts_as_failed(row, fails_on_unknown=unknown)
 
     def _by_topic(self, rows: Sequence[Reported], columns: Sequence[TableColumn[Reported]]) -> None:
         topics: dict[str, list[Reported]] = {}
@@ -94,10 +105,9 @@ class Screen:
         by = next((column for column in columns if column.key == self.view.sort), None)
         if by is None:
             return groups
-        number = by.number
-        if number is None:
+        if by.number is None:
             return sorted(groups, key=lambda group: by_number(by.show(group)))
-        return sorted(groups, key=lambda group: sum(number(row) or 0 for row in group), reverse=True)
+        return sorted(groups, key=by.sort_number, reverse=True)
 
     def table(self, groups: Sequence[Sequence[Row]], columns: Sequence[TableColumn[Row]]) -> None:
         """Print a row for each of `groups`, in the columns for which the console has room."""
@@ -165,8 +175,9 @@ class Screen:
         Reports with the same `key` share a line (default: the reason code).  The reason with the most bytes comes
         first.  With --changed, idle partitions have none.
         """
+        idle = self._idle(is_idle)
         for line in reason_lines(
-            [row for row in rows if not (self.view.changed and (is_idle or _is_idle)(row))],
+            [row for row in rows if not (self.view.changed and idle(row))],
             key=key,
             explain=explain,
             size_of=size_of,

@@ -133,7 +133,7 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
             path=str(path),
             advice="name an entry of the broker's log.dirs",
         )
-    selected = tuple(sorted(each for each in found if selection.includes(str(each), each.topic)))
+    selected = tuple(sorted(each for each in found if selection.includes(str(each))))
     return SelectedDirectory(
         path,
         read_meta_properties(fs, path / META_PROPERTIES_FILE),

@@ -6,6 +6,8 @@ import fnmatch
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.partition.partition_directories import check_patterns, check_topic_patterns
 
 
@@ -21,28 +23,43 @@ class Selection:
         """True if a glob is given."""
         return bool(self.partitions or self.topics)
 
-    def includes(self, name: str, topic: str | None = None) -> bool:
-        """Return True if the partition `name` is selected; `topic` is only needed if the name has a suffix."""
-        return _matches(name, self.partitions) and _matches(topic or topic_of(name), self.topics)
+    def includes(self, name: str) -> bool:
+        """Return True if the partition in the directory `name` is selected."""
+        return _matches(name, self.partitions) and (not self.topics or _matches(topic_of(name), self.topics))
 
     def names_topic(self, topic: str) -> bool:
         """Return True if a glob names this very topic, or partitions of it."""
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
-        """Check that every glob matches one of the partitions `names` or its topic.
+        """Check that every glob matches one of the partitions `names` that the globs select together.
 
         Raises:
-            UsageError: a glob matches nothing; the error gives the nearest names.
+            UsageError: a glob matches nothing, or nothing that the globs of the other option select; the error gives
+                the nearest names.
         """
         known = list(names)
         check_patterns(self.partitions, known, where=where)
         check_topic_patterns(self.topics, map(topic_of, known), where=where)
+        if not (self.partitions and self.topics):
+            return
+        of_partitions = [name for name in known if _matches(name, self.partitions)]
+        of_topics = [name for name in known if _matches(topic_of(name), self.topics)]
+        check_topic_patterns(
+            self.topics, map(topic_of, of_partitions), where=f"the partitions that --partition selects in {where}"
+        )
+        check_patterns(self.partitions, of_topics, where=f"the topics that --topic selects in {where}")
 
 
 def topic_of(partition: str) -> str:
-    """Return the topic in the name of a partition's directory."""
-    return partition.rpartition("-")[0] or partition
+    """Return the topic in the name of a partition's directory, which may be that of a future replica.
+
+    Of any other name, this is the part before the last dash.
+    """
+    try:
+        return parse_partition_directory(partition)[0].topic
+    except UsageError:
+        return partition.rpartition("-")[0] or partition
 
 
 def _matches(name: str, globs: tuple[str, ...]) -> bool:

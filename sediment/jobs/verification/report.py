@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column, status_text
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_text
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import BAD_STATUSES, FAILED, SKIPPED, WRONG, RunReport
 from sediment.jobs.reporting.screen import Screen
@@ -141,6 +141,6 @@ COLUMNS: tuple[TableColumn[PairReport], ...] = (
         lambda row: row.records_after,
         shown="{:,}".format,
     ),
-    number_column("cleaned to", lambda row: row.next_dirty_offset, rank=1),
+    offset_column("cleaned to", lambda row: row.next_dirty_offset, rank=1),
     change_column("bytes", lambda row: row.bytes_before, lambda row: row.bytes_after, shown=human_bytes, rank=2),
 )

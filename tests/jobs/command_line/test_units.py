@@ -40,10 +40,24 @@ def test_other_texts_are_not_sizes(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"), [("7d", 604_800_000), ("36h", 129_600_000), ("90m", 5_400_000), ("30s", 30_000), ("500ms", 500)]
+    ("text", "ms"),
+    [
+        ("7d", 604_800_000),
+        ("36h", 129_600_000),
+        ("90m", 5_400_000),
+        ("30s", 30_000),
+        ("500ms", 500),
+        ("2592000000ms", 2_592_000_000),
+    ],
 )
 def test_time_spans_have_units(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
+
+
+def test_a_duration_fits_into_64_bits() -> None:
+    assert parse_duration("106751991167d") == 106_751_991_167 * 86_400_000
+    with pytest.raises(UsageError, match="'106751991168d' is too long a duration; give at most 9223372036854775807ms"):
+        parse_duration("106751991168d")
 
 
 @pytest.mark.parametrize("text", ["", "7", "7 days", "-1d", "7D", "d"])
@@ -60,12 +74,17 @@ def test_plain_numbers_are_bytes_and_seconds(number: int) -> None:
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("90m", 5400.0), ("0.5", 0.5), (2.5, 2.5), ("1500ms", 1.5)])
-def test_seconds_take_a_unit(value: Any, seconds: float) -> None:
+def test_seconds_may_have_a_unit(value: Any, seconds: float) -> None:
     assert Seconds().convert(value, None, None) == seconds
 
 
+@pytest.mark.parametrize(("text", "seconds"), [(".5", 0.5), ("5.", 5.0), ("1e3", 1000.0), ("inf", float("inf"))])
+def test_seconds_are_any_number_of_python(text: str, seconds: float) -> None:
+    assert Seconds().convert(text, None, None) == seconds
+
+
 @pytest.mark.parametrize("kind", [ByteSize(), Seconds()])
-@pytest.mark.parametrize("value", ["-1", True, "many", "", float("nan"), "inf"])
+@pytest.mark.parametrize("value", ["-1", True, "many", "", float("nan"), "nan", "-inf"])
 def test_a_wrong_value_is_refused(kind: click.ParamType[Any], value: Any) -> None:
     with pytest.raises(click.BadParameter, match="is not a"):
         kind.convert(value, None, None)

@@ -8,7 +8,7 @@ import pytest
 
 from sediment.jobs.data_source.options import SourceOptions
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader
-from sediment.segment_io.errors import OffsetOutOfRangeError, SourceChangedError, UsageError
+from sediment.segment_io.errors import OffsetOutOfRangeError, SedimentError, SourceChangedError, UsageError
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment
 
 START_MS = 1_700_000_000_000
@@ -53,7 +53,6 @@ def positions(**by_topic):
         ({"subscribe": " a , b,"}, {"a-0", "a-1", "b-0"}),
         ({"subscribePattern": "[bc]"}, {"b-0"}),
         ({"subscribePattern": "a|bb"}, {"a-0", "a-1"}),
-        ({"subscribePattern": "nothing"}, set()),
         ({"assign": '{"a": [1], "b": [0]}'}, {"a-1", "b-0"}),
     ],
 )
@@ -151,6 +150,25 @@ def test_a_stream_starts_where_it_is_told_and_later_partitions_at_their_beginnin
     assert stream(log_dir, subscribe="a", **options).initialOffset() == starts
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": positions(a={"0": 25})},
+        {"startingOffsets": positions(a={"0": 3, "1": 0}), "failOnDataLoss": "true"},
+        {"startingTimestamp": str(START_MS * 2)},
+    ],
+)
+def test_a_stream_restarts_from_its_checkpoint_whatever_its_starting_offsets_have_become(options, log_dir):
+    source = KafkaLogSource({"path": str(log_dir), "subscribe": "a", **options})
+    reader = source.streamReader(source.schema())
+    start = {"a-0": 30, "a-1": 2}
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end == {"a-0": 40, "a-1": 6}
+    assert reader.partitions(start, end)
+    with pytest.raises(SedimentError):
+        reader.initialOffset()
+
+
 def test_a_stream_has_the_limit_and_the_partitions_of_its_options(log_dir):
     reader = stream(log_dir, assign='{"a": [0]}', maxOffsetsPerTrigger="5")
     assert reader.latestOffset({}, reader.getDefaultReadLimit()) == {"a-0": 15}
@@ -181,6 +199,16 @@ def test_headers_are_a_column_unless_they_are_left_out(log_dir):
         ({"subscribe": "a", "assign": "{}"}, "subscribe and assign exclude each other"),
         ({"subscribe": "c"}, "the paths hold no topic 'c'"),
         ({"assign": '{"a": [7]}'}, "the paths hold no partition a-7; there are a-0, a-1, b-0"),
+        ({"subscribe": ""}, "subscribe cannot be ''; name a topic, or leave it out"),
+        ({"subscribe": " ,"}, "subscribe cannot be ' ,'; name a topic"),
+        ({"assign": "{}"}, "assign cannot be '{}'; name a partition, or leave it out"),
+        ({"assign": '{"a": []}'}, "assign cannot be '{\"a\": []}'; name a partition"),
+        ({"subscribePattern": "nothing"}, "subscribePattern 'nothing' matches no topic of the paths; correct it"),
+        (
+            {"what": "segments", "startingTimestamp": "1"},
+            "startingTimestamp does not apply to table 'segments'; leave it out, or read batches or records",
+        ),
+        ({"what": "epochs", "endingOffsets": "latest"}, "endingOffsets does not apply to table 'epochs'"),
         ({"assign": "a"}, "assign cannot be 'a'; write it as {\"orders\": [0, 1]}"),
         ({"subscribePattern": "("}, "subscribePattern '(' is not a regular expression"),
         ({"startingOffsets": "first"}, "startingOffsets cannot be 'first'; write it as"),

@@ -17,6 +17,7 @@ from sediment.jobs.reporting.columns import (
     change_column,
     name_and_status,
     number_column,
+    offset_column,
     text_column,
 )
 from sediment.jobs.reporting.screen import Screen, View
@@ -122,6 +123,15 @@ def test_changed_shows_no_idle_partition() -> None:
     assert "idle" not in text
 
 
+@pytest.mark.parametrize("view", [View(fails_on_unknown=True), View(changed=True, fails_on_unknown=True)])
+def test_a_partition_that_makes_the_run_fail_is_never_hidden(view: View) -> None:
+    unknown = [idle(number, "policy-unknown", number) for number in range(20)]
+    text = shown([*unknown, idle(20)], view=view)
+    assert {row.partition for row in unknown} <= set(names(text))
+    assert "policy-unknown: 20 partitions with 190 B; for example idle-19: reason 19" in text
+    assert "idle-0" not in shown(unknown, view=View(changed=True))
+
+
 def test_numbers_are_sorted_from_the_largest_and_names_in_natural_order() -> None:
     rows = [Row(f"t-{number}", bytes_before=size) for number, size in ((10, 5), (2, 7), (1, 6))]
     assert names(shown(rows, view=View(sort="bytes"))) == ["t-2", "t-1", "t-10"]
@@ -138,6 +148,13 @@ def test_a_roll_up_has_a_row_for_each_topic_with_its_sums() -> None:
         ["b", "1", "compacted", "1", "1"],
         ["idle", "1", "skipped: nothing-dirty", "1", "reason 0", "2"],
     ]
+
+
+def test_offsets_of_several_partitions_are_blank_and_sort_nothing() -> None:
+    column: TableColumn[Row] = offset_column("start", lambda row: row.segments)
+    one, two = [Row("a-0", segments=1500)], [Row("b-0", segments=4000), Row("b-1", segments=5000)]
+    assert [column.show(rows) for rows in (one, two)] == ["1,500", ""]
+    assert [column.sort_number(rows) for rows in (one, two)] == [1500, 0]
 
 
 def test_a_reason_of_one_partition_names_it_and_its_status_has_a_colour() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.settings.selection import Selection
+from sediment.jobs.settings.selection import Selection, topic_of
 from sediment.segment_io.errors import UsageError
 from tests.jobs.log_dirs import sediment
 from tests.segments import write_segment
@@ -39,14 +39,64 @@ def test_both_globs_have_to_match(partitions: tuple[str, ...], topics: tuple[str
     assert selection.is_narrowed == bool(partitions or topics)
 
 
-def test_the_topic_of_a_name_with_a_suffix_is_given() -> None:
-    assert Selection(topics=("orders",)).includes("orders-0.0123abc-future", "orders")
+def test_a_topic_selects_its_future_replicas() -> None:
+    future = "moving-0.0123abc-future"
+    selection = Selection(topics=("moving",))
+    selection.check([future], where="logs")
+    assert selection.includes(future)
+    with pytest.raises(UsageError, match="matches no topic of logs"):
+        Selection(topics=("moving-0.*",)).check([future], where="logs")
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"),
+    [
+        ("a-b-3", "a-b"),
+        ("a-3.0f-future", "a"),
+        ("a-3.0f-delete", "a"),
+        ("a-3.0f-stray", "a"),
+        ("a-x", "a"),
+        ("a", "a"),
+    ],
+)
+def test_the_topic_of_a_directory_does_not_depend_on_its_state(name: str, topic: str) -> None:
+    assert topic_of(name) == topic
 
 
 def test_a_topic_that_matches_nothing_is_an_error_with_the_nearest_names() -> None:
     with pytest.raises(UsageError, match=r"--topic 'order' matches no topic of logs.*orders") as error:
         Selection(topics=("order",)).check(NAMES, where="logs")
     assert "orders" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "topics", "error"),
+    [
+        (
+            ("orders-*",),
+            ("clicks",),
+            r"--topic 'clicks' matches no topic of the partitions that --partition selects in",
+        ),
+        (("orders-0",), ("orders", "clicks"), r"--topic 'clicks' matches no topic of the partitions"),
+        (("orders-0", "clicks-0"), ("orders",), r"--partition 'clicks-0' matches no partition of the topics that"),
+    ],
+)
+def test_globs_that_select_nothing_together_are_an_error(
+    partitions: tuple[str, ...], topics: tuple[str, ...], error: str
+) -> None:
+    with pytest.raises(UsageError, match=error):
+        Selection(partitions, topics).check(NAMES, where="logs")
+
+
+def test_globs_that_select_something_together_are_accepted() -> None:
+    Selection(("*-0",), ("orders*", "clicks")).check(NAMES, where="logs")
+
+
+def test_a_run_that_both_globs_leave_empty_ends_with_2_unless_that_is_allowed(log_dir: Path) -> None:
+    options = ("--topic", "clicks", "--partition", "orders-0", "--dry-run", "--broker-defaults")
+    outcome = sediment("expire", log_dir, *options)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert sediment("expire", log_dir, *options, "--allow-empty-selection").status == 0
 
 
 @pytest.mark.parametrize("command", ["plan", "compact", "expire", "recover", "reencode"])
