@@ -214,7 +214,7 @@ def main() -> None:
         logs.mkdir()
         make(load, logs)
         describe(load, logs)
-        time.sleep(3)  # files are only known by their times once they were left alone for two seconds
+        time.sleep(3)  # a copy trusts the times of a file only if the file was left alone for two seconds
         outcomes = [clone("the first night", logs, nights[0])]
         append(logs / "load-0", 0)
         outcomes.append(clone("the second night", logs, nights[1], "--since", str(nights[0])))

@@ -55,7 +55,6 @@ NEXT = (
 
 def prepare(scratch: Path) -> None:
     """Make the log directory and its server.properties in `scratch`."""
-    logging.getLogger("sediment").setLevel(logging.ERROR)  # the small segments of the partitions are intended
     log_dir = scratch / LOG_DIR
     log_dir.mkdir(parents=True)
     settings: dict[str, str] = {}
@@ -113,6 +112,7 @@ def main() -> int:
     scratch = Path(given.scratch or tempfile.mkdtemp(prefix="sediment-demo-")).resolve()
     if (scratch / LOG_DIR).exists():
         parser.error(f"{scratch / LOG_DIR} exists; remove it, or give another --scratch")
+    logging.getLogger("sediment").setLevel(logging.ERROR)  # the small segments of the partitions are intended
     prepare(scratch)
     print(f"{len(CASES)} partitions that Apache Kafka 4.2.0 wrote are in {scratch / LOG_DIR}.  The directory has a")
     print("metadata log with each topic's config, and a server.properties, as that of a stopped broker.")

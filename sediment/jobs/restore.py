@@ -423,7 +423,7 @@ class _RestoreRun:
         return replace(chain, report=report)
 
     def _finish_interrupted(self, chain: _Chain, found: Iterable[InterruptedRestore]) -> None:
-        """Complete or undo what was interrupted in the partition; the restores `found` are completed.
+        """Complete the interrupted restores `found`; complete or undo any other replacement there.
 
         Raises:
             CorruptDataError: a file of a replacement is not whole, and it is not one that a restore made.

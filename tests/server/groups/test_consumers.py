@@ -56,6 +56,8 @@ class Member:
             auto_offset_reset="earliest",
             heartbeat_interval_ms=100,
             session_timeout_ms=6000,
+            # A subscription during the client's first metadata request waits for the next one, by default five minutes.
+            metadata_max_age_ms=500,
             **options,
         )
         self._is_closing = threading.Event()
