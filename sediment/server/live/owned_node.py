@@ -5,6 +5,7 @@
     one directory has the node's metadata                     refused: `adopt` writes it
     the node is the sole voter of its quorum                  refused: other voters would not have what is written
     the node is the only replica of every partition           refused: other replicas would not have what is written
+    no topic has segments in tiered storage                   refused: their offsets would count as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray
     every partition has a folder, or was never written to     refused: the server would begin it anew
 
@@ -24,6 +25,7 @@ from typing import NoReturn
 from sediment.engine.clone.cluster_records import Node
 from sediment.engine.clone.foreign_topics import why_not_a_replica
 from sediment.engine.clone.metadata_append import check_started
+from sediment.engine.clone.plan import is_tiered
 from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
 from sediment.engine.replicas import ClusterDirectory, cluster_of, open_cluster_directory
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
@@ -76,6 +78,7 @@ def open_node(paths: Sequence[Path], quorum: Mapping[str, str] | None, fs: Fs) -
     metadata = read_metadata(metadata_dir, is_started, fs)
     node = _sole_voter(directories, metadata_dir, is_started, metadata, quorum, fs)
     _check_replicas(metadata, node)
+    _check_not_tiered(metadata)
     found = set(_checked_folders(directories, metadata, node, fs))
     wanted = (TopicPartition(topic, number) for topic, numbers in metadata.partitions.items() for number in numbers)
     absent = sorted(partition for partition in wanted if partition not in found)
@@ -178,6 +181,16 @@ def _check_replicas(metadata: ClusterMetadata, node: Node) -> None:
                     partition=str(TopicPartition(topic, number)),
                     advice=f"{_CLONE}, {_READ_ONLY}",
                 )
+
+
+def _check_not_tiered(metadata: ClusterMetadata) -> None:
+    for topic, configs in sorted(metadata.topic_configs.items()):
+        if is_tiered(configs):
+            # The log start of a local log is above the remote segments.  Its checkpoint would let a broker delete them.
+            raise UsageError(
+                f"topic {topic} has remote.storage.enable=true, and this server reads no tiered storage",
+                advice=f"clone the directory with --local-only, and serve the clone, {_READ_ONLY}",
+            )
 
 
 def _checked_folders(

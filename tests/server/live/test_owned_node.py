@@ -19,6 +19,7 @@ from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_boot
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.segment.batch_reader import read_records
 from sediment.server.live.owned_node import open_node
 from tests.engine.live_logs import batch
 from tests.served import contents, unpacked
@@ -63,6 +64,13 @@ def add_replicas(path: Path) -> None:
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
 
 
+def tier_a_topic(path: Path) -> None:
+    values = [record.value or b"" for record in read_records((path / "bootstrap.checkpoint").read_bytes())]
+    record = m.ConfigRecord(resource_type=2, resource_name="t", name="remote.storage.enable", value="true")
+    values.append(encode_metadata_record(record, 0))
+    (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+
+
 REFUSALS: dict[Callable[[Path], None], str] = {
     remove_meta: "no meta.properties that names a node",
     remove_bootstrap: "their topics are not known",
@@ -71,6 +79,7 @@ REFUSALS: dict[Callable[[Path], None], str] = {
     add_folder_of_another_topic: "the cluster has another topic t",
     lose_a_folder: "its folder is missing",
     add_replicas: "replicas on nodes 7, 8",
+    tier_a_topic: "reads no tiered storage",
 }
 
 
