@@ -20,7 +20,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -44,12 +45,13 @@ from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import configured_log_dirs
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
-from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.jobs.spark.cancellation import RunStopped, stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.server.backends.live import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyOptions
+from sediment.server.errors import StartStoppedError
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
 from sediment.server.live.owned_node import OwnedNode
 from sediment.server.network.endpoints import parse_endpoint
@@ -64,6 +66,7 @@ _LOGGER = logging.getLogger(__name__)
 
 SERVED = "served"
 _METRICS_SECONDS = 15.0
+_CHECK_SECONDS = 1.0
 _NEVER_MS = 10 * 365 * 86_400_000
 _OWN_PREFIX = "sediment."
 _OWN_FIELDS = frozenset({"request_receive_timeout_ms", "group_members_max_bytes", "groups_max_bytes"})
@@ -98,21 +101,39 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
     Raises:
         UsageError, SedimentError, OSError: as `KafkaServer.start`.
-        RunStopped: a second signal arrived.
+        StorageError: every log directory has failed.
+        RunStopped: a second signal arrived, or a signal before the server had started.
     """
     started, started_ms = time.monotonic(), time.time_ns() // 1_000_000
     fs = Fs()
     messages = message_console(quiet=quiet, plain=True)
     with stop_on_signals() as stop:
         messages.print("loading the log directories")
-        server = KafkaServer(options, fs)
-        with server:
+        server = KafkaServer(options, fs, stop)
+        with _stopped_if_start_was(), server:
             _announce(server, options, messages)
-            while not stop.wait(_METRICS_SECONDS):
-                _write_metrics(server, metrics_file, fs)
+            next_metrics = time.monotonic() + _METRICS_SECONDS
+            while not stop.wait(_CHECK_SECONDS):
+                server.check_usable()
+                if time.monotonic() >= next_metrics:
+                    _write_metrics(server, metrics_file, fs)
+                    next_metrics += _METRICS_SECONDS
             messages.print("stopping")
         _write_metrics(server, metrics_file, fs)
     return _report(server, started_ms, time.monotonic() - started)
+
+
+@contextmanager
+def _stopped_if_start_was() -> Iterator[None]:
+    """Convert the error of a start that a signal ended.
+
+    Raises:
+        RunStopped: a signal ended the start.
+    """
+    try:
+        yield
+    except StartStoppedError as error:
+        raise RunStopped from error
 
 
 def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> None:

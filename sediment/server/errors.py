@@ -23,6 +23,7 @@ from sediment.segment_io.errors import (
     RecordBatchTooLargeError,
     RecordTooLargeError,
     RecordValidationError,
+    SedimentError,
     StorageError,
     TransactionCoordinatorFencedError,
     UnsupportedDataError,
@@ -52,6 +53,13 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (PolicyViolationError, ErrorCode.POLICY_VIOLATION),
     (UsageError, ErrorCode.INVALID_REQUEST),
 )
+
+
+class StartStoppedError(SedimentError):
+    """The server was stopped before it had started."""
+
+    def __init__(self) -> None:
+        super().__init__("the server was stopped before it had started", advice="start it again")
 
 
 def error_code_of(error: BaseException) -> ErrorCode:

@@ -1,16 +1,16 @@
-"""KafkaServer: a server over read-only log directories, with its start and stop.
+"""KafkaServer: a server over log directories, with its start and stop.
 
     start                                             undone by the stop, in reverse order
      1  raise the limit of open files                 -
-     2  open the log directories, load compiled code  close their files
-     3  lock and read the state directory             release it
-     4  read certificate and users, check the address -
-     5  bind the address                               close it
+     2  read certificate and users                    -
+     3  open the backend: the log directories         close it
+     4  check the address, choose the credentials     -
+     5  bind the address                              close it
      6  start the timer                                stop it
      7  open the request log                          close it
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
-    10  load groups and transactions, in a thread     answer the members that wait for a rebalance
+    10  load groups and transactions, in a thread     answer waiting members, fetches and produces; none waits again
     11  accept connections                            accept none, close the idle ones, read no further request
 
 If a step fails, the steps before it are undone.  A stop takes about STOP_SECONDS at most.  Then the process can exit,
@@ -98,11 +98,12 @@ class ServerOptions:
 
 
 class KafkaServer:
-    """A server that runs from `start` to `stop`, or within a `with` block."""
+    """A server that runs from `start` to `stop`, or within a `with` block; `stop_start` ends a long start."""
 
-    def __init__(self, options: ServerOptions, fs: Fs) -> None:
+    def __init__(self, options: ServerOptions, fs: Fs, stop_start: threading.Event | None = None) -> None:
         self._options = options
         self._fs = fs
+        self._stop_start = stop_start or threading.Event()
         self._undo = ExitStack()
 
     def __enter__(self) -> KafkaServer:
@@ -118,6 +119,7 @@ class KafkaServer:
         """Start serving.
 
         Raises:
+            StartStoppedError: `stop_start` was set while the logs were being loaded.
             UsageError: an option is wrong, or other machines could read without TLS and SASL.
             DirectoryInUseError: a process holds the lock of a log directory, or another server uses the state
                 directory.
@@ -131,6 +133,15 @@ class KafkaServer:
         """Stop in the order of this module's table; later calls have no effect."""
         self._undo.close()
 
+    def check_usable(self) -> None:
+        """Check that something can still be served.
+
+        Raises:
+            StorageError: every log directory has failed.
+        """
+        if self.backend.failure is not None:
+            raise self.backend.failure
+
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return metrics_text(self.metrics, self._sockets)
@@ -142,7 +153,7 @@ class KafkaServer:
         tls = _tls_of(security)  # 2
         from_file = None if security.users is None else read_users(security.users)
 
-        self.backend = backend = _open_backend(options.backend, self._fs)  # 3
+        self.backend = backend = self._open_backend()  # 3
         undo.callback(backend.close)
         self.catalog = backend.catalog
         config = replace(options.config, node_id=self.catalog.node_id)
@@ -218,6 +229,12 @@ class KafkaServer:
         undo.callback(self._sockets.stop_reading)
         undo.callback(self._sockets.stop_accepting)
 
+    def _open_backend(self) -> Backend:
+        options = self._options.backend
+        if isinstance(options, LiveOptions):
+            return LiveBackend(options, self._fs, self._stop_start)
+        return ReadOnlyBackend(options, self._fs)
+
     def _load_in_background(
         self, backend: Backend, coordinator: GroupCoordinator, transactions: TransactionHandlers
     ) -> None:
@@ -245,10 +262,6 @@ class KafkaServer:
                 transactions.load({}, lambda _: True)
 
         threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
-
-
-def _open_backend(options: ReadOnlyOptions | LiveOptions, fs: Fs) -> Backend:
-    return LiveBackend(options, fs) if isinstance(options, LiveOptions) else ReadOnlyBackend(options, fs)
 
 
 @contextmanager

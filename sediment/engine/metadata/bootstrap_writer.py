@@ -1,7 +1,7 @@
 """BootstrapWriter: the metadata of a node that was never started, in its `bootstrap.checkpoint`.
 
-Each `append` replaces the file, atomically and durably.  A later ProducerIdsRecord takes the place of an earlier one,
-so the file does not grow with the producer ids that are given out.
+Each `append` replaces the file, atomically and durably.  So that the file does not grow, a later ProducerIdsRecord
+takes the place of an earlier one, and a change of a leader is merged into the record of its partition.
 
 Invariants: the lock of the log directory is held, and the node has no metadata log.
 
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sediment.engine.metadata.leader_changes import is_leader_change, merge_leader_changes
 from sediment.segment_io.errors import CommitStateUnknownError
 from sediment.segment_io.format.names import BOOTSTRAP_FILE
 from sediment.segment_io.fs import Fs
@@ -47,10 +48,10 @@ class BootstrapWriter:
             CommitStateUnknownError: the write broke off; the file may or may not have the records.
         """
         with self._guard:
-            kept = self._values
+            kept = merge_leader_changes(self._values, filter(is_leader_change, values))
             if any(map(_is_of_producer_ids, values)):
                 kept = [value for value in kept if not _is_of_producer_ids(value)]
-            changed = [*kept, *values]
+            changed = kept + [value for value in values if not is_leader_change(value)]
             content = format_bootstrap_checkpoint(changed, now_ms=self._clock())
             try:
                 self._fs.replace_file(self._path, content, like=self._path)

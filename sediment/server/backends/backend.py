@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.coordinator_log import CoordinatorTopic
 from sediment.server.delayed import Timer
@@ -39,6 +40,10 @@ class Backend(Protocol):
     @property
     def can_write(self) -> bool:
         """True if clients may write to topics."""
+
+    @property
+    def failure(self) -> SedimentError | None:
+        """The error after which nothing can be served any more; None before."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""

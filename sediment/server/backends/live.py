@@ -5,13 +5,14 @@
     2  lock them, remove their markers, load every log         flush and close the logs, write checkpoints and markers
     3  check that the metadata is still the same               -
     4  open the writer of the metadata                         close it
-    5  create the absent logs, make all logs durable,          -
+    5  after an unclean stop, raise the leader epochs          -
+    6  create the absent logs, make all logs durable,          -
        raise the high watermarks to the log ends
-    6  start the flushers                                      finish their flushes
+    7  start the flushers                                      finish their flushes
 
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
-of this server or of a broker, recovers the logs from their recovery points.  A refusal in step 3 undoes step 2, with
-the markers of a clean stop.
+of this server or of a broker, recovers the logs from their recovery points.  If step 3 refuses, or the start is stopped
+during step 2, the directories keep the markers of a clean stop.
 
 Nothing is deleted: the cleaner and retention are off.
 
@@ -21,6 +22,7 @@ Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,9 +35,11 @@ from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
+from sediment.engine.metadata.leader_changes import leader_change_records
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
 from sediment.engine.metadata.metadata_writer import MetadataWriter
-from sediment.segment_io.errors import SourceChangedError
+from sediment.segment_io.errors import SedimentError, SourceChangedError, StorageError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
@@ -44,6 +48,7 @@ from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
 from sediment.server.delayed import DelayedOperations, Timer
+from sediment.server.errors import StartStoppedError
 from sediment.server.groups.offsets_topic import OffsetsTopic
 from sediment.server.handlers.fetch import FetchHandlers
 from sediment.server.handlers.produce import ProduceHandlers
@@ -80,10 +85,12 @@ class LiveOptions:
 
 
 class LiveBackend:
-    """Open the log directories of one node, for reads and writes.
+    """Open the log directories of one node, for reads and writes; `stop` interrupts the loading of the logs.
 
     Raises:
+        StartStoppedError: `stop` was set.
         UsageError: a check of `owned_node` failed, or a log directory holds something unexpected.
+        StorageError: a log directory failed.
         DirectoryInUseError: a process uses a directory.
         SourceChangedError: a broker ran on the directories during the start.
         SedimentError, OSError: a log or file cannot be read.
@@ -93,13 +100,13 @@ class LiveBackend:
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     can_write = True
 
-    def __init__(self, options: LiveOptions, fs: Fs) -> None:
+    def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:
         self._delayed: DelayedOperations | None = None
         with ExitStack() as undo:
-            self._open(options, fs, undo)
+            self._open(options, fs, stop, undo)
             self._undo = undo.pop_all()
 
-    def _open(self, options: LiveOptions, fs: Fs, undo: ExitStack) -> None:
+    def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, undo: ExitStack) -> None:
         owned = open_node(options.directories, options.quorum, fs)  # 1
         config_of = options.topic_configs(owned)
         self._manager = manager = LogManager(  # 2
@@ -109,9 +116,12 @@ class LiveBackend:
             fs=fs,
             on_readable_change=self._check_delayed,
         )
-        manager.start()
+        manager.start(stop=stop)
         # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
         undo.callback(manager.shutdown, None)
+        if stop.is_set():
+            raise StartStoppedError
+        _check_every_directory_is_online(manager)
 
         if read_metadata(owned.metadata_dir, owned.is_started, fs) != owned.metadata:  # 3
             raise SourceChangedError(
@@ -123,18 +133,24 @@ class LiveBackend:
         writer = _metadata_writer(owned, manager, fs)  # 4
         undo.callback(writer.close)
 
-        for partition in owned.absent:  # 5
+        leader_epochs = _leader_epochs(manager, owned.metadata)
+        uncertain = _after_unclean_stop(manager)  # 5
+        if uncertain:
+            writer.append(list(leader_change_records(uncertain, owned.node.node_id, owned.metadata)))
+            leader_epochs |= {partition: leader_epochs[partition] + 1 for partition in uncertain}
+
+        for partition in owned.absent:  # 6
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
             manager.create_log(partition, topic_id=owned.metadata.topic_ids[partition.topic])
         for log in manager.all_logs():
             flush_and_replicate(log)
 
         flusher = None
-        if options.flush_acks:  # 6
+        if options.flush_acks:  # 7
             flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
             undo.callback(flusher.close)
         partitions = {
-            log.partition: Partition(log, _leader_epoch(log, owned.metadata), flusher) for log in manager.all_logs()
+            log.partition: Partition(log, leader_epochs.get(log.partition, 0), flusher) for log in manager.all_logs()
         }
         self.catalog = LiveCatalog(
             owned.node.cluster_id, owned.node.node_id, owned.metadata, partitions, options.directories
@@ -145,6 +161,8 @@ class LiveBackend:
             {number: partial(_append_commit, log) for number, log in self._partitions_of(CONSUMER_OFFSETS).items()}
         )
         _warn_of_open_transactions(partitions.values())
+        if not self._partitions_of(CONSUMER_OFFSETS):
+            _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
         found = self.catalog.topic(topic)
@@ -176,6 +194,13 @@ class LiveBackend:
         }
         refused = RefusedHandlers(NOT_OFFERED).handlers()
         return own, {key: handler for key, handler in refused.items() if key not in own}
+
+    @property
+    def failure(self) -> SedimentError | None:
+        """The error after which nothing can be served: every log directory has failed; None before."""
+        if not self._manager.is_halted():
+            return None
+        return StorageError("every log directory has failed", advice="repair them and start again")
 
     @property
     def purgatory_size(self) -> int:
@@ -211,10 +236,30 @@ def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataW
     )
 
 
-def _leader_epoch(log: PartitionLog, metadata: ClusterMetadata) -> int:
-    """Return the epoch under which this node leads a partition: the last one that the cluster or the log knows."""
-    stated = metadata.leader_epochs[log.partition.topic].get(log.partition.partition, 0)
-    return max(stated, log.latest_epoch, 0)
+def _check_every_directory_is_online(manager: LogManager) -> None:
+    for directory in manager.directories():
+        if directory.is_offline:
+            raise StorageError(
+                f"the log directory cannot be used: {directory.failure}",
+                path=str(directory),
+                advice="repair it and start again; a server needs every directory of its node",
+            )
+
+
+def _leader_epochs(manager: LogManager, metadata: ClusterMetadata) -> dict[TopicPartition, int]:
+    """Return the epoch under which this node leads each loaded log: the last one that the cluster or the log knows."""
+    return {
+        log.partition: max(
+            metadata.leader_epochs[log.partition.topic].get(log.partition.partition, 0), log.latest_epoch
+        )
+        for log in manager.all_logs()
+    }
+
+
+def _after_unclean_stop(manager: LogManager) -> list[TopicPartition]:
+    """Return the partitions of the directories that had no marker of a clean stop."""
+    unclean = {directory.path for directory in manager.directories() if directory.clean_shutdown is None}
+    return [log.partition for log in manager.all_logs() if log.directory.parent in unclean]
 
 
 def _append_commit(partition: Partition, batch: bytes) -> int:

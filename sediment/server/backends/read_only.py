@@ -48,6 +48,7 @@ class ReadOnlyBackend:
 
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     can_write = False
+    failure = None
 
     def __init__(self, options: ReadOnlyOptions, fs: Fs) -> None:
         with ExitStack() as undo:

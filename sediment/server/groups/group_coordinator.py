@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.errors import PolicyViolationError, RejectedAppendError, SedimentError
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.delayed import Cancelable, Clock, Timer
@@ -273,9 +273,9 @@ class GroupCoordinator:
             try:
                 good = self._store_of_offsets.append(group_id, good)
             except (OSError, SedimentError) as error:
-                _LOGGER.error("a commit is rejected, because it cannot be stored: %s", error)
+                self._log.warning(f"a commit is rejected, because it cannot be stored: {error}")
                 self.memory.resize(-max(growth, 0))
-                outcome, growth, good = ErrorCode.COORDINATOR_NOT_AVAILABLE, 0, []
+                outcome, growth, good = _commit_error_of(error), 0, []
         self.memory.resize(min(growth, 0))
         with group.guard:
             for commit in good:
@@ -404,6 +404,18 @@ class GroupCoordinator:
 
     def _wake(self, group: _Group) -> None:
         self._run(group, lambda classic: classic.wake(self._now_ms()))
+
+
+def _commit_error_of(error: BaseException) -> ErrorCode:
+    """Return the code for a commit that the store did not take; only a failed disk may be repaired by a retry.
+
+    Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException and OffsetMetadataManager.
+    """
+    if isinstance(error, PolicyViolationError):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if isinstance(error, RejectedAppendError):
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def _answer(effects: Sequence[Effect]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import StorageError
+from sediment.segment_io.errors import PolicyViolationError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.server.coordinator_log import coordinator_partition
@@ -38,11 +38,12 @@ class OffsetsTopic:
         """Append commits of a group, and return them with the offsets of their records.
 
         Raises:
-            StorageError: the topic does not exist, or the disk failed.
-            RejectedAppendError: the topic does not take the batch.
+            PolicyViolationError: the topic does not exist.
+            RejectedAppendError: the batch is too large for the topic.
+            StorageError: the disk failed.
         """
         if not self._partitions:
-            raise StorageError(f"the cluster has no topic {CONSUMER_OFFSETS}", advice="let a broker create it")
+            raise PolicyViolationError(f"the cluster has no topic {CONSUMER_OFFSETS}", advice="let a broker create it")
         records = [
             NewRecord(value.commit_timestamp_ms, *encode_offset_commit(group_id, topic, partition, value))
             for topic, partition, value in commits

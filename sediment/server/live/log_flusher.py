@@ -60,6 +60,9 @@ class LogFlusher:
             except SedimentError as error:
                 _LOGGER.error("%s could not be flushed: %s", log.partition, error)
                 self._on_failure(log)
+            except Exception:
+                # The thread goes on, because other logs wait for it.
+                _LOGGER.exception("%s could not be flushed", log.partition)
             finally:
                 with self._changed:
                     self._being_flushed.discard(log)

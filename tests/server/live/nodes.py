@@ -17,6 +17,7 @@ from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_p
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveOptions
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.live.owned_node import OwnedNode
@@ -84,6 +85,22 @@ def live(
 
 
 # ------------------------------------------------------------------------------------------------------------- requests
+def commit_request(group: str, topic: str, offset: int) -> Any:
+    """Return a request of version 8 that commits an offset of partition 0."""
+    request = m.OffsetCommitRequest
+    partitions = [request.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    return request(group_id=group, topics=[request.OffsetCommitRequestTopic(name=topic, partitions=partitions)])
+
+
+def commit(client: Client, group: str, offset: int, *, topic: str = "t") -> ErrorCode:
+    """Commit an offset of partition 0 of a topic, as soon as the groups are loaded."""
+    while True:
+        response = client.ask(commit_request(group, topic, offset), 8)
+        code = ErrorCode(response.topics[0].partitions[0].error_code)
+        if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return code
+
+
 def produce_request(
     records: bytes | None,
     *,

@@ -13,18 +13,26 @@ from typing import Any
 
 import confluent_kafka as confluent
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
-from kafka import TopicPartition as Partition
+from kafka import KafkaProducer
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.server.live.owned_node import open_node
-from tests.consumers import COMMITTED, UNCOMMITTED, committed_offsets, confluent_records, kafka_python_records
-from tests.served import Served, expected, serving, unpacked
+from tests.consumers import (
+    COMMITTED,
+    UNCOMMITTED,
+    commit_offsets,
+    committed_offsets,
+    confluent_records,
+    kafka_python_records,
+)
+from tests.served import as_json, expected, serving, unpacked
+from tests.server.live.nodes import LiveServer, live
 from tests.waiting import LIMIT_SECONDS
 
 TOPIC = "empty"  # has no records, and segments of Kafka's size
 NAME = "empty-0"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _IN_FLIGHT = 500
 
 
@@ -34,23 +42,27 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(directory: Path) -> Iterator[Served]:
-    with serving(directory, "--flush-acks") as server:
+def served(directory: Path) -> Iterator[LiveServer]:
+    with live(directory, flush_acks=True) as server:
         yield server
 
 
-def librdkafka_produces(bootstrap: str, values: list[bytes], **config: Any) -> list[int]:
-    """Produce values to TOPIC, and return their offsets."""
-    offsets: list[int] = []
+def librdkafka_produces(bootstrap: str, *batches: list[bytes], **config: Any) -> list[list[int]]:
+    """Produce values to TOPIC, each list with a producer and a codec of its own at once, and return their offsets."""
+    offsets: list[list[int]] = [[] for _ in batches]
+    producers = []
+    for values, found, codec in zip(batches, offsets, CODECS, strict=False):
 
-    def delivered(error: Any, message: Any) -> None:
-        assert error is None, error
-        offsets.append(message.offset())
+        def delivered(error: Any, message: Any, found: list[int] = found) -> None:
+            assert error is None, error
+            found.append(message.offset())
 
-    producer = confluent.Producer({"bootstrap.servers": bootstrap, **config})
-    for value in values:
-        producer.produce(TOPIC, value, key=b"k", headers=[("h", b"1")], partition=0, on_delivery=delivered)
-    assert producer.flush(LIMIT_SECONDS) == 0
+        producer = confluent.Producer({"bootstrap.servers": bootstrap, "compression.type": codec, **config})
+        for value in values:
+            producer.produce(TOPIC, value, key=b"k", headers=[("h", b"1")], partition=0, on_delivery=delivered)
+        producers.append(producer)
+    for producer in producers:
+        assert producer.flush(LIMIT_SECONDS) == 0
     return offsets
 
 
@@ -59,39 +71,37 @@ def values_of(bootstrap: str, isolation: str = UNCOMMITTED) -> list[bytes | None
 
 
 # -------------------------------------------------------------------------------------------------------------- clients
-def test_both_clients_write_with_idempotence_and_every_codec_and_read_the_same(served: Served) -> None:
-    written: list[bytes] = []
-    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        values = [f"{codec}-{number}".encode() for number in range(50)]
-        offsets = librdkafka_produces(
-            served.bootstrap, values, **{"enable.idempotence": True, "compression.type": codec}
-        )
-        assert offsets == list(range(len(written), len(written) + 50))
-        written += values
+def test_both_clients_write_with_idempotence_and_every_codec_and_read_the_same(served: LiveServer) -> None:
+    batches = [[f"{codec}-{number}".encode() for number in range(50)] for codec in CODECS]
+    written: dict[int, bytes] = {}
+    for values, offsets in zip(
+        batches, librdkafka_produces(served.bootstrap, *batches, **{"enable.idempotence": True}), strict=True
+    ):
+        assert offsets == sorted(offsets)
+        written |= zip(offsets, values, strict=True)
     producer = KafkaProducer(bootstrap_servers=served.bootstrap, enable_idempotence=True, acks="all")
-    sent = [producer.send(TOPIC, f"python-{number}".encode(), partition=0) for number in range(50)]
-    assert [each.get(LIMIT_SECONDS).offset for each in sent] == list(range(len(written), len(written) + 50))
+    values = [f"python-{number}".encode() for number in range(50)]
+    sent = [producer.send(TOPIC, value, partition=0) for value in values]
+    written |= zip((each.get(LIMIT_SECONDS).offset for each in sent), values, strict=True)
     producer.close()
-    written += [f"python-{number}".encode() for number in range(50)]
-    assert values_of(served.bootstrap) == values_of(served.bootstrap, COMMITTED) == written
+    assert sorted(written) == list(range(50 * (len(CODECS) + 1)))
+    expected_values = [written[offset] for offset in sorted(written)]
+    assert values_of(served.bootstrap) == values_of(served.bootstrap, COMMITTED) == expected_values
     seen = kafka_python_records(served.bootstrap, [NAME], COMMITTED, {NAME: len(written)})[NAME]
-    assert [each.value for each in seen] == written
+    assert [each.value for each in seen] == expected_values
 
 
-def test_the_brokers_own_records_are_still_there_and_can_be_added_to(served: Served) -> None:
+def test_the_brokers_own_records_are_still_there_and_can_be_added_to(served: LiveServer) -> None:
     recorded = expected()["records"][COMMITTED]["orders-1"]
-    consumer = KafkaConsumer(bootstrap_servers=served.bootstrap, consumer_timeout_ms=1000)
-    partition = Partition("orders", 1)
     producer = KafkaProducer(bootstrap_servers=served.bootstrap)
     assert producer.send("orders", b"more", partition=1).get(LIMIT_SECONDS).offset == len(recorded)
     producer.close()
-    consumer.assign([partition])
-    consumer.seek(partition, len(recorded) - 1)
-    assert [record.offset for record in consumer][-1] == len(recorded)
-    consumer.close()
+    seen = kafka_python_records(served.bootstrap, ["orders-1"], COMMITTED, {"orders-1": len(recorded) + 1})["orders-1"]
+    assert as_json({"orders-1": seen[:-1]})["orders-1"] == recorded
+    assert seen[-1].value == b"more"
 
 
-def test_a_transactional_producer_is_refused_at_once(served: Served) -> None:
+def test_a_transactional_producer_is_refused_at_once(served: LiveServer) -> None:
     producer = confluent.Producer({"bootstrap.servers": served.bootstrap, "transactional.id": "t"})
     with pytest.raises(confluent.KafkaException) as refused:
         producer.init_transactions(20)
@@ -100,23 +110,12 @@ def test_a_transactional_producer_is_refused_at_once(served: Served) -> None:
 
 def test_commits_stay_in_the_directory(tmp_path: Path) -> None:
     path = unpacked(tmp_path / "data")
-    offset = confluent.TopicPartition("orders", 0, 33)
-    with serving(path) as server:
-        config = {"bootstrap.servers": server.bootstrap, "group.id": "billing"}
-        consumer = confluent.Consumer(config)
-        consumer.assign([offset])
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while True:
-            try:
-                consumer.commit(offsets=[offset], asynchronous=False)
-                break
-            except confluent.KafkaException:  # while the groups are being loaded
-                assert time.monotonic() < deadline
-        consumer.close()
-    with serving(path, "--read-only") as server:
-        assert committed_offsets(server.bootstrap, "billing", ["orders-0"])["orders-0"][0] == 33
-        other = expected()["groups"]["billing"]["orders-1"]
-        assert list(committed_offsets(server.bootstrap, "billing", ["orders-1"])["orders-1"]) == other
+    with live(path) as server:
+        commit_offsets(server.bootstrap, "billing", {"orders-0": 33})
+    with live(path) as server:
+        found = committed_offsets(server.bootstrap, "billing", ["orders-0", "orders-1"])
+    assert found["orders-0"][0] == 33
+    assert list(found["orders-1"]) == expected()["groups"]["billing"]["orders-1"]
 
 
 # -------------------------------------------------------------------------------------------------------- stop and kill
@@ -194,7 +193,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed(tmp_p
         acknowledged += killed.acknowledged
         assert not (path / ".kafka_cleanshutdown").exists()
     copy = shutil.copytree(path, tmp_path / "copy")
-    with serving(path) as server:
+    with live(path) as server:
         found = values_of(server.bootstrap)
         ids = read_cluster_metadata(copy, Fs())
         assert ids is not None
