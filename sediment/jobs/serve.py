@@ -146,6 +146,7 @@ def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> Non
     )
     if is_live:
         messages.print("nothing is deleted: the cleaner and retention are off")
+        messages.print("not offered: transactions, and changes of topics, partitions, configs and groups")
     if options.security.insecure and not server.bound.is_loopback:
         _LOGGER.warning(
             "--insecure: every machine that reaches %s can read %severy topic",
@@ -399,10 +400,15 @@ def command(
     request_log: Path | None,
     log_format: str,
 ) -> None:
-    """Let Kafka clients read and write LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
+    """Let Kafka clients use LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
 
-    No broker is needed.  A directory in use by a broker is refused.  The directories must be those of a single node, as
-    clone and adopt make them; with --read-only they may be any, nothing is written into them, and no lock is taken.
+    No broker is needed.  A directory in use by a broker is refused.
+
+    With --read-only, any directories are served, nothing is written into them, and no lock is taken.
+
+    Without it, the directories must be those of a single node, as clone and adopt make them.  The server takes records
+    of producers (idempotent ones included) and committed offsets, and a broker can go on afterwards.  It takes no
+    transactions, changes no topics or configs, keeps members of groups in memory, and deletes nothing.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

@@ -24,10 +24,10 @@ VERSION = 13
 
 
 class SlowDisk(Fs):
-    """A disk whose syncs of `.log` files wait while it is slow, are counted, and fail if it `fails`."""
+    """A disk whose syncs of `.log` files wait while it is slow, are counted, and raise its `error`."""
 
     def __init__(self) -> None:
-        self.fails = False
+        self.error: Exception | None = None
         self.is_fast = threading.Event()
         self.is_fast.set()
         self.syncs = 0
@@ -40,8 +40,8 @@ class SlowDisk(Fs):
                 if self.path.suffix == ".log":
                     assert disk.is_fast.wait(LIMIT_SECONDS)
                     disk.syncs += 1
-                    if disk.fails:
-                        raise OSError(errno.EIO, "a sync failed", str(self.path))
+                    if disk.error is not None:
+                        raise disk.error
                 super().sync()
 
         return File(path, create=create)
@@ -182,7 +182,18 @@ def test_a_produce_that_waits_for_a_disk_which_fails_gets_an_error(slow: tuple[L
     with node.connect() as producer:
         producer.send(produce_request(batch()), VERSION)
         wait_until(lambda: waiting(node) == 1)
-        disk.fails = True
+        disk.error = OSError(errno.EIO, "a sync failed")
         disk.is_fast.set()
         _, response = producer.receive(ApiKey.PRODUCE, VERSION)
         assert response.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_an_unexpected_error_of_a_flush_stops_no_later_flush(slow: tuple[LiveServer, SlowDisk]) -> None:
+    node, disk = slow
+    disk.error = ZeroDivisionError()
+    disk.is_fast.set()
+    with node.connect() as producer:
+        for _ in range(8):  # more than there are threads
+            assert produce(producer, batch(), timeout_ms=20).error_code == ErrorCode.REQUEST_TIMED_OUT
+        disk.error = None
+        assert produce(producer, batch()).base_offset == 8
