@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.server.live.owned_node import open_node
 from tests.consumers import UNCOMMITTED, Records, commit_offsets, committed_offsets, confluent_records, ends
-from tests.e2e.kraft import KafkaNode, free_port, running
+from tests.e2e.kraft import KafkaNode, running
 from tests.e2e.test_clone import assert_no_trouble, produce
 from tests.served import serving, unpacked
 
@@ -21,13 +24,24 @@ NAMES = ["empty-0", "prices-0", "orders-0", "orders-1"]
 PER_TURN = 20
 
 
+def two_free_ports() -> int:
+    """Return a port that is free, as is the next one; the system gives neither to a connection."""
+    chance = random.Random()
+    while True:
+        port = chance.randrange(20_000, 30_000)
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 1))
+            return port
+
+
 def node_on(data: Path, home: Path) -> KafkaNode:
-    """Return a node that is to start on `data` at once, on ports that were free just now."""
+    """Return a node that is to start on `data`."""
     text = server_properties(
         data,
         open_node([data], None, Fs()).node,
         host="127.0.0.1",
-        port=free_port(),
+        port=two_free_ports(),
         partition_counts={"__consumer_offsets": 2, "__transaction_state": 2},
         is_held=True,
     )
