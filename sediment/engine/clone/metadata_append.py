@@ -10,7 +10,7 @@
     4. sync     the log and its indexes, then write a producer snapshot at the log end
                 After a crash, the node starts as adopted.
 
-The records take effect at the next election: a sole voter wins it at once, and then every record of its log is
+The records take effect at the next election: a sole voter wins it immediately, and then every record of its log is
 committed.  The log's snapshots remain valid, because they all end below the appended records.
 
 Invariant: records that need more than one batch are appended as one metadata transaction.
@@ -50,7 +50,8 @@ _CHUNK_BYTES = 1 << 20
 def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> ClusterMetadata:
     """Return the metadata of a node that has been the active controller at least once.
 
-    A node that never was has no feature levels in its log, and its controller would not write them after other records.
+    A node that never was the active controller has no feature levels in its log.  Its controller would not write them
+    after other records.
 
     Raises:
         UsageError: the node has never started.
@@ -70,7 +71,7 @@ def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
     """Check that the records can be appended as one change of the cluster.
 
     Raises:
-        UsageError: they need several batches, and the cluster does not support metadata transactions.
+        UsageError: the records need several batches, and the cluster does not support metadata transactions.
     """
     version = metadata.features[METADATA_VERSION]
     if needs_transaction(values) and version < _TRANSACTIONS_SINCE:

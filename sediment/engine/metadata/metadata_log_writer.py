@@ -41,7 +41,7 @@ from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
-# As a node opens it: every start verifies every batch.
+# A node verifies every batch of its metadata log at each start.
 _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
 
 
@@ -119,8 +119,7 @@ class MetadataLogWriter:
 
     def _batches(self, values: Sequence[bytes], base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
         if self._has_open_transaction:
-            # A controller does the same at its start; without it, the records would become part of the open
-            # transaction.
+            # A controller does the same at its start.  Without this batch, the records would join the open transaction.
             yield abort_batch(
                 base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, reason=self._transaction
             )

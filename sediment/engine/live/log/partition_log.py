@@ -8,14 +8,14 @@
 
 Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
-* An append is checked as a whole before anything changes; a refused append leaves no trace, not even a roll.
+* An append is checked completely before anything changes; a refused append leaves no trace, not even a roll.
 * The segments ascend and the last one is active; at least one exists.
 * After a disk failure the log is offline: nothing more is written, every call raises StorageError, and `on_failure` was
   called once.
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
 * One lock per log serialises writers; the checksums of an append are verified before the lock is taken.
-* A read finds its position under the lock and reads its bytes without; a segment that is deleted or replaced meanwhile
-  can still be read to its end.
+* A read finds its position under the lock and reads its bytes without the lock; a segment that is deleted or replaced
+  during the read can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
 * `on_readable_change` is called after the log start or the high watermark has moved, and after the log was closed.  The
   thread that moved them calls it, after it has released the log's lock.  The last stable offset moves only with them.
@@ -33,9 +33,9 @@ from types import TracebackType
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.config import LogConfig
+from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
-from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.engine.live.log import (
     log_append,
     log_flush,
@@ -78,7 +78,7 @@ def ignore_change(_log: PartitionLog) -> None:
 
 
 class PartitionLog:
-    """A live log, made by `open`; a context manager that closes it."""
+    """A live log, created by `open`; as a context manager, it closes itself."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class PartitionLog:
     ) -> PartitionLog:
         """Load and repair the log in `directory`; the log directory's lock must be held.
 
-        `clock` gives milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
+        `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
         offline.  `on_readable_change` is called as this module says.  `random_jitter(n)` draws from 0 … n - 1.
         `verify_transactions` is `transaction.partition.verification.enable`.  A `topic_id` is written to
         partition.metadata if the file is missing.  After a crash `recovery_threads` threads verify segments.
@@ -228,7 +228,7 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not below the high watermark.
 
-        If that transaction began below the log start, return the base offset of the batch that a read of the log start
+        If that transaction began below the log start, return the base offset of the batch that a read at the log start
         finds.
         """
         return log_reader.first_unstable_offset(self._log)
@@ -284,7 +284,7 @@ class PartitionLog:
             return () if producer is None else producer.batches
 
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments in their present state; reserved bytes of the active segment do not count."""
+        """Return the segments in their current state; reserved bytes of the active segment do not count."""
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
@@ -380,10 +380,10 @@ class PartitionLog:
 
     # ---------------------------------------------------------------------------------------------------- leader epochs
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that a leader of `epoch` begins at `start_offset`.
+        """Record that the leader of `epoch` begins at `start_offset`.
 
         Raises:
-            UsageError: one of them is negative.
+            UsageError: `epoch` or `start_offset` is negative.
         """
         if epoch < 0 or start_offset < 0:
             raise UsageError(f"leader epoch {epoch} cannot begin at {start_offset}", partition=str(self.partition))
@@ -414,7 +414,8 @@ class PartitionLog:
     def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
         """Make batches below `up_to`, by default the log end, durable; then raise the recovery point.
 
-        With `force_last_segment` an active segment without a batch is made durable too.  Appends continue meanwhile.
+        With `force_last_segment` an active segment without a batch is made durable too.  Appends continue during the
+        flush.
 
         Raises:
             StorageError: the disk failed.
@@ -465,7 +466,7 @@ class PartitionLog:
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start to `offset`; return False if it is already at `offset` or above.
 
-        The files stay until `delete_old_segments`.
+        The files are kept until `delete_old_segments` deletes them.
 
         Raises:
             OffsetOutOfRangeError: `offset` is above the high watermark.
@@ -478,7 +479,7 @@ class PartitionLog:
     def delete_records(self, before_offset: int) -> int:
         """Delete the records below `before_offset`, -1 for the high watermark, as DeleteRecords does.
 
-        Returns the log start offset.
+        Return the log start offset.
 
         Raises:
             InvalidTopicError: the topic belongs to the broker.
@@ -502,7 +503,7 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Truncate the log to end at `offset`; return False if it already ends at `offset` or below.
 
-        A batch that spans `offset` is removed whole.
+        A batch that spans `offset` is removed completely.
 
         Raises:
             UsageError: `offset` is negative.
@@ -532,11 +533,12 @@ class PartitionLog:
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
         """Commit a cleaning of this log: the parts of each group replace its sources.
 
-        The lock is held for one group at a time, and `before_group` is called without it: appends and reads continue
-        between two groups.
+        The lock is held for one group at a time, and `before_group` is called without the lock, so appends and reads
+        continue between two groups.
 
         Raises:
-            SourceChangedError, UsageError: as `engine.directory.swap.commit`; groups before that one are done.
+            SourceChangedError, UsageError: as `engine.directory.swap.commit`; the groups before the failed one are
+                done.
             StorageError: the disk failed.
 
         Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
@@ -577,7 +579,7 @@ class PartitionLog:
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP.
 
-        Returns None if such a record does not exist.
+        Return None if such a record does not exist.
 
         Raises:
             UsageError: the time is negative and not one of these constants.
