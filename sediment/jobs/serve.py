@@ -1,7 +1,10 @@
-"""`sediment serve LOG_DIR… --read-only`: a Kafka listener over log directories, until SIGINT or SIGTERM.
+"""`sediment serve LOG_DIR…`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-The server runs in this process, without Spark.  At the first signal it sends the responses in progress, closes the
-connections and exits with status 0.  A second signal ends the process immediately.
+With --read-only nothing is written, and no lock is taken.  Without it, the directories are those of one node, which
+this process owns until it stops.
+
+It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
+the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
 
 Invariant: the line `listening on HOST:PORT` is on stderr once clients can connect, also with --quiet.
 """
@@ -17,13 +20,18 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE
+from sediment.engine.config import LogConfig
+from sediment.engine.config_keys import BROKER_KEYS
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
@@ -35,24 +43,30 @@ from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
 from sediment.jobs.settings.directories import configured_log_dirs
+from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
-from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.jobs.spark.cancellation import RunStopped, stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
+from sediment.server.backends.live import LiveOptions
+from sediment.server.backends.read_only import ReadOnlyOptions
+from sediment.server.errors import StartStoppedError
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
+from sediment.server.live.owned_node import OwnedNode
 from sediment.server.network.endpoints import parse_endpoint
-from sediment.server.read_only.catalog import CatalogOptions
-from sediment.server.read_only.frozen_log import FrozenLog
+from sediment.server.read_only.catalog import Catalog, CatalogOptions
 from sediment.server.read_only.frozen_segment import UnreadableRange
 from sediment.server.read_only.renaming import parse_renaming
 from sediment.server.request_metrics import request_name
 from sediment.server.server_config import ServerConfig
+from sediment.server.topic_catalog import ServedLog
 
 _LOGGER = logging.getLogger(__name__)
 
 SERVED = "served"
 _METRICS_SECONDS = 15.0
+_CHECK_SECONDS = 1.0
 _NEVER_MS = 10 * 365 * 86_400_000
 _OWN_PREFIX = "sediment."
 _OWN_FIELDS = frozenset({"request_receive_timeout_ms", "group_members_max_bytes", "groups_max_bytes"})
@@ -87,32 +101,58 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
     Raises:
         UsageError, SedimentError, OSError: as `KafkaServer.start`.
-        RunStopped: a second signal arrived.
+        StorageError: every log directory has failed.
+        RunStopped: a second signal arrived, or a signal before the server had started.
     """
     started, started_ms = time.monotonic(), time.time_ns() // 1_000_000
     fs = Fs()
     messages = message_console(quiet=quiet, plain=True)
     with stop_on_signals() as stop:
         messages.print("loading the log directories")
-        server = KafkaServer(options, fs)
-        with server:
+        server = KafkaServer(options, fs, stop)
+        with _stopped_if_start_was(), server:
             _announce(server, options, messages)
-            while not stop.wait(_METRICS_SECONDS):
-                _write_metrics(server, metrics_file, fs)
+            next_metrics = time.monotonic() + _METRICS_SECONDS
+            while not stop.wait(_CHECK_SECONDS):
+                server.check_usable()
+                if time.monotonic() >= next_metrics:
+                    _write_metrics(server, metrics_file, fs)
+                    next_metrics += _METRICS_SECONDS
             messages.print("stopping")
         _write_metrics(server, metrics_file, fs)
     return _report(server, started_ms, time.monotonic() - started)
 
 
+@contextmanager
+def _stopped_if_start_was() -> Iterator[None]:
+    """Convert the error of a start that a signal ended.
+
+    Raises:
+        RunStopped: a signal ended the start.
+    """
+    try:
+        yield
+    except StartStoppedError as error:
+        raise RunStopped from error
+
+
 def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> None:
     topics = server.catalog.topics()
     partitions = sum(len(topic.partitions) for topic in topics)
+    is_live = isinstance(options.backend, LiveOptions)
     messages.print(
-        f"serving {counted(partitions, 'partition')} of {counted(len(topics), 'topic')}, read-only, "
-        f"with {server.protocol}"
+        f"serving {counted(partitions, 'partition')} of {counted(len(topics), 'topic')}, "
+        f"{'for reads and writes' if is_live else 'read-only'}, with {server.protocol}"
     )
+    if is_live:
+        messages.print("nothing is deleted: the cleaner and retention are off")
+        messages.print("not offered: transactions, and changes of topics, partitions, configs and groups")
     if options.security.insecure and not server.bound.is_loopback:
-        _LOGGER.warning("--insecure: every machine that reaches %s can read every topic", server.bound)
+        _LOGGER.warning(
+            "--insecure: every machine that reaches %s can read %severy topic",
+            server.bound,
+            "and write " if is_live else "",
+        )
     if server.advertised != server.bound:
         messages.print(f"clients connect to {server.advertised}")
     stderr_log.log_ready(f"listening on {server.bound}")
@@ -148,19 +188,20 @@ def _report(server: KafkaServer, started_ms: int, seconds: float) -> dict[str, A
 
 
 def _partitions(server: KafkaServer) -> list[Mapping[str, Any]]:
+    catalog = server.catalog
     unreadable: dict[TopicPartition, list[UnreadableRange]] = {}
-    for partition, found in server.catalog.unreadable():
+    for partition, found in catalog.unreadable() if isinstance(catalog, Catalog) else ():
         unreadable.setdefault(partition, []).append(found)
     served = [
         _partition(TopicPartition(topic.name, number), log, unreadable.get(TopicPartition(topic.name, number), []))
-        for topic in server.catalog.topics()
+        for topic in catalog.topics()
         for number, log in sorted(topic.partitions.items())
     ]
-    skipped = [_row(name, out.path, SKIPPED, *describe(out.error)) for name, out in server.catalog.left_out]
-    return served + skipped
+    left_out = catalog.left_out if isinstance(catalog, Catalog) else ()
+    return served + [_row(name, out.path, SKIPPED, *describe(out.error)) for name, out in left_out]
 
 
-def _partition(name: TopicPartition, log: FrozenLog, unreadable: Sequence[UnreadableRange]) -> Mapping[str, Any]:
+def _partition(name: TopicPartition, log: ServedLog, unreadable: Sequence[UnreadableRange]) -> Mapping[str, Any]:
     if log.failure is not None:
         return _row(name, log.directory, QUARANTINED, *describe(log.failure))
     if not unreadable:
@@ -191,10 +232,62 @@ def _row(
     }
 
 
+# ------------------------------------------------------------------------------------------------------------- backends
+def _backend(
+    directories: tuple[Path, ...],
+    settings: Settings,
+    catalog: CatalogOptions,
+    state: Path | None,
+    *,
+    read_only: bool,
+    flush_acks: bool,
+) -> ReadOnlyOptions | LiveOptions:
+    """Return the options of the backend.
+
+    Raises:
+        UsageError: an option belongs to the other backend.
+    """
+    if read_only:
+        if flush_acks:
+            raise UsageError("--flush-acks needs a server that takes writes", advice="leave out --read-only")
+        return ReadOnlyOptions(directories, catalog, state)
+    for option, is_given in (
+        ("--state", state is not None),
+        ("--partition", bool(catalog.partitions)),
+        ("--metadata", catalog.metadata is not None),
+        ("--to-log-end", catalog.to_log_end),
+        ("--as", bool(catalog.renamings)),
+    ):
+        if is_given:
+            raise UsageError(f"{option} needs --read-only", advice=f"give --read-only, or leave out {option}")
+    return LiveOptions(directories, partial(_topic_configs, settings), _quorum(directories, settings), flush_acks)
+
+
+def _topic_configs(settings: Settings, owned: OwnedNode) -> Callable[[str], LogConfig]:
+    """Return the function from topics to configs, by the settings and the node's metadata."""
+    metadata = owned.metadata
+    # Dynamic broker configs also hold passwords, so only keys for logs are kept.
+    broker = {key: text for key, text in metadata.configs_of_broker(owned.node.node_id).items() if key in BROKER_KEYS}
+    return settings.with_metadata(metadata.topic_configs, broker).for_topic
+
+
+def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str] | None:
+    """Return the quorum keys of --config, or of the properties file that `clone` and `adopt` leave in a directory."""
+    if settings.quorum:
+        return settings.quorum
+    files = (directory / SERVER_PROPERTIES_FILE for directory in directories)
+    return next((read_quorum_keys(file) for file in files if file.exists()), None)
+
+
 # --------------------------------------------------------------------------------------------------------- command line
 @click.command("serve", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--read-only", is_flag=True, help="Serve the directories as they are, and write nothing into them.")
+@click.option(
+    "--flush-acks",
+    is_flag=True,
+    help="Count records as replicated only once they are on disk: acks=all and consumers wait for the flush.",
+)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -286,6 +379,7 @@ def _row(
 def command(
     log_dirs: tuple[Path, ...],
     read_only: bool,
+    flush_acks: bool,
     listen: str,
     advertise: str | None,
     state: Path | None,
@@ -306,17 +400,17 @@ def command(
     request_log: Path | None,
     log_format: str,
 ) -> None:
-    """Let Kafka clients read LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
+    """Let Kafka clients use LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
 
-    No broker is needed, nothing is written into the directories, and no lock is taken.  A directory in use by a broker
-    is refused.
+    No broker is needed.  A directory in use by a broker is refused.
+
+    With --read-only, any directories are served, nothing is written into them, and no lock is taken.
+
+    Without it, the directories must be those of a single node, as clone and adopt make them.  The server takes records
+    of producers (idempotent ones included) and committed offsets, and a broker can go on afterwards.  It takes no
+    transactions, changes no topics or configs, keeps members of groups in memory, and deletes nothing.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
-        if not read_only:
-            raise UsageError(
-                "a server that takes writes is not built yet",
-                advice="give --read-only to serve the directories as they are",
-            )
         settings = Settings.load(config, sets)
         directories = log_dirs or configured_log_dirs(settings)
         if not directories:
@@ -326,19 +420,18 @@ def command(
         for option, file in (("--metrics", metrics_file), ("--request-log", request_log)):
             if file is not None:
                 check_output_file(file, option, directories)
+        catalog = CatalogOptions(
+            to_log_end=to_log_end,
+            renamings=tuple(map(parse_renaming, renamings)),
+            partitions=partitions,
+            allow_empty_selection=allow_empty_selection,
+            metadata=metadata_dir,
+        )
         options = ServerOptions(
-            directories=directories,
+            backend=_backend(directories, settings, catalog, state, read_only=read_only, flush_acks=flush_acks),
             listen=parse_endpoint(listen, "--listen"),
             advertise=None if advertise is None else parse_endpoint(advertise, "--advertise", least_port=1),
-            catalog=CatalogOptions(
-                to_log_end=to_log_end,
-                renamings=tuple(map(parse_renaming, renamings)),
-                partitions=partitions,
-                allow_empty_selection=allow_empty_selection,
-                metadata=metadata_dir,
-            ),
             security=Security(certificate=tls_cert, key=tls_key, users=users, insecure=insecure),
-            state=state,
             request_log=request_log,
             config=server_config(settings),
         )

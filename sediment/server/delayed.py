@@ -192,6 +192,7 @@ class DelayedOperations:
         self._timer = timer
         self._watchers: dict[Hashable, dict[int, _Watched]] = {}
         self._guard = threading.Lock()
+        self._is_closed = False
 
     def __len__(self) -> int:
         """Return the number of waiting operations, each counted once."""
@@ -209,8 +210,12 @@ class DelayedOperations:
         if timeout_ms <= 0:
             return watched.expire()
         with self._guard:
-            for key in watched.keys:
-                self._watchers.setdefault(key, {})[id(watched)] = watched
+            is_closed = self._is_closed
+            if not is_closed:
+                for key in watched.keys:
+                    self._watchers.setdefault(key, {})[id(watched)] = watched
+        if is_closed:
+            return watched.expire()
         # Tried again, because an event between the first attempt and the registration would otherwise be missed.
         if watched.attempt():
             self._forget(watched)
@@ -239,6 +244,12 @@ class DelayedOperations:
             waiting = {number: each for watched in self._watchers.values() for number, each in watched.items()}
         for watched in waiting.values():
             self._expire(watched)
+
+    def close(self) -> None:
+        """Expire every operation now; from then on, an operation expires as soon as it is watched."""
+        with self._guard:
+            self._is_closed = True
+        self.expire_all()
 
     def _expire(self, watched: _Watched) -> None:
         if watched.expire():

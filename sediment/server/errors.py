@@ -1,15 +1,33 @@
-"""Errors of Sediment as error codes of Kafka's protocol."""
+"""Errors of Sediment as error codes of Kafka's protocol.
+
+Source: Kafka 4.2.0, Errors.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from sediment.segment_io.errors import (
+    CommitStateUnknownError,
     CorruptDataError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
     InvalidTopicError,
+    InvalidTransactionStateError,
     OffsetOutOfRangeError,
     OpenFilesLimitError,
+    OutOfOrderSequenceError,
     PolicyViolationError,
+    RecordBatchTooLargeError,
+    RecordTooLargeError,
+    RecordValidationError,
+    SedimentError,
     StorageError,
+    TransactionCoordinatorFencedError,
     UnsupportedDataError,
+    UnsupportedForFormatError,
     UsageError,
 )
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -19,7 +37,16 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OpenFilesLimitError, ErrorCode.KAFKA_STORAGE_ERROR),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
-    # CORRUPT_MESSAGE would be retried in vain, because the bytes of a read-only log never change.
+    (CommitStateUnknownError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (RecordTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
+    (RecordBatchTooLargeError, ErrorCode.RECORD_LIST_TOO_LARGE),
+    (InvalidRecordError, ErrorCode.INVALID_RECORD),
+    (UnsupportedForFormatError, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
+    (TransactionCoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+    # CORRUPT_MESSAGE would be retried in vain, because the bytes of a log never change.
     (CorruptDataError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (UnsupportedDataError, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -28,6 +55,39 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
 )
 
 
+class StartStoppedError(SedimentError):
+    """The server was stopped before it had started."""
+
+    def __init__(self) -> None:
+        super().__init__("the server was stopped before it had started", advice="start it again")
+
+
 def error_code_of(error: BaseException) -> ErrorCode:
     """Return the code of the error's nearest base class in the table; UNKNOWN_SERVER_ERROR if there is none."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def append_error_code_of(error: BaseException) -> ErrorCode:
+    """Return the code for an append that raised `error`: corrupt bytes are those of the client, which may retry."""
+    if isinstance(error, CorruptDataError):
+        return ErrorCode.CORRUPT_MESSAGE
+    if isinstance(error, RecordValidationError) and error.has_invalid_timestamp:
+        return ErrorCode.INVALID_TIMESTAMP
+    return error_code_of(error)
+
+
+@contextmanager
+def naming_option(option: str, path: Path) -> Iterator[None]:
+    """Convert an OSError to a UsageError that names the option of the path.
+
+    Raises:
+        UsageError: the block raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{option} cannot be used: {(error.strerror or str(error)).lower()}",
+            path=str(path),
+            advice="name a path that this user may write to",
+        ) from error

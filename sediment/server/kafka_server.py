@@ -1,16 +1,16 @@
-"""KafkaServer: a server over read-only log directories, with its start and stop.
+"""KafkaServer: a server over log directories, with its start and stop.
 
     start                                             undone by the stop, in reverse order
      1  raise the limit of open files                 -
-     2  open the log directories, load compiled code  close their files
-     3  lock and read the state directory             release it
-     4  read certificate and users, check the address -
-     5  bind the address                               close it
+     2  read certificate and users                    -
+     3  open the backend: the log directories         close it
+     4  check the address, choose the credentials     -
+     5  bind the address                              close it
      6  start the timer                                stop it
      7  open the request log                          close it
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
-    10  load groups and transactions, in a thread     answer the members that wait for a rebalance
+    10  load groups and transactions, in a thread     answer waiting members, fetches and produces; none waits again
     11  accept connections                            accept none, close the idle ones, read no further request
 
 If a step fails, the steps before it are undone.  A stop takes about STOP_SECONDS at most.  Then the process can exit,
@@ -33,35 +33,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
-from sediment.segment_io.partition.slices import Bounds
-from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.apis import Features, KafkaApis
-from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
+from sediment.server.backends.backend import Backend
+from sediment.server.backends.live import LiveBackend, LiveOptions
+from sediment.server.backends.read_only import ReadOnlyBackend, ReadOnlyOptions
 from sediment.server.delayed import Timer
+from sediment.server.errors import naming_option
 from sediment.server.groups.group_coordinator import GroupCoordinator
-from sediment.server.groups.state_directory import StateDirectory
 from sediment.server.groups.stored_groups import replay_groups
 from sediment.server.handlers.committed_offsets import CommittedOffsetHandlers
 from sediment.server.handlers.configs import ConfigHandlers
-from sediment.server.handlers.fetch import FetchHandlers
 from sediment.server.handlers.groups import GroupHandlers
 from sediment.server.handlers.list_offsets import OffsetHandlers
 from sediment.server.handlers.log_dirs import LogDirHandlers
 from sediment.server.handlers.metadata import MetadataHandlers, Node
-from sediment.server.handlers.refused import RefusedHandlers
 from sediment.server.handlers.transactions import TransactionHandlers
 from sediment.server.metrics_text import metrics_text
 from sediment.server.network.endpoints import Endpoint, choose_advertised
 from sediment.server.network.processor import Listener
 from sediment.server.network.socket_server import SocketServer, bind
-from sediment.server.read_only.catalog import CatalogOptions, open_catalog
-from sediment.server.read_only.warm_up import warm_up
 from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Handler
@@ -78,9 +74,6 @@ STOP_SECONDS = 5.0
 _WANTED_OPEN_FILES = 65_536
 _DESCRIPTORS_BESIDE = 64
 
-HANDLED_AT_ONCE = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
-"""APIs whose handlers never wait for another thread or a flush, and take less time than a hand-over to a thread."""
-
 
 @dataclass(frozen=True, slots=True)
 class Security:
@@ -96,24 +89,21 @@ class Security:
 class ServerOptions:
     """Options of a server; `listen` with port 0 picks a free port."""
 
-    directories: tuple[Path, ...]
+    backend: ReadOnlyOptions | LiveOptions
     listen: Endpoint
     advertise: Endpoint | None = None
-    catalog: CatalogOptions = field(default_factory=CatalogOptions)
     security: Security = field(default_factory=Security)
-    state: Path | None = None
-    """Directory for committed offsets; None keeps them in memory."""
-
     request_log: Path | None = None
     config: ServerConfig = field(default_factory=ServerConfig)
 
 
 class KafkaServer:
-    """A server that runs from `start` to `stop`, or within a `with` block."""
+    """A server that runs from `start` to `stop`, or within a `with` block; `stop_start` ends a long start."""
 
-    def __init__(self, options: ServerOptions, fs: Fs) -> None:
+    def __init__(self, options: ServerOptions, fs: Fs, stop_start: threading.Event | None = None) -> None:
         self._options = options
         self._fs = fs
+        self._stop_start = stop_start or threading.Event()
         self._undo = ExitStack()
 
     def __enter__(self) -> KafkaServer:
@@ -129,6 +119,7 @@ class KafkaServer:
         """Start serving.
 
         Raises:
+            StartStoppedError: `stop_start` was set while the logs were being loaded.
             UsageError: an option is wrong, or other machines could read without TLS and SASL.
             DirectoryInUseError: a process holds the lock of a log directory, or another server uses the state
                 directory.
@@ -142,6 +133,15 @@ class KafkaServer:
         """Stop in the order of this module's table; later calls have no effect."""
         self._undo.close()
 
+    def check_usable(self) -> None:
+        """Check that something can still be served.
+
+        Raises:
+            StorageError: every log directory has failed.
+        """
+        if self.backend.failure is not None:
+            raise self.backend.failure
+
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return metrics_text(self.metrics, self._sockets)
@@ -149,21 +149,16 @@ class KafkaServer:
     def _start(self, undo: ExitStack) -> None:
         options = self._options
         _raise_open_files_limit(options.config.max_connections)  # 1
-        self.catalog = open_catalog(options.directories, options.catalog, self._fs)  # 2
-        undo.callback(self.catalog.close)
-        warm_up()
-        config = replace(options.config, node_id=self.catalog.node_id)
-        state = None
-        if options.state is not None:  # 3
-            directories = [directory.path for directory in self.catalog.directories]
-            with _naming("--state", options.state):
-                state = StateDirectory(options.state, directories, self._fs)
-            undo.callback(state.close)
-
         security = options.security
-        tls = _tls_of(security)  # 4
+        tls = _tls_of(security)  # 2
         from_file = None if security.users is None else read_users(security.users)
-        resolved = options.listen.resolve()
+
+        self.backend = backend = self._open_backend()  # 3
+        undo.callback(backend.close)
+        self.catalog = backend.catalog
+        config = replace(options.config, node_id=self.catalog.node_id)
+
+        resolved = options.listen.resolve()  # 4
         credentials = choose_credentials(
             resolved,
             from_file,
@@ -183,25 +178,24 @@ class KafkaServer:
         undo.callback(timer.close)
         request_log = None
         if options.request_log is not None:  # 7
-            with _naming("--request-log", options.request_log):
+            with naming_option("--request-log", options.request_log):
                 request_log = RequestLog(options.request_log)
             undo.callback(request_log.close)
 
-        coordinator = GroupCoordinator(config, timer, time.monotonic_ns, state)  # 8
+        coordinator = GroupCoordinator(config, timer, time.monotonic_ns, backend.offset_store)  # 8
         transactions = TransactionHandlers(_wall_ms)
         node = Node(self.catalog.node_id, self.advertised.host, self.advertised.port)
         apis = KafkaApis(
             _joined(
                 SaslHandlers().handlers(),
-                MetadataHandlers(self.catalog, node).handlers(),
-                FetchHandlers(self.catalog, timer, fetch_max_bytes=config.fetch_max_bytes).handlers(),
+                MetadataHandlers(self.catalog, node, can_write=backend.can_write).handlers(),
                 OffsetHandlers(self.catalog).handlers(),
                 ConfigHandlers(self.catalog, self.catalog.node_id).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
                 GroupHandlers(coordinator, (node.id, node.host, node.port)).handlers(),
                 CommittedOffsetHandlers(coordinator, self.catalog, _wall_ms).handlers(),
                 transactions.handlers(),
-                RefusedHandlers().handlers(),
+                *backend.handlers(timer, config),
             ),
             _features_of(self.catalog.metadata),
         )
@@ -222,19 +216,28 @@ class KafkaServer:
             config,
             apis.handle,
             self.metrics,
-            HANDLED_AT_ONCE,
+            backend.handled_at_once,
         )
         self._sockets.start()
         undo.callback(self._sockets.stop, STOP_SECONDS)
 
-        undo.callback(coordinator.close)  # 10
-        self._load_in_background(coordinator, transactions)
+        undo.callback(backend.stop_waiting)  # 10
+        undo.callback(coordinator.close)
+        self._load_in_background(backend, coordinator, transactions)
 
         self._sockets.open()  # 11
         undo.callback(self._sockets.stop_reading)
         undo.callback(self._sockets.stop_accepting)
 
-    def _load_in_background(self, coordinator: GroupCoordinator, transactions: TransactionHandlers) -> None:
+    def _open_backend(self) -> Backend:
+        options = self._options.backend
+        if isinstance(options, LiveOptions):
+            return LiveBackend(options, self._fs, self._stop_start)
+        return ReadOnlyBackend(options, self._fs)
+
+    def _load_in_background(
+        self, backend: Backend, coordinator: GroupCoordinator, transactions: TransactionHandlers
+    ) -> None:
         """Load groups and transactions; until then, clients are asked to retry."""
 
         def load() -> None:
@@ -244,7 +247,7 @@ class KafkaServer:
 
         def load_groups() -> None:
             try:
-                topic = self._coordinator_topic(CONSUMER_OFFSETS)
+                topic = backend.coordinator_topic(CONSUMER_OFFSETS)
                 coordinator.load(topic.replay(lambda log: replay_groups(log, self._fs)), topic.is_unreadable)
             except Exception:
                 _LOGGER.exception("the groups cannot be loaded, and clients get an error for them")
@@ -252,49 +255,13 @@ class KafkaServer:
 
         def load_transactions() -> None:
             try:
-                topic = self._coordinator_topic(TRANSACTION_STATE)
+                topic = backend.coordinator_topic(TRANSACTION_STATE)
                 transactions.load(topic.replay(lambda log: replay_transactions(log, self._fs)), topic.is_unreadable)
             except Exception:
                 _LOGGER.exception("the transactions cannot be loaded, and clients get an error for them")
                 transactions.load({}, lambda _: True)
 
         threading.Thread(target=load, name="group-metadata-manager-0", daemon=True).start()
-
-    def _coordinator_topic(self, name: str) -> CoordinatorTopic:
-        """Return an internal topic with the readable logs of its partitions."""
-        topic = self.catalog.coordinator_topics.get(name)
-        if topic is None:
-            return CoordinatorTopic([], 1)
-        metadata = self.catalog.metadata
-        stated = metadata.partitions.get(name, ()) if metadata is not None else ()
-        logs: list[CoordinatorLog] = []
-        partition_count = max((*stated, *topic.partitions, *topic.unreadable)) + 1
-        found = CoordinatorTopic(logs, partition_count, set(topic.unreadable))
-        for log in topic.partitions.values():
-            try:
-                bounds = Bounds(first_offset=log.log_start_offset, end_offset=log.high_watermark)
-            except (SedimentError, OSError) as error:
-                found.leave_out(log.partition, error)
-            else:
-                logs.append(CoordinatorLog(Source(log.partition, log.directory), bounds))
-        return found
-
-
-@contextmanager
-def _naming(option: str, path: Path) -> Iterator[None]:
-    """Convert an OSError to a UsageError that names the option of the path.
-
-    Raises:
-        UsageError: the block raised an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"{option} cannot be used: {(error.strerror or str(error)).lower()}",
-            path=str(path),
-            advice="name a path that this user may write to",
-        ) from error
 
 
 @contextmanager

@@ -71,9 +71,8 @@ class LiveLog:
         self.directory.mkdir(exist_ok=True)
         self.fs = fs or Fs()
         self.tasks = Tasks(held=held)
-        self.options: dict[str, Any] = {
-            name: keys.pop(name) for name in ("verify_transactions", "random_jitter", "on_failure") if name in keys
-        }
+        names = ("verify_transactions", "random_jitter", "on_failure", "on_readable_change")
+        self.options: dict[str, Any] = {name: keys.pop(name) for name in names if name in keys}
         self.options.setdefault("verify_transactions", False)
         self.config = config(**keys)
         self.log = self.opened(clean=True)

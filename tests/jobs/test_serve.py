@@ -238,7 +238,7 @@ def test_the_command_does_not_load_spark():
 
 
 WRONG_USE = {
-    "no read-only": ([], "a server that takes writes is not built yet; give --read-only"),
+    "flush acks": (["--flush-acks"], "--flush-acks needs a server that takes writes; leave out"),
     "no such partition": (["--partition", "order-*"], "--partition 'order-*' matches no partition of"),
     "no metadata": (["--metadata", "/tmp"], "--metadata /tmp does not hold __cluster_metadata-0"),
     "another address": (["--listen", "192.0.2.7:0"], "other machines can reach"),
@@ -263,11 +263,21 @@ WRONG_USE = {
 
 @pytest.mark.parametrize(("options", "said"), WRONG_USE.values(), ids=WRONG_USE)
 def test_wrong_use_is_refused_before_anything_listens(options, said, directory):
-    mode = [] if not options else ["--read-only"]
-    outcome = sediment("serve", directory, *mode, *options)
+    outcome = sediment("serve", directory, "--read-only", *options)
     assert (outcome.status, outcome.stdout) == (2, "")
     assert said in outcome.stderr
     assert "Errno" not in outcome.stderr and "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "option", [("--state", "s"), ("--partition", "orders-0"), ("--metadata", "m"), ("--to-log-end",), ("--as", "a=b")]
+)
+def test_a_view_of_a_directory_cannot_take_writes(option, directory):
+    before = contents(directory)
+    outcome = sediment("serve", directory, *option)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert f"{option[0]} needs --read-only; give --read-only, or leave out {option[0]}" in outcome.stderr
+    assert contents(directory) == before
 
 
 def test_directories_that_cannot_be_served_are_refused(directory, tmp_path):

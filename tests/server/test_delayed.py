@@ -137,6 +137,19 @@ def test_all_operations_can_be_expired():
     assert len(operations) == 0
 
 
+def test_after_close_an_operation_expires_as_soon_as_it_is_watched():
+    timer, _ = still_timer()
+    operations = DelayedOperations(timer)
+    before, ready, after = (Waiting() for _ in range(3))
+    ready.ready = True
+    operations.watch(before, ["a"], 1000)
+    operations.close()
+    assert operations.watch(ready, ["a"], 1000)
+    assert operations.watch(after, ["a"], 1000)
+    assert [(each.completed, each.expired) for each in (before, ready, after)] == [(0, 1), (1, 0), (0, 1)]
+    assert len(operations) == 0
+
+
 class Contended:
     """An operation of many threads: complete once the counter that they raise reaches its goal."""
 

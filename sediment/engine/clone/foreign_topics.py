@@ -48,7 +48,7 @@ def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) ->
         if partition.topic not in metadata.topic_ids and topic_id not in names:
             foreign.add(partition.topic)
             continue
-        clash = _clash(partition, topic_id, metadata, names, node)
+        clash = why_not_a_replica(partition, topic_id, metadata, names, node)
         if clash is not None:
             raise UsageError(clash, partition=str(partition), path=str(directory.path), advice=_MOVE)
         known.append(partition)
@@ -62,7 +62,7 @@ def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) ->
     return Folders(tuple(known), {name: source.topics[name] for name in sorted(foreign)})
 
 
-def _clash(
+def why_not_a_replica(
     partition: TopicPartition,
     topic_id: str | None,
     metadata: ClusterMetadata,

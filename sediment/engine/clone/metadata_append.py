@@ -25,14 +25,11 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sediment.compaction.config import CompactionConfig
 from sediment.engine.clone.features import METADATA_VERSION
 from sediment.engine.clone.log_end import AtOnce
-from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
 from sediment.segment_io.errors import CommitStateUnknownError, UsageError
-from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
     METADATA_PARTITION,
@@ -41,21 +38,12 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_batches import (
-    abort_batch,
-    data_batches,
-    needs_transaction,
-    transaction_batches,
-)
+from sediment.segment_io.internal_topics.metadata_batches import needs_transaction
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 _TRANSACTION = "sediment adopt"
 _TRANSACTIONS_SINCE = 13  # metadata.version: 3.6-IV1
-_CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
-# A node verifies every batch of its metadata log at each start.
-_UNVERIFIED = PartitionCheckpoints(recovery_point=0)
 _CHUNK_BYTES = 1 << 20
 
 
@@ -143,42 +131,13 @@ def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMeta
         CommitStateUnknownError: the append broke off; the log may or may not have the records.
         CorruptDataError, OSError: the log cannot be loaded; it was not changed.
     """
-    with PartitionLog.open(
-        METADATA_PARTITION,
-        log_dir / str(METADATA_PARTITION),
-        _CONFIG,
-        _UNVERIFIED,
-        fs,
-        clock=lambda: now_ms,
-        scheduler=AtOnce(),
-        verify_transactions=False,
-    ) as log:
-        batches = b"".join(_batches(values, metadata, log.log_end_offset, log.latest_epoch, now_ms))
-        try:
-            log.append_as_leader(batches, log.latest_epoch, origin=AppendOrigin.RAFT_LEADER)
-            log.flush(force_last_segment=True)
-        except Exception as error:
-            raise CommitStateUnknownError(
-                f"the append to the metadata log broke off: {error}",
-                partition=str(METADATA_PARTITION),
-                path=str(log.directory),
-                advice="run again: it finds out if the log has the records",
-            ) from error
-
-
-def _batches(
-    values: Sequence[bytes], metadata: ClusterMetadata, base_offset: int, leader_epoch: int, now_ms: int
-) -> Iterator[bytes]:
-    if metadata.has_open_transaction:
-        # A controller does the same at its start.  Without this batch, the records would join the open transaction.
-        yield abort_batch(base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, reason=_TRANSACTION)
-        base_offset += 1
-    if needs_transaction(values):
-        yield from transaction_batches(
-            values, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, name=_TRANSACTION
-        )
-    else:
-        yield from data_batches(values, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms)
+    writer = MetadataLogWriter(
+        log_dir, metadata, fs, transaction=_TRANSACTION, clock=lambda: now_ms, scheduler=AtOnce()
+    )
+    try:
+        writer.append(values)
+    finally:
+        writer.close()
 
 
 def check_appended(log_dir: Path, topic_ids: set[str], fs: Fs) -> None:

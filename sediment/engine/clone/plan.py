@@ -178,13 +178,14 @@ def _why_left_out(topic: SourceTopic, source: Source, options: CloneOptions) -> 
         if topic.name in options.topics:
             return None
         return UNKNOWN_TOPIC, f"the cluster has no such topic; to clone it anyway, give --topic {topic.name}"
-    if _is_tiered(topic) and not options.local_only:
+    if is_tiered(topic.configs or {}) and not options.local_only:
         return TIERED, "older segments are in tiered storage; to clone only the local ones, give --local-only"
     return None
 
 
-def _is_tiered(topic: SourceTopic) -> bool:
-    return (topic.configs or {}).get(_TIERED_KEY) == "true"
+def is_tiered(configs: Mapping[str, str]) -> bool:
+    """Return True if a topic with these configs may have segments in tiered storage."""
+    return configs.get(_TIERED_KEY) == "true"
 
 
 def _left_out(topic: SourceTopic, numbers: Iterable[int], code: str, reason: str) -> list[LeftOut]:

@@ -34,7 +34,7 @@ from types import TracebackType
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.spool import announce, withdraw
 from sediment.engine.live.broker_config import BrokerConfig
-from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.live.log.partition_log import PartitionLog, ignore_change
 from sediment.engine.live.log_cleaner import LogCleaner
 from sediment.engine.live.log_dir_failure import LogDirFailureHandler
 from sediment.engine.live.log_directory import LogDirectory, check_owners
@@ -121,8 +121,13 @@ class LogManager:
         fs: Fs = _FS,
         clock: Clock = _CLOCK,
         is_stray: Callable[[TopicPartition, str | None], bool] = _is_never_stray,
+        on_readable_change: Callable[[PartitionLog], None] = ignore_change,
     ) -> None:
-        """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node."""
+        """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
+
+        `on_readable_change` is called after the range of a log that may be read has changed, and after the log was
+        closed, without the log's lock.
+        """
         self.config = config or BrokerConfig()
         self.clock = clock
         self.fs = fs
@@ -130,6 +135,7 @@ class LogManager:
         self._topic_config = topic_config
         self._overrides: dict[str, LogConfig] = {}
         self._is_stray = is_stray
+        self._on_readable_change = on_readable_change
         self._guard = threading.RLock()
         self._administration = threading.RLock()
         self._directories: list[LogDirectory] = []
@@ -350,6 +356,7 @@ class LogManager:
             clock=self.clock.now_ms,
             scheduler=self.scheduler,
             on_failure=self._log_failed,
+            on_readable_change=self._on_readable_change,
             state=state,
             topic_id=topic_id,
             recovery_threads=recovery_threads,
@@ -717,11 +724,11 @@ class LogManager:
         raise StorageError(f"no log directory is usable: {reasons}", advice="repair one of them and start again")
 
     # --------------------------------------------------------------------------------------------------------- shutdown
-    def shutdown(self, broker_epoch: int = -1) -> None:
+    def shutdown(self, broker_epoch: int | None = -1) -> None:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
-        A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one.  A
-        second call does nothing.
+        A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one, with
+        `broker_epoch`, or for None with the epoch of their marker at the start.  A second call does nothing.
 
         Source: kafka-log 04 §14.
         """

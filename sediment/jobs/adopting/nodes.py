@@ -31,11 +31,10 @@ from sediment.engine.clone.plan import ClonedTopic, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
 from sediment.engine.clone.source import Source
-from sediment.engine.config_keys import QUORUM_KEYS
 from sediment.jobs.adopting.options import AdoptOptions
 from sediment.jobs.cloning.options import DEFAULT_LISTEN
 from sediment.jobs.cloning.run import new_kafka_id
-from sediment.jobs.settings.properties_file import read_properties
+from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (
@@ -168,10 +167,7 @@ class StoppedNode:
         self.plan = plan_clone(replace(source, metadata=None, topics=folders.foreign), CloneOptions(), new_kafka_id)
 
     def _quorum_of_own_file(self) -> Mapping[str, str] | None:
-        if self.server_properties is None:
-            return None
-        found = read_properties(self.server_properties)
-        return {key: found[key] for key in QUORUM_KEYS & found.keys()}
+        return None if self.server_properties is None else read_quorum_keys(self.server_properties)
 
     def records(self, clones: Clones) -> list[bytes]:
         """Return the records to append to the metadata log."""

@@ -120,6 +120,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "serve": (
             ("let clients on this machine read a backup", "sediment serve /backup/data --read-only"),
+            ("take the place of a single node's broker", "sediment serve /var/lib/kafka/data --flush-acks"),
             (
                 "compare a topic before and after a compaction",
                 "sediment serve /backup/before /backup/after --read-only --as old-orders=/backup/before:orders",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sediment.engine.config_keys import QUORUM_KEYS
 from sediment.segment_io.errors import SettingsError
 
 MOST_BYTES = 1 << 20
@@ -41,6 +42,16 @@ def read_properties(path: Path) -> dict[str, str]:
     with _read_errors_as_settings_errors(path):
         found: dict[str, str] = javaproperties.loads(content.decode("latin-1"))
     return found
+
+
+def read_quorum_keys(path: Path) -> dict[str, str]:
+    """Return the `QUORUM_KEYS` of a broker's own file.
+
+    Raises:
+        SettingsError: as `read_properties`.
+    """
+    found = read_properties(path)
+    return {key: found[key] for key in QUORUM_KEYS & found.keys()}
 
 
 def shown_key(name: str) -> str:

@@ -84,6 +84,7 @@ _APPLIED = _TRANSACTION_STEPS | {
 }
 _QUORUM_TYPES = frozenset({CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS})
 _ATTEMPTS = 5
+_NO_LEADER_CHANGE = -2  # Kafka's LeaderConstants.NO_LEADER_CHANGE
 _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
     "with --config and --set"
@@ -95,12 +96,12 @@ class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
     A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `replicas` has the node ids of each partition by topic and
-    number, `features` the finalized levels, and `scram_credentials` the records by mechanism number and user.
-    `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has the records by id,
-    and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the
-    values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction` is
-    True if the log ends inside a metadata transaction.
+    the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
+    epoch of each partition by topic and number, `features` the finalized levels, and `scram_credentials` the records by
+    mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
+    `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.
+    `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.
+    `has_open_transaction` is True if the log ends inside a metadata transaction.
     """
 
     topic_ids: Mapping[str, str]
@@ -117,6 +118,7 @@ class ClusterMetadata:
     has_open_transaction: bool = False
     is_bootstrap: bool = False
     """True if the state is that of `bootstrap.checkpoint`, because no node has written a metadata log."""
+    leader_epochs: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -346,6 +348,7 @@ class _State:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
         self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
+        self._leader_epochs: dict[str, dict[int, int]] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._scram_credentials: dict[tuple[int, str], Any] = {}
@@ -399,6 +402,7 @@ class _State:
             quotas=self._quotas,
             quorum_records=self._quorum_records,
             has_open_transaction=self._waiting is not None,
+            leader_epochs={name: self._leader_epochs.get(each, {}) for name, each in self._topic_ids.items()},
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
@@ -416,16 +420,19 @@ class _State:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
                 self._replicas.pop(topic_id, None)
+                self._leader_epochs.pop(topic_id, None)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=None):
                 self._configs.get((kind, resource), {}).pop(key, None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=str(value)):
                 self._configs.setdefault((kind, resource), {})[key] = value
-            case m.PartitionRecord(topic_id=raw_id, partition_id=number, replicas=nodes):
-                self._replicas.setdefault(format_uuid(raw_id.bytes), {})[number] = tuple(nodes)
-            case m.PartitionChangeRecord(topic_id=raw_id, partition_id=number, replicas=tuple(nodes)):
-                self._replicas.setdefault(format_uuid(raw_id.bytes), {})[number] = tuple(nodes)
+            case m.PartitionRecord(topic_id=raw_id, partition_id=number, replicas=nodes, leader_epoch=epoch):
+                topic_id = format_uuid(raw_id.bytes)
+                self._replicas.setdefault(topic_id, {})[number] = tuple(nodes)
+                self._leader_epochs.setdefault(topic_id, {})[number] = epoch
+            case m.PartitionChangeRecord():
+                self._change_partition(record)
             case m.FeatureLevelRecord(name=name, feature_level=level):
                 self._features[name] = level
                 if not level:
@@ -445,3 +452,12 @@ class _State:
                 self._quotas[entity, key] = record
                 if is_removed:
                     del self._quotas[entity, key]
+
+    def _change_partition(self, record: Any) -> None:
+        """Apply a PartitionChangeRecord.  Source: Kafka's PartitionRegistration.merge."""
+        topic_id, number = format_uuid(record.topic_id.bytes), record.partition_id
+        if record.replicas is not None:
+            self._replicas.setdefault(topic_id, {})[number] = tuple(record.replicas)
+        if record.leader != _NO_LEADER_CHANGE:
+            epochs = self._leader_epochs.setdefault(topic_id, {})
+            epochs[number] = epochs.get(number, 0) + 1

@@ -73,6 +73,11 @@ def decode_metadata_record(
         raise CorruptBatchError(f"a metadata record is malformed: {error.what}") from error
 
 
+def message_version(value: bytes) -> int:
+    """Return the version of the message in a record that `decode_metadata_record` accepts."""
+    return value[_FRAME_BYTES - 1]
+
+
 def encode_metadata_record(record: Any, version: int) -> bytes:
     """Return the value of a record in the metadata log.
 

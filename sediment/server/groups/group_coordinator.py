@@ -1,6 +1,6 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-    load                the groups of the directory, updated by the commits of the state directory
+    load                the groups of the directory, updated by the commits of the store
     join, sync          answered now or later, in any thread, through the given function
     heartbeat, leave, commit, fetch, describe, list     answered immediately
 
@@ -12,8 +12,8 @@ Groups of other protocols (KIP-848 and later) have no members here.  As in Kafka
 classic group when a member joins.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  If there is a
-state directory, a commit is written there before it is answered.  Offsets do not expire.  Memory used for clients stays
-within the limits of `group_memory`.
+store of offsets, a commit is written there before it is answered.  Offsets do not expire.  Memory used for clients
+stays within the limits of `group_memory`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from sediment.segment_io.errors import PolicyViolationError, RejectedAppendError, SedimentError
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.delayed import Cancelable, Clock, Timer
@@ -42,7 +43,7 @@ from sediment.server.groups.group_requests import (
     SyncRequest,
     WakeAt,
 )
-from sediment.server.groups.state_directory import StateDirectory
+from sediment.server.groups.offset_store import OffsetStore
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup
 from sediment.server.limited_log import LimitedLog
 from sediment.server.server_config import ServerConfig
@@ -100,11 +101,11 @@ class FetchedOffset:
 class GroupCoordinator:
     """Coordinator of every group; `clock` is monotonic."""
 
-    def __init__(self, config: ServerConfig, timer: Timer, clock: Clock, state: StateDirectory | None = None) -> None:
+    def __init__(self, config: ServerConfig, timer: Timer, clock: Clock, store: OffsetStore | None = None) -> None:
         self._config = config
         self._timer = timer
         self._clock = clock
-        self._state = state
+        self._store_of_offsets = store
         self.memory = GroupMemory(config.groups_max_bytes)
         self._log = LimitedLog(_LOGGER)
         self._groups: dict[str, _Group] = {}
@@ -115,7 +116,7 @@ class GroupCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- life cycle
     def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
-        """Start serving with the groups of a log directory; commits in the state directory replace their offsets.
+        """Start serving with the groups of a log directory; commits in the store replace their offsets.
 
         `is_unreadable` returns True for the id of a group whose partition cannot be read.
         """
@@ -127,7 +128,7 @@ class GroupCoordinator:
             classic.generation = group.generation if is_classic else 0
             classic.protocol_type = group.protocol_type
             self._groups[group_id] = _Group(group.kind, classic, group.offsets)
-        for group_id, offsets in (self._state.offsets if self._state else {}).items():
+        for group_id, offsets in (self._store_of_offsets.offsets if self._store_of_offsets else {}).items():
             existing = self._groups.setdefault(group_id, _Group(GroupKind.CLASSIC, self._classic_group()))
             self.memory.resize(existing.offsets.growth_bytes(tuple(offsets)))
             for commit in offsets:
@@ -261,18 +262,20 @@ class GroupCoordinator:
         self, group_id: str, group: _Group, commits: Sequence[tuple[str, int, CommittedOffset]]
     ) -> list[ErrorCode]:
         longest = self._config.offset_metadata_max_bytes
-        good = [commit for commit in commits if len(commit[2].metadata) <= longest]
+        good: Sequence[tuple[str, int, CommittedOffset]] = [
+            commit for commit in commits if len(commit[2].metadata) <= longest
+        ]
         outcome = ErrorCode.NONE
         growth = group.offsets.growth_bytes(good)
         if not self._take(max(growth, 0)):
             outcome, growth, good = ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 0, []
-        if self._state is not None and good:
+        if self._store_of_offsets is not None and good:
             try:
-                self._state.append(group_id, good)
-            except OSError as error:
-                _LOGGER.error("a commit is rejected, because the state directory cannot be written: %s", error)
+                good = self._store_of_offsets.append(group_id, good)
+            except (OSError, SedimentError) as error:
+                self._log.warning(f"a commit is rejected, because it cannot be stored: {error}")
                 self.memory.resize(-max(growth, 0))
-                outcome, growth, good = ErrorCode.COORDINATOR_NOT_AVAILABLE, 0, []
+                outcome, growth, good = _commit_error_of(error), 0, []
         self.memory.resize(min(growth, 0))
         with group.guard:
             for commit in good:
@@ -401,6 +404,18 @@ class GroupCoordinator:
 
     def _wake(self, group: _Group) -> None:
         self._run(group, lambda classic: classic.wake(self._now_ms()))
+
+
+def _commit_error_of(error: BaseException) -> ErrorCode:
+    """Return the code for a commit that the store did not take; only a failed disk may be repaired by a retry.
+
+    Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException and OffsetMetadataManager.
+    """
+    if isinstance(error, PolicyViolationError):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if isinstance(error, RejectedAppendError):
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def _answer(effects: Sequence[Effect]) -> None:

@@ -85,8 +85,10 @@ class StateDirectory:
         """Committed offsets by group id."""
         return self._offsets
 
-    def append(self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]) -> None:
-        """Make commits (topic, partition, offset) of a group durable.
+    def append(
+        self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
+    ) -> Sequence[tuple[str, int, CommittedOffset]]:
+        """Make commits (topic, partition, offset) of a group durable, and return them.
 
         Raises:
             OSError: the commits may be lost, and count as not made.
@@ -107,6 +109,7 @@ class StateDirectory:
             offsets = self._offsets.setdefault(group_id, GroupOffsets())
             for topic, partition, value in commits:
                 offsets.commit(topic, partition, value)
+        return commits
 
     def close(self) -> None:
         """Close the file and release the lock."""

@@ -22,8 +22,8 @@ from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.read_only.catalog import Catalog, Topic
 from sediment.server.requests import Handler, Request
+from sediment.server.topic_catalog import ServedTopic, TopicCatalog
 
 
 class ConfigSource(IntEnum):
@@ -59,7 +59,7 @@ _OURS = "sediment."
 class ConfigHandlers:
     """Handlers that describe configs; `node_id` is the id of this broker."""
 
-    def __init__(self, catalog: Catalog, node_id: int) -> None:
+    def __init__(self, catalog: TopicCatalog, node_id: int) -> None:
         self._catalog = catalog
         self._node_id = node_id
         stated = {} if catalog.metadata is None else catalog.metadata.broker_configs
@@ -100,7 +100,7 @@ class ConfigHandlers:
         )
 
     # ------------------------------------------------------------------------------------------------------------ topic
-    def _topic_config(self, key: Key, topic: Topic, include_synonyms: bool) -> Any:
+    def _topic_config(self, key: Key, topic: ServedTopic, include_synonyms: bool) -> Any:
         synonyms = []
         if key.name in topic.configs:
             synonyms.append(_Synonym(key.name, topic.configs[key.name], ConfigSource.TOPIC_CONFIG))
@@ -137,7 +137,7 @@ class ConfigHandlers:
             yield _config(key or name, synonyms[0], synonyms if include_synonyms else ())
 
 
-def _topic_keys(topic: Topic, keys: Container[str] | None) -> Iterator[Key]:
+def _topic_keys(topic: ServedTopic, keys: Container[str] | None) -> Iterator[Key]:
     for name, key in TOPIC_KEYS.items():
         is_shown = key.default is not None or name in topic.configs
         if is_shown and (keys is None or name in keys):

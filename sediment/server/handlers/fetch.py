@@ -1,7 +1,11 @@
 """Fetch: slices of logs within one limit of bytes, and waits at the log end.
 
-A read-only log never grows.  So a fetch with data is answered immediately, regardless of its `min_bytes`.  A fetch
-without data waits for `max_wait_ms`, but at most LONGEST_WAIT_MS, on the timer and without a thread.
+    read    one slice for each partition, until the limit of bytes
+    answer  at once, if the slices have `min_bytes` together, or a partition has an error
+    wait    otherwise, for `max_wait_ms` but at most LONGEST_WAIT_MS, on the timer and without a thread.  When the
+            readable range of one of its partitions changes, the fetch reads again
+
+A read-only log never grows.  So one byte is enough for an answer, regardless of `min_bytes`.
 
 Every fetch is a full fetch: the session id in the answer is 0, which makes clients send full fetches (KIP-227).
 
@@ -12,7 +16,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sediment.engine.live.log.fetched_data import Isolation
@@ -21,18 +27,17 @@ from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.delayed import Timer
+from sediment.server.delayed import DelayedOperations
 from sediment.server.errors import error_code_of
 from sediment.server.limited_log import LimitedLog
-from sediment.server.read_only.catalog import Catalog, Topic
-from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.requests import Handler, Request
+from sediment.server.topic_catalog import ServedLog, ServedTopic, TopicCatalog
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
 
 LONGEST_WAIT_MS = 30_000
-"""Longest wait at a log end, even if the client asks for more: the request holds memory, and no record will come."""
+"""Longest wait at a log end, even if the client asks for more, because the request holds memory."""
 
 _NO_SESSION = 0
 _FINAL_EPOCH = -1
@@ -44,7 +49,7 @@ def isolation_of(level: int) -> Isolation:
     return Isolation.TXN_COMMITTED if level == READ_COMMITTED else Isolation.HIGH_WATERMARK
 
 
-def leader_epoch_error(requested: int, log: FrozenLog) -> ErrorCode:
+def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
     """Return the error for a client whose leader epoch differs from the log's; NONE if it states no epoch.
 
     Raises:
@@ -58,13 +63,62 @@ def leader_epoch_error(requested: int, log: FrozenLog) -> ErrorCode:
     return ErrorCode.FENCED_LEADER_EPOCH if requested < known else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-class FetchHandlers:
-    """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one answer."""
+@dataclass(slots=True)
+class _Read:
+    """The answers of all partitions so far; `seen` are the readable ranges of their logs before the reads."""
 
-    def __init__(self, catalog: Catalog, timer: Timer, *, fetch_max_bytes: int) -> None:
+    response: Any
+    size_bytes: int = 0
+    needs_answer: bool = False
+    """True if a partition has an error or a diverging epoch."""
+
+    seen: list[tuple[ServedLog, tuple[int, int]]] = field(default_factory=list)
+
+    def is_enough(self, min_bytes: int) -> bool:
+        """Return True if the client need not wait."""
+        return self.needs_answer or self.size_bytes >= min_bytes or not self.response.responses
+
+
+class _DelayedFetch:
+    """A fetch that waits for data (Kafka's DelayedFetch); `read_again` reads all partitions."""
+
+    def __init__(
+        self, request: Request, first: _Read, isolation: Isolation, min_bytes: int, read_again: Callable[[], _Read]
+    ) -> None:
+        self._request = request
+        self._read = first
+        self._isolation = isolation
+        self._min_bytes = min_bytes
+        self._read_again = read_again
+
+    def try_complete(self) -> bool:
+        """Read again if a readable range has changed, and answer if the slices now have enough bytes."""
+        if all(log.readable_range(self._isolation) == seen for log, seen in self._read.seen):
+            return False
+        self._read = self._read_again()
+        if not self._read.is_enough(self._min_bytes):
+            return False
+        self._request.respond(self._read.response)
+        return True
+
+    def expire(self) -> None:
+        """Answer with the slices of the last read."""
+        self._request.respond(self._read.response)
+
+
+class FetchHandlers:
+    """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one answer.
+
+    If the logs grow, `delayed.check` of a TopicPartition must follow each change of the readable range of its log.
+    """
+
+    def __init__(
+        self, catalog: TopicCatalog, delayed: DelayedOperations, *, fetch_max_bytes: int, logs_grow: bool
+    ) -> None:
         self._catalog = catalog
-        self._timer = timer
+        self._delayed = delayed
         self._fetch_max_bytes = fetch_max_bytes
+        self._logs_grow = logs_grow
         self._log = LimitedLog(logging.getLogger(__name__))
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -77,11 +131,22 @@ class FetchHandlers:
         if message.session_id != _NO_SESSION and message.session_epoch != _FINAL_EPOCH:
             return m.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         by_id = request.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+        min_bytes = message.min_bytes if self._logs_grow else min(message.min_bytes, 1)
+        first = self._read_all(message, by_id)
+        if message.max_wait_ms <= 0 or first.is_enough(min_bytes):
+            return first.response
+        isolation = isolation_of(message.isolation_level)
+        waiting = _DelayedFetch(request, first, isolation, min_bytes, partial(self._read_all, message, by_id))
+        keys = [log.partition for log, _ in first.seen] if self._logs_grow else []
+        self._delayed.watch(waiting, keys, min(message.max_wait_ms, LONGEST_WAIT_MS))
+        return None
+
+    def _read_all(self, message: Any, by_id: bool) -> _Read:
+        """Read every partition of the request; the first slice may be larger than the limits (KIP-74)."""
         isolation = isolation_of(message.isolation_level)
         bytes_left = max(min(message.max_bytes, self._fetch_max_bytes), 0)
-        min_one = True
-        has_answer = not message.topics
-        topics = []
+        topics: list[Any] = []
+        read = _Read(m.FetchResponse(responses=topics))
         for asked in message.topics:
             topic, unknown = self._topic(asked.topic, asked.topic_id, by_id)
             partitions = []
@@ -90,32 +155,32 @@ class FetchHandlers:
                 if log is None:
                     data = _failed(each.partition, unknown)
                 else:
-                    data = self._read(log, each, bytes_left, isolation, min_one)
+                    data = self._read(log, each, bytes_left, isolation, not read.size_bytes, read)
                 size_bytes = data.records.size_bytes if data.records else 0
                 bytes_left = max(bytes_left - size_bytes, 0)
-                min_one = min_one and not size_bytes
-                has_answer = has_answer or size_bytes > 0 or data.error_code != ErrorCode.NONE
+                read.size_bytes += size_bytes
+                diverges = data.diverging_epoch.end_offset != _UNKNOWN_OFFSET
+                read.needs_answer = read.needs_answer or diverges or data.error_code != ErrorCode.NONE
                 partitions.append(data)
             topics.append(
                 m.FetchResponse.FetchableTopicResponse(
                     topic=asked.topic, topic_id=asked.topic_id, partitions=partitions
                 )
             )
-        response = m.FetchResponse(responses=topics)
-        if has_answer or message.max_wait_ms <= 0 or message.min_bytes <= 0:
-            return response
-        self._timer.after(min(message.max_wait_ms, LONGEST_WAIT_MS), lambda: request.respond(response))
-        return None
+        return read
 
-    def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[Topic | None, ErrorCode]:
+    def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[ServedTopic | None, ErrorCode]:
         """Return the topic, or None and the error for its partitions."""
         topic = self._catalog.topic_by_id(topic_id) if by_id else self._catalog.topic(name)
         if topic is None and by_id:
             return None, ErrorCode.UNKNOWN_TOPIC_ID
         return topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def _read(self, log: FrozenLog, asked: Any, bytes_left: int, isolation: Isolation, min_one: bool) -> Any:
+    def _read(
+        self, log: ServedLog, asked: Any, bytes_left: int, isolation: Isolation, min_one: bool, read: _Read
+    ) -> Any:
         try:
+            read.seen.append((log, log.readable_range(isolation)))
             code = leader_epoch_error(asked.current_leader_epoch, log)
             if code:
                 return _failed(asked.partition, code)
@@ -145,7 +210,7 @@ class FetchHandlers:
         )
 
     @staticmethod
-    def _diverging_epoch(log: FrozenLog, asked: Any) -> Any | None:
+    def _diverging_epoch(log: ServedLog, asked: Any) -> Any | None:
         """Return the answer to a client whose log diverges from this one; None if it does not diverge.
 
         Source: KIP-595; Kafka's Partition.readRecords.

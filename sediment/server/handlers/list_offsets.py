@@ -30,9 +30,8 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import error_code_of
 from sediment.server.handlers.fetch import isolation_of, leader_epoch_error
 from sediment.server.limited_log import LimitedLog
-from sediment.server.read_only.catalog import Catalog
-from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.requests import Handler, Request
+from sediment.server.topic_catalog import ServedLog, TopicCatalog
 
 _CONSUMER = -1
 _FIRST_VERSION_WITH_EPOCHS = 4
@@ -50,7 +49,7 @@ _FIRST_VERSIONS = {
 class OffsetHandlers:
     """Handlers that look up offsets in the logs of `catalog`."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: TopicCatalog) -> None:
         self._catalog = catalog
         self._log = LimitedLog(logging.getLogger(__name__))
 
@@ -125,7 +124,7 @@ class OffsetHandlers:
         )
 
 
-def _find(log: FrozenLog, timestamp_ms: int, isolation: Isolation) -> TimestampOffsetEpoch | None:
+def _find(log: ServedLog, timestamp_ms: int, isolation: Isolation) -> TimestampOffsetEpoch | None:
     if timestamp_ms == LATEST_TIMESTAMP:
         return TimestampOffsetEpoch(NO_TIMESTAMP, log.end_offset(isolation), log.leader_epoch)
     if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):

@@ -16,8 +16,8 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import error_code_of
 from sediment.server.limited_log import LimitedLog
-from sediment.server.read_only.catalog import Catalog, ServedDirectory
 from sediment.server.requests import Handler, Request
+from sediment.server.topic_catalog import ServedDirectory, TopicCatalog
 
 _UNKNOWN_BYTES = -1
 
@@ -25,7 +25,7 @@ _UNKNOWN_BYTES = -1
 class LogDirHandlers:
     """Handlers that describe the log directories."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: TopicCatalog) -> None:
         self._catalog = catalog
         self._log = LimitedLog(logging.getLogger(__name__))
 

@@ -17,14 +17,13 @@ from sediment.segment_io.format.names import is_topic_name
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.read_only.catalog import Catalog, Topic
-from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.requests import Handler, Request
+from sediment.server.topic_catalog import ServedLog, ServedTopic, TopicCatalog
 
 MAX_REQUEST_PARTITIONS = 2000
 """Kafka's max.request.partition.size.limit."""
 
-_READ, _DESCRIBE, _DESCRIBE_CONFIGS = 3, 8, 10  # numbers of AclOperation
+_READ, _WRITE, _DESCRIBE, _DESCRIBE_CONFIGS = 3, 4, 8, 10  # numbers of AclOperation
 _TOPIC_OPERATIONS = 1 << _READ | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
 _CLUSTER_OPERATIONS = 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
 _NOT_ASKED = -(1 << 31)
@@ -42,11 +41,12 @@ class Node:
 
 
 class MetadataHandlers:
-    """Handlers that describe the topics of `catalog`; all of them are on `node`."""
+    """Handlers that describe the topics of `catalog`; all of them are on `node`, and clients see if they can write."""
 
-    def __init__(self, catalog: Catalog, node: Node) -> None:
+    def __init__(self, catalog: TopicCatalog, node: Node, *, can_write: bool = False) -> None:
         self._catalog = catalog
         self._node = node
+        self._topic_operations = _TOPIC_OPERATIONS | (1 << _WRITE if can_write else 0)
         self._partitions: dict[str, Sequence[Any]] = {}
         self._described: dict[str, Sequence[Any]] = {}
 
@@ -89,7 +89,7 @@ class MetadataHandlers:
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else _unknown_topic(name)
         return m.MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
 
-    def _metadata_of(self, topic: Topic, with_operations: bool) -> Any:
+    def _metadata_of(self, topic: ServedTopic, with_operations: bool) -> Any:
         partitions = self._partitions.get(topic.name)
         if partitions is None:
             replicas = (self._node.id,)
@@ -109,7 +109,7 @@ class MetadataHandlers:
             topic_id=topic.id,
             is_internal=topic.is_internal,
             partitions=partitions,
-            topic_authorized_operations=_TOPIC_OPERATIONS if with_operations else _NOT_ASKED,
+            topic_authorized_operations=self._topic_operations if with_operations else _NOT_ASKED,
         )
 
     # ---------------------------------------------------------------------------------------------------------- cluster
@@ -163,7 +163,7 @@ class MetadataHandlers:
                     topic_id=topic.id,
                     is_internal=topic.is_internal,
                     partitions=partitions[:left],
-                    topic_authorized_operations=_TOPIC_OPERATIONS,
+                    topic_authorized_operations=self._topic_operations,
                 )
             )
             if len(partitions) > left:
@@ -173,7 +173,7 @@ class MetadataHandlers:
             left -= len(partitions)
         return response
 
-    def _described_partitions(self, topic: Topic) -> Sequence[Any]:
+    def _described_partitions(self, topic: ServedTopic) -> Sequence[Any]:
         partitions = self._described.get(topic.name)
         if partitions is None:
             replicas = (self._node.id,)
@@ -198,10 +198,8 @@ class MetadataHandlers:
         return m.ListPartitionReassignmentsResponse(error_message=None)
 
     def describe_quorum(self, request: Request) -> Any:
-        """Reject the request: a read-only server is not part of the quorum."""
-        return m.DescribeQuorumResponse(
-            error_code=ErrorCode.INVALID_REQUEST, error_message="a read-only server has no quorum"
-        )
+        """Reject the request: this server is not part of a quorum."""
+        return m.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="this server has no quorum")
 
     def elect_leaders(self, request: Request) -> Any:
         """Answer that every partition already has its leader."""
@@ -222,7 +220,7 @@ class MetadataHandlers:
         return m.ElectLeadersResponse.PartitionResult(partition_id=number, error_code=code, error_message=None)
 
 
-def leader_epoch(log: FrozenLog) -> int:
+def leader_epoch(log: ServedLog) -> int:
     """Return the leader epoch; 0 for a log that cannot be read, because its fetches report the error."""
     try:
         return log.leader_epoch

@@ -1,4 +1,4 @@
-"""Requests that a read-only server rejects: requests that would change something, and requests about ACLs.
+"""Requests that a server rejects: those that would change something that it does not change, and those about ACLs.
 
 Every answer has an error that clients do not retry, and a message if the version has a field for it.  A producer
 without acknowledgements gets no answer; its connection is closed, as in Kafka.
@@ -30,233 +30,221 @@ _NO_ACKS = 0
 
 
 class RefusedHandlers:
-    """Handlers that reject their requests."""
+    """Handlers that reject their requests; `reason` goes to the client."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API."""
         return {
-            ApiKey.PRODUCE: produce,
-            ApiKey.CREATE_TOPICS: create_topics,
-            ApiKey.DELETE_TOPICS: delete_topics,
-            ApiKey.CREATE_PARTITIONS: create_partitions,
-            ApiKey.DELETE_RECORDS: delete_records,
-            ApiKey.INIT_PRODUCER_ID: init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
-            ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
-            ApiKey.END_TXN: end_txn,
-            ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
-            ApiKey.ALTER_CONFIGS: alter_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
-            ApiKey.DELETE_GROUPS: delete_groups,
-            ApiKey.OFFSET_DELETE: offset_delete,
-            ApiKey.DESCRIBE_ACLS: describe_acls,
-            ApiKey.CREATE_ACLS: create_acls,
-            ApiKey.DELETE_ACLS: delete_acls,
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.CREATE_TOPICS: self._create_topics,
+            ApiKey.DELETE_TOPICS: self._delete_topics,
+            ApiKey.CREATE_PARTITIONS: self._create_partitions,
+            ApiKey.DELETE_RECORDS: self._delete_records,
+            ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
+            ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions_to_txn,
+            ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets_to_txn,
+            ApiKey.END_TXN: self._end_txn,
+            ApiKey.TXN_OFFSET_COMMIT: self._txn_offset_commit,
+            ApiKey.ALTER_CONFIGS: self._alter_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self._incremental_alter_configs,
+            ApiKey.DELETE_GROUPS: self._delete_groups,
+            ApiKey.OFFSET_DELETE: self._offset_delete,
+            ApiKey.DESCRIBE_ACLS: self._describe_acls,
+            ApiKey.CREATE_ACLS: self._create_acls,
+            ApiKey.DELETE_ACLS: self._delete_acls,
         }
 
+    def _produce(self, request: Request) -> Any:
+        """Refuse each partition.
 
-def produce(request: Request) -> Any:
-    """Refuse each partition.
+        Raises:
+            UsageError: the producer expects no answer.
+        """
+        message, response = request.message, m.ProduceResponse
+        if message.acks == _NO_ACKS:
+            raise UsageError(self._reason, advice="send to a broker")
+        return response(
+            responses=[
+                response.TopicProduceResponse(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partition_responses=[
+                        response.PartitionProduceResponse(
+                            index=each.index, error_code=_TOPIC, base_offset=-1, error_message=self._reason
+                        )
+                        for each in topic.partition_data
+                    ],
+                )
+                for topic in message.topic_data
+            ]
+        )
 
-    Raises:
-        UsageError: the producer expects no answer.
-    """
-    message, response = request.message, m.ProduceResponse
-    if message.acks == _NO_ACKS:
-        raise UsageError(READ_ONLY, advice="send to a broker")
-    return response(
-        responses=[
-            response.TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    response.PartitionProduceResponse(
-                        index=each.index, error_code=_TOPIC, base_offset=-1, error_message=READ_ONLY
-                    )
-                    for each in topic.partition_data
-                ],
-            )
-            for topic in message.topic_data
-        ]
-    )
+    def _create_topics(self, request: Request) -> Any:
+        """Refuse each topic."""
+        response = m.CreateTopicsResponse
+        return response(
+            topics=[
+                response.CreatableTopicResult(name=topic.name, error_code=_TOPIC, error_message=self._reason)
+                for topic in request.message.topics
+            ]
+        )
 
-
-def create_topics(request: Request) -> Any:
-    """Refuse each topic."""
-    response = m.CreateTopicsResponse
-    return response(
-        topics=[
-            response.CreatableTopicResult(name=topic.name, error_code=_TOPIC, error_message=READ_ONLY)
+    def _delete_topics(self, request: Request) -> Any:
+        """Refuse each topic."""
+        result = m.DeleteTopicsResponse.DeletableTopicResult
+        by_state = [
+            result(name=topic.name, topic_id=topic.topic_id, error_code=_TOPIC, error_message=self._reason)
             for topic in request.message.topics
         ]
-    )
-
-
-def delete_topics(request: Request) -> Any:
-    """Refuse each topic."""
-    result = m.DeleteTopicsResponse.DeletableTopicResult
-    by_state = [
-        result(name=topic.name, topic_id=topic.topic_id, error_code=_TOPIC, error_message=READ_ONLY)
-        for topic in request.message.topics
-    ]
-    by_name = [result(name=name, error_code=_TOPIC, error_message=READ_ONLY) for name in request.message.topic_names]
-    return m.DeleteTopicsResponse(responses=by_state + by_name)
-
-
-def create_partitions(request: Request) -> Any:
-    """Refuse each topic."""
-    response = m.CreatePartitionsResponse
-    return response(
-        results=[
-            response.CreatePartitionsTopicResult(name=topic.name, error_code=_TOPIC, error_message=READ_ONLY)
-            for topic in request.message.topics
+        by_name = [
+            result(name=name, error_code=_TOPIC, error_message=self._reason) for name in request.message.topic_names
         ]
-    )
+        return m.DeleteTopicsResponse(responses=by_state + by_name)
 
+    def _create_partitions(self, request: Request) -> Any:
+        """Refuse each topic."""
+        response = m.CreatePartitionsResponse
+        return response(
+            results=[
+                response.CreatePartitionsTopicResult(name=topic.name, error_code=_TOPIC, error_message=self._reason)
+                for topic in request.message.topics
+            ]
+        )
 
-def delete_records(request: Request) -> Any:
-    """Refuse each partition."""
-    response = m.DeleteRecordsResponse
-    return response(
-        topics=[
-            response.DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    response.DeleteRecordsPartitionResult(
-                        partition_index=each.partition_index, low_watermark=-1, error_code=_TOPIC
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.message.topics
-        ]
-    )
+    def _delete_records(self, request: Request) -> Any:
+        """Refuse each partition."""
+        response = m.DeleteRecordsResponse
+        return response(
+            topics=[
+                response.DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        response.DeleteRecordsPartitionResult(
+                            partition_index=each.partition_index, low_watermark=-1, error_code=_TOPIC
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.message.topics
+            ]
+        )
 
+    def _init_producer_id(self, request: Request) -> Any:
+        """Refuse: only a producer that writes needs an id."""
+        is_transactional = request.message.transactional_id is not None
+        return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
 
-def init_producer_id(request: Request) -> Any:
-    """Refuse: only a producer that writes needs an id."""
-    is_transactional = request.message.transactional_id is not None
-    return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
+    def _add_partitions_to_txn(self, request: Request) -> Any:
+        """Refuse each partition."""
+        message, response = request.message, m.AddPartitionsToTxnResponse
+        partition = response.AddPartitionsToTxnPartitionResult
 
+        def refused(topics: Any) -> list[Any]:
+            return [
+                response.AddPartitionsToTxnTopicResult(
+                    name=topic.name,
+                    results_by_partition=[
+                        partition(partition_index=number, partition_error_code=_TRANSACTION)
+                        for number in topic.partitions
+                    ],
+                )
+                for topic in topics
+            ]
 
-def add_partitions_to_txn(request: Request) -> Any:
-    """Refuse each partition."""
-    message, response = request.message, m.AddPartitionsToTxnResponse
-    partition = response.AddPartitionsToTxnPartitionResult
+        if request.api_version < _FIRST_BATCHED_ADD_PARTITIONS:
+            return response(results_by_topic_v3_and_below=refused(message.v3_and_below_topics))
+        return response(
+            results_by_transaction=[
+                response.AddPartitionsToTxnResult(
+                    transactional_id=each.transactional_id, topic_results=refused(each.topics)
+                )
+                for each in message.transactions
+            ]
+        )
 
-    def refused(topics: Any) -> list[Any]:
-        return [
-            response.AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    partition(partition_index=number, partition_error_code=_TRANSACTION) for number in topic.partitions
-                ],
-            )
-            for topic in topics
-        ]
+    def _add_offsets_to_txn(self, request: Request) -> Any:
+        """Refuse."""
+        return m.AddOffsetsToTxnResponse(error_code=_TRANSACTION)
 
-    if request.api_version < _FIRST_BATCHED_ADD_PARTITIONS:
-        return response(results_by_topic_v3_and_below=refused(message.v3_and_below_topics))
-    return response(
-        results_by_transaction=[
-            response.AddPartitionsToTxnResult(
-                transactional_id=each.transactional_id, topic_results=refused(each.topics)
-            )
-            for each in message.transactions
-        ]
-    )
+    def _end_txn(self, request: Request) -> Any:
+        """Refuse."""
+        return m.EndTxnResponse(error_code=_TRANSACTION)
 
+    def _txn_offset_commit(self, request: Request) -> Any:
+        """Refuse each partition."""
+        response = m.TxnOffsetCommitResponse
+        return response(
+            topics=[
+                response.TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        response.TxnOffsetCommitResponsePartition(
+                            partition_index=each.partition_index, error_code=_TRANSACTION
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.message.topics
+            ]
+        )
 
-def add_offsets_to_txn(request: Request) -> Any:
-    """Refuse."""
-    return m.AddOffsetsToTxnResponse(error_code=_TRANSACTION)
+    def _alter_configs(self, request: Request) -> Any:
+        """Refuse each resource."""
+        return self._altered(request, m.AlterConfigsResponse)
 
+    def _incremental_alter_configs(self, request: Request) -> Any:
+        """Refuse each resource."""
+        return self._altered(request, m.IncrementalAlterConfigsResponse)
 
-def end_txn(request: Request) -> Any:
-    """Refuse."""
-    return m.EndTxnResponse(error_code=_TRANSACTION)
+    def _altered(self, request: Request, response: Any) -> Any:
+        return response(
+            responses=[
+                response.AlterConfigsResourceResponse(
+                    error_code=_CLUSTER if each.resource_type in _BROKER_RESOURCES else _TOPIC,
+                    error_message=self._reason,
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                )
+                for each in request.message.resources
+            ]
+        )
 
+    def _delete_groups(self, request: Request) -> Any:
+        """Refuse each group."""
+        response = m.DeleteGroupsResponse
+        return response(
+            results=[
+                response.DeletableGroupResult(group_id=name, error_code=_GROUP) for name in request.message.groups_names
+            ]
+        )
 
-def txn_offset_commit(request: Request) -> Any:
-    """Refuse each partition."""
-    response = m.TxnOffsetCommitResponse
-    return response(
-        topics=[
-            response.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    response.TxnOffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=_TRANSACTION
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.message.topics
-        ]
-    )
+    def _offset_delete(self, request: Request) -> Any:
+        """Refuse."""
+        return m.OffsetDeleteResponse(error_code=_GROUP)
 
+    def _describe_acls(self, _request: Request) -> Any:
+        """Refuse: the server has no ACLs, like a broker without `authorizer.class.name`."""
+        return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
-def alter_configs(request: Request) -> Any:
-    """Refuse each resource."""
-    return _altered(request, m.AlterConfigsResponse)
+    def _create_acls(self, request: Request) -> Any:
+        """Refuse each ACL."""
+        response = m.CreateAclsResponse
+        return response(
+            results=[
+                response.AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+                for _ in request.message.creations
+            ]
+        )
 
-
-def incremental_alter_configs(request: Request) -> Any:
-    """Refuse each resource."""
-    return _altered(request, m.IncrementalAlterConfigsResponse)
-
-
-def _altered(request: Request, response: Any) -> Any:
-    return response(
-        responses=[
-            response.AlterConfigsResourceResponse(
-                error_code=_CLUSTER if each.resource_type in _BROKER_RESOURCES else _TOPIC,
-                error_message=READ_ONLY,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.message.resources
-        ]
-    )
-
-
-def delete_groups(request: Request) -> Any:
-    """Refuse each group."""
-    response = m.DeleteGroupsResponse
-    return response(
-        results=[
-            response.DeletableGroupResult(group_id=name, error_code=_GROUP) for name in request.message.groups_names
-        ]
-    )
-
-
-def offset_delete(request: Request) -> Any:
-    """Refuse."""
-    return m.OffsetDeleteResponse(error_code=_GROUP)
-
-
-def describe_acls(_request: Request) -> Any:
-    """Refuse: the server has no ACLs, like a broker without `authorizer.class.name`."""
-    return m.DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-
-
-def create_acls(request: Request) -> Any:
-    """Refuse each ACL."""
-    response = m.CreateAclsResponse
-    return response(
-        results=[
-            response.AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            for _ in request.message.creations
-        ]
-    )
-
-
-def delete_acls(request: Request) -> Any:
-    """Refuse each filter."""
-    response = m.DeleteAclsResponse
-    return response(
-        filter_results=[
-            response.DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            for _ in request.message.filters
-        ]
-    )
+    def _delete_acls(self, request: Request) -> Any:
+        """Refuse each filter."""
+        response = m.DeleteAclsResponse
+        return response(
+            filter_results=[
+                response.DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+                for _ in request.message.filters
+            ]
+        )

@@ -68,6 +68,7 @@ from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnreadableRange
 from sediment.server.read_only.open_segments import OpenSegments
 from sediment.server.read_only.renaming import Renaming
+from sediment.server.topic_catalog import ServedDirectory
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -140,14 +141,6 @@ class Topic:
     def is_internal(self) -> bool:
         """True for one of Kafka's internal topics."""
         return self.name in INTERNAL_TOPICS
-
-
-@dataclass(frozen=True, slots=True)
-class ServedDirectory:
-    """A log directory with the logs served from it, under the names that clients use."""
-
-    path: Path
-    logs: Mapping[TopicPartition, FrozenLog]
 
 
 class Catalog:

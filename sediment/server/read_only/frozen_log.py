@@ -227,6 +227,10 @@ class FrozenLog:
             return self.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
 
+    def readable_range(self, isolation: Isolation) -> tuple[int, int]:
+        """Return the log start and the end of reads, which never change."""
+        return self.log_start_offset, self.end_offset(isolation)
+
     def _open_view(self) -> LogView:
         with self._guard:
             if self._view is None:

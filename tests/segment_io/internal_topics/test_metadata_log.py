@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, latest_snapshot, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.protocol import messages as m
 from tests.archives import unpack
 from tests.segments import write_segment
+from tests.served import unpacked
 from tests.twin.batches import Record, encode_batch
 
 KRAFT = Path(__file__).parents[2] / "data" / "kraft"
@@ -335,3 +340,28 @@ def test_what_a_later_kafka_wrote_is_an_error_that_says_where(tmp_path):
 def test_a_deleted_topic_that_was_never_made_is_an_error(tmp_path):
     with pytest.raises(CorruptBatchError, match="never created"):
         by_hand(tmp_path, [remove("c")])
+
+
+# ------------------------------------------------------------------------------------------------------- leader epochs
+def test_a_leader_epoch_begins_with_its_partition_and_rises_with_each_change_of_the_leader(tmp_path):
+    wanted = uuid.UUID(bytes=topic_id("a", 1))
+
+    def change(**fields):
+        return encode_metadata_record(m.PartitionChangeRecord(partition_id=0, topic_id=wanted, **fields), 0)
+
+    created = m.PartitionRecord(partition_id=0, topic_id=wanted, replicas=[1], isr=[1], leader=1, leader_epoch=4)
+    records = [topic("a"), encode_metadata_record(created, 0), change(leader=-1), change(isr=[1]), change(leader=1)]
+    found = by_hand(tmp_path, records)
+    assert found.leader_epochs == {"a": {0: 6}}
+    assert found.replicas == {"a": {0: (1,)}}
+    assert by_hand(tmp_path / "removed", [*records, remove("a")]).leader_epochs == {}
+
+
+def test_a_brokers_logs_have_no_later_epoch_than_its_metadata(tmp_path):
+    log_dir = unpacked(tmp_path / "served")
+    found = read(log_dir)
+    for name, epochs in found.leader_epochs.items():
+        for number, epoch in epochs.items():
+            entries = read_leader_epochs(Fs(), log_dir / f"{name}-{number}" / "leader-epoch-checkpoint")
+            assert entries and 0 <= entries[-1].epoch <= epoch, name
+    assert found.leader_epochs.keys() == found.topic_ids.keys()

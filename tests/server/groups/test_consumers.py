@@ -16,6 +16,7 @@ from kafka import KafkaConsumer
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.server_config import ServerConfig
@@ -37,7 +38,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(directory: Path) -> Iterator[KafkaServer]:
     config = ServerConfig(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=500)
-    with KafkaServer(ServerOptions((directory,), Endpoint("127.0.0.1", 0), config=config), Fs()) as running:
+    with KafkaServer(
+        ServerOptions(ReadOnlyOptions((directory,)), Endpoint("127.0.0.1", 0), config=config), Fs()
+    ) as running:
         wait_until(lambda: described(running).error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         yield running
 

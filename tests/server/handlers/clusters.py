@@ -9,13 +9,13 @@ from typing import Any
 
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.protocol.api_keys import ApiKey
-from sediment.server.delayed import Timer
+from sediment.server.delayed import DelayedOperations, Timer
 from sediment.server.handlers.configs import ConfigHandlers
 from sediment.server.handlers.fetch import FetchHandlers
 from sediment.server.handlers.list_offsets import OffsetHandlers
 from sediment.server.handlers.log_dirs import LogDirHandlers
 from sediment.server.handlers.metadata import MetadataHandlers, Node
-from sediment.server.handlers.refused import RefusedHandlers
+from sediment.server.handlers.refused import READ_ONLY, RefusedHandlers
 from sediment.server.read_only.catalog import Catalog, CatalogOptions, open_catalog
 from sediment.server.requests import Handler
 from tests.server.network.listeners import Client, listener
@@ -26,11 +26,11 @@ NODE = Node(7, "127.0.0.1", 9092)
 def read_only_handlers(catalog: Catalog, timer: Timer, fetch_max_bytes: int) -> Mapping[ApiKey, Handler]:
     return {
         **MetadataHandlers(catalog, NODE).handlers(),
-        **FetchHandlers(catalog, timer, fetch_max_bytes=fetch_max_bytes).handlers(),
+        **FetchHandlers(catalog, DelayedOperations(timer), fetch_max_bytes=fetch_max_bytes, logs_grow=False).handlers(),
         **OffsetHandlers(catalog).handlers(),
         **ConfigHandlers(catalog, NODE.id).handlers(),
         **LogDirHandlers(catalog).handlers(),
-        **RefusedHandlers().handlers(),
+        **RefusedHandlers(READ_ONLY).handlers(),
     }
 
 

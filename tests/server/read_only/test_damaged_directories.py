@@ -16,6 +16,7 @@ from sediment.segment_io.errors import NotALogDirectoryError
 from sediment.segment_io.fs import FileEntry, Fs
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
@@ -205,7 +206,7 @@ def test_the_groups_of_a_damaged_partition_get_an_error_that_ends_and_the_others
     log_dir = unpacked(tmp_path / "data")
     damaged = coordinator_partition(GROUPS[0], 2)
     fs = damage(log_dir / f"__consumer_offsets-{damaged}")
-    with KafkaServer(ServerOptions((log_dir,), Endpoint("127.0.0.1", 0)), fs) as running:
+    with KafkaServer(ServerOptions(ReadOnlyOptions((log_dir,)), Endpoint("127.0.0.1", 0)), fs) as running:
         client = Client.to(running.bound.port)
         fetch = m.OffsetFetchRequest
 

@@ -17,6 +17,8 @@ Invariants
 * A read finds its position under the lock and reads its bytes without the lock; a segment that is deleted or replaced
   during the read can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
+* `on_readable_change` is called after the log start or the high watermark has moved, and after the log was closed.  The
+  thread that moved them calls it, after it has released the log's lock.  The last stable offset moves only with them.
 
 Source: kafka-log 04, 05.
 """
@@ -24,7 +26,8 @@ Source: kafka-log 04, 05.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -70,6 +73,10 @@ def _ignore_failure(_log: PartitionLog, _error: OSError) -> None:
     return None
 
 
+def ignore_change(_log: PartitionLog) -> None:
+    """Do nothing after a change of the readable range."""
+
+
 class PartitionLog:
     """A live log, created by `open`; as a context manager, it closes itself."""
 
@@ -82,6 +89,7 @@ class PartitionLog:
         clock: Callable[[], int],
         scheduler: TaskScheduler,
         on_failure: Callable[[PartitionLog, OSError], None],
+        on_readable_change: Callable[[PartitionLog], None],
         random_jitter: Callable[[int], int],
         verify_transactions: bool,
         topic_id: str | None,
@@ -91,6 +99,7 @@ class PartitionLog:
         self.topic_id = topic_id
         self._clock = clock
         self._fs = fs
+        self._on_readable_change = on_readable_change
         self._log = LocalLog(
             loaded,
             config,
@@ -115,6 +124,7 @@ class PartitionLog:
         clock: Callable[[], int],
         scheduler: TaskScheduler,
         on_failure: Callable[[PartitionLog, OSError], None] = _ignore_failure,
+        on_readable_change: Callable[[PartitionLog], None] = ignore_change,
         state: DirectoryState = DirectoryState.LIVE,
         random_jitter: Callable[[int], int] = random.randrange,
         verify_transactions: bool = True,
@@ -124,9 +134,9 @@ class PartitionLog:
         """Load and repair the log in `directory`; the log directory's lock must be held.
 
         `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
-        offline.  `random_jitter(n)` draws from 0 … n - 1.  `verify_transactions` is
-        `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata if the file is
-        missing.  After a crash `recovery_threads` threads verify segments.
+        offline.  `on_readable_change` is called as this module says.  `random_jitter(n)` draws from 0 … n - 1.
+        `verify_transactions` is `transaction.partition.verification.enable`.  A `topic_id` is written to
+        partition.metadata if the file is missing.  After a crash `recovery_threads` threads verify segments.
 
         Raises:
             CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: as `load_log`.
@@ -154,6 +164,7 @@ class PartitionLog:
             clock=clock,
             scheduler=scheduler,
             on_failure=on_failure,
+            on_readable_change=on_readable_change,
             random_jitter=random_jitter,
             verify_transactions=verify_transactions,
             topic_id=topic_id or known,
@@ -425,7 +436,7 @@ class PartitionLog:
 
         Source: Kafka's UnifiedLog.updateHighWatermark.
         """
-        with self.lock:
+        with self._announcing(), self.lock:
             self._log.set_high_watermark(offset)
             return self._log.offsets.high_watermark
 
@@ -449,7 +460,8 @@ class PartitionLog:
             if risen is offsets:
                 return False
             self._log.set_high_watermark(risen.high_watermark)
-            return True
+        self._on_readable_change(self)
+        return True
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start to `offset`; return False if it is already at `offset` or above.
@@ -461,7 +473,8 @@ class PartitionLog:
 
         Source: kafka-log 03 §4, 04 §4, §7.
         """
-        return log_retention.maybe_increment_log_start_offset(self._log, offset)
+        with self._announcing():
+            return log_retention.maybe_increment_log_start_offset(self._log, offset)
 
     def delete_records(self, before_offset: int) -> int:
         """Delete the records below `before_offset`, -1 for the high watermark, as DeleteRecords does.
@@ -475,14 +488,16 @@ class PartitionLog:
 
         Source: kafka-log 03 §5.
         """
-        return log_retention.delete_records(self._log, before_offset)
+        with self._announcing():
+            return log_retention.delete_records(self._log, before_offset)
 
     def delete_old_segments(self) -> int:
         """Delete the segments past their retention limits; return their number.
 
         Source: kafka-log 03 §2, §3.
         """
-        return log_retention.delete_old_segments(self._log)
+        with self._announcing():
+            return log_retention.delete_old_segments(self._log)
 
     # ------------------------------------------------------------------------------------------- truncate and replace
     def truncate_to(self, offset: int) -> bool:
@@ -498,7 +513,7 @@ class PartitionLog:
         """
         if offset < 0:
             raise UsageError(f"a log cannot end at {offset}", partition=str(self.partition))
-        with self._log.locked(), self._log.changing_files():
+        with self._announcing(), self._log.locked(), self._log.changing_files():
             return log_truncation.truncate_to(self._log, offset)
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
@@ -512,7 +527,7 @@ class PartitionLog:
         """
         if offset < 0:
             raise UsageError(f"a log cannot begin at {offset}", partition=str(self.partition))
-        with self._log.locked(), self._log.changing_files():
+        with self._announcing(), self._log.locked(), self._log.changing_files():
             log_truncation.truncate_fully(self._log, offset, log_start_offset)
 
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
@@ -597,7 +612,7 @@ class PartitionLog:
         if self.is_closed or self.is_offline:
             self.close_handlers()
             return
-        with self._log.locked():
+        with self._announcing(), self._log.locked():
             self._log.write_snapshot(self._log.offsets.log_end, synced=True)
             self._log.segments.active.become_inactive()
             for file in self._log.segments.active.files():
@@ -606,7 +621,7 @@ class PartitionLog:
 
     def close_handlers(self) -> None:
         """Close the files and write nothing."""
-        with self.lock:
+        with self._announcing(), self.lock:
             self._log.release()
 
     def rename_directory(self, directory: Path) -> None:
@@ -630,8 +645,26 @@ class PartitionLog:
 
         Source: kafka-log 04 §13.
         """
-        with self._log.locked():
+        with self._announcing(), self._log.locked():
             self._log.release()
             mark_deleted(self.directory, self._log.segments.base_offsets, self._fs, kinds=tuple(SegmentFileKind))
             remove_deleted(self.directory, [entry.name for entry in self._fs.scan(self.directory)], self._fs)
             self._fs.remove_directory(self.directory)
+
+    # --------------------------------------------------------------------------------------------------------- listener
+    @contextmanager
+    def _announcing(self) -> Iterator[None]:
+        """Call `on_readable_change` at the end of the block if the readable range has changed, or the log was closed.
+
+        The block may hold the log's lock; the listener is called after the block has released it.
+        """
+        before = self._readable_state()
+        try:
+            yield
+        finally:
+            if self._readable_state() != before:
+                self._on_readable_change(self)
+
+    def _readable_state(self) -> tuple[int, int, bool]:
+        offsets = self._log.offsets
+        return offsets.log_start, offsets.high_watermark, self.is_closed

@@ -1,0 +1,63 @@
+"""Records that raise the leader epochs of the partitions of a node, which leads each of them.
+
+After an unclean stop, a log may have lost its last records, and other records may get their offsets.  Under a new
+leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).
+
+Source: Kafka's PartitionChangeBuilder and PartitionRegistration.merge: a record with a leader raises the leader epoch
+and the partition epoch by 1.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+from sediment.segment_io.format.checkpoints import parse_uuid
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_records import (
+    decode_metadata_record,
+    encode_metadata_record,
+    message_version,
+)
+from sediment.segment_io.protocol import messages as m
+
+_VERSION = 0
+_PARTITIONS = frozenset({"PartitionRecord"})
+_CHANGES = frozenset({"PartitionChangeRecord"})
+
+
+def leader_change_records(
+    partitions: Iterable[TopicPartition], node_id: int, metadata: ClusterMetadata
+) -> Iterator[bytes]:
+    """Yield a record for each partition that makes the node its leader under the next leader epoch."""
+    for partition in partitions:
+        topic_id = uuid.UUID(bytes=parse_uuid(metadata.topic_ids[partition.topic]))
+        record = m.PartitionChangeRecord(partition_id=partition.partition, topic_id=topic_id, leader=node_id)
+        yield encode_metadata_record(record, _VERSION)
+
+
+def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
+    """Return records `values`, with the records `changes` of `leader_change_records` applied to their partitions."""
+    changed = {}
+    for value in changes:
+        change = decode_metadata_record(value, _CHANGES)
+        assert change is not None
+        changed[change.topic_id, change.partition_id] = change
+    merged = []
+    for value in values:
+        record = decode_metadata_record(value, _PARTITIONS)
+        found = None if record is None else changed.get((record.topic_id, record.partition_id))
+        if record is None or found is None:
+            merged.append(value)
+            continue
+        record.leader = found.leader
+        record.leader_epoch += 1
+        record.partition_epoch += 1
+        merged.append(encode_metadata_record(record, message_version(value)))
+    return merged
+
+
+def is_leader_change(value: bytes) -> bool:
+    """Return True for a PartitionChangeRecord."""
+    return decode_metadata_record(value, _CHANGES) is not None

@@ -1,0 +1,58 @@
+"""Backend: the logs of a server, with the handlers that read and write them.
+
+ReadOnlyBackend   directories without a broker, which stay as they are
+LiveBackend       directories of a single node that this process owns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server.coordinator_log import CoordinatorTopic
+from sediment.server.delayed import Timer
+from sediment.server.groups.offset_store import OffsetStore
+from sediment.server.requests import Handler
+from sediment.server.server_config import ServerConfig
+from sediment.server.topic_catalog import TopicCatalog
+
+
+class Backend(Protocol):
+    """An open backend; `close` undoes its opening.
+
+    Between `open` and `close`, the handlers may be called from any thread.
+    """
+
+    @property
+    def catalog(self) -> TopicCatalog:
+        """The topics."""
+
+    @property
+    def handled_at_once(self) -> frozenset[ApiKey]:
+        """APIs whose handlers take less time than a hand-over to a thread, and never wait for a thread or a flush."""
+
+    @property
+    def offset_store(self) -> OffsetStore | None:
+        """The store of committed offsets; None keeps them in memory."""
+
+    @property
+    def can_write(self) -> bool:
+        """True if clients may write to topics."""
+
+    @property
+    def failure(self) -> SedimentError | None:
+        """The error after which nothing can be served any more; None before."""
+
+    def coordinator_topic(self, name: str) -> CoordinatorTopic:
+        """Return an internal topic with the readable logs of its partitions."""
+
+    def handlers(self, timer: Timer, config: ServerConfig) -> Sequence[Mapping[ApiKey, Handler]]:
+        """Return the handlers of records, producers and refused requests; later calls are not allowed."""
+
+    def stop_waiting(self) -> None:
+        """Answer the requests that wait for an event; from then on, no request waits."""
+
+    def close(self) -> None:
+        """Close the logs."""

@@ -1,0 +1,276 @@
+"""LiveBackend: the log directories of a single node, owned by this process.
+
+    open                                                       undone by `close`
+    1  check the directories and the metadata (owned_node)     -
+    2  lock them, remove their markers, load every log         flush and close the logs, write checkpoints and markers
+    3  check that the metadata is still the same               -
+    4  open the writer of the metadata                         close it
+    5  after an unclean stop, raise the leader epochs          -
+    6  create the absent logs, make all logs durable,          -
+       raise the high watermarks to the log ends
+    7  start the flushers                                      finish their flushes
+
+A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
+of this server or of a broker, recovers the logs from their recovery points.  If step 3 refuses, or the start is stopped
+during step 2, the directories keep the markers of a clean stop.
+
+Nothing is deleted: the cleaner and retention are off.
+
+Source: Kafka's ReplicaManager, LogManager and BrokerServer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from sediment.engine.clone.cluster_records import next_producer_id
+from sediment.engine.config import LogConfig
+from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.live.log_manager import LogManager
+from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
+from sediment.engine.metadata.leader_changes import leader_change_records
+from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
+from sediment.engine.metadata.metadata_writer import MetadataWriter
+from sediment.segment_io.errors import SedimentError, SourceChangedError, StorageError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.partition.slices import Bounds
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
+from sediment.server.delayed import DelayedOperations, Timer
+from sediment.server.errors import StartStoppedError
+from sediment.server.groups.offsets_topic import OffsetsTopic
+from sediment.server.handlers.fetch import FetchHandlers
+from sediment.server.handlers.produce import ProduceHandlers
+from sediment.server.handlers.producer_ids import ProducerIdHandlers
+from sediment.server.handlers.refused import RefusedHandlers
+from sediment.server.live.live_catalog import LiveCatalog
+from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
+from sediment.server.live.owned_node import OwnedNode, open_node, read_metadata
+from sediment.server.live.partition import Partition
+from sediment.server.live.producer_ids import ProducerIdManager
+from sediment.server.requests import Handler
+from sediment.server.server_config import ServerConfig
+
+_LOGGER = logging.getLogger(__name__)
+
+NOT_OFFERED = "this server changes no topics, configs or groups, and takes no transactions"
+_TRANSACTION = "sediment serve"
+_FLUSHER_THREADS = 4
+_NO_LIMIT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """Options of the backend; `topic_configs` returns, for a node, the function from topics to their configs.
+
+    `quorum` are the `QUORUM_KEYS` of the broker's own file, or None.  With `flush_acks`, records count as replicated
+    once they are on disk.
+    """
+
+    directories: tuple[Path, ...]
+    topic_configs: Callable[[OwnedNode], Callable[[str], LogConfig]]
+    quorum: Mapping[str, str] | None = None
+    flush_acks: bool = False
+
+
+class LiveBackend:
+    """Open the log directories of one node, for reads and writes; `stop` interrupts the loading of the logs.
+
+    Raises:
+        StartStoppedError: `stop` was set.
+        UsageError: a check of `owned_node` failed, or a log directory holds something unexpected.
+        StorageError: a log directory failed.
+        DirectoryInUseError: a process uses a directory.
+        SourceChangedError: a broker ran on the directories during the start.
+        SedimentError, OSError: a log or file cannot be read.
+    """
+
+    # A read may wait for the lock of its log, which a flush or a roll holds.
+    handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
+    can_write = True
+
+    def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:
+        self._delayed: DelayedOperations | None = None
+        with ExitStack() as undo:
+            self._open(options, fs, stop, undo)
+            self._undo = undo.pop_all()
+
+    def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, undo: ExitStack) -> None:
+        owned = open_node(options.directories, options.quorum, fs)  # 1
+        config_of = options.topic_configs(owned)
+        self._manager = manager = LogManager(  # 2
+            options.directories,
+            lambda topic: keep_everything(config_of(topic)),
+            BrokerConfig(cluster_id=owned.node.cluster_id, node_id=owned.node.node_id, log_cleaner_enable=False),
+            fs=fs,
+            on_readable_change=self._check_delayed,
+        )
+        manager.start(stop=stop)
+        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
+        undo.callback(manager.shutdown, None)
+        if stop.is_set():
+            raise StartStoppedError
+        _check_every_directory_is_online(manager)
+
+        if read_metadata(owned.metadata_dir, owned.is_started, fs) != owned.metadata:  # 3
+            raise SourceChangedError(
+                "the cluster's metadata changed during the start",
+                path=str(owned.metadata_dir),
+                advice="stop the broker that used the directory, and start again",
+            )
+
+        writer = _metadata_writer(owned, manager, fs)  # 4
+        undo.callback(writer.close)
+
+        leader_epochs = _leader_epochs(manager, owned.metadata)
+        uncertain = _after_unclean_stop(manager)  # 5
+        if uncertain:
+            writer.append(list(leader_change_records(uncertain, owned.node.node_id, owned.metadata)))
+            leader_epochs |= {partition: leader_epochs[partition] + 1 for partition in uncertain}
+
+        for partition in owned.absent:  # 6
+            _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
+            manager.create_log(partition, topic_id=owned.metadata.topic_ids[partition.topic])
+        for log in manager.all_logs():
+            flush_and_replicate(log)
+
+        flusher = None
+        if options.flush_acks:  # 7
+            flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
+            undo.callback(flusher.close)
+        partitions = {
+            log.partition: Partition(log, leader_epochs.get(log.partition, 0), flusher) for log in manager.all_logs()
+        }
+        self.catalog = LiveCatalog(
+            owned.node.cluster_id, owned.node.node_id, owned.metadata, partitions, options.directories
+        )
+        known_ids = [producer.producer_id for each in partitions.values() for producer in each.producers]
+        self._producer_ids = ProducerIdManager(owned.node, next_producer_id(owned.metadata, known_ids), writer)
+        self.offset_store = OffsetsTopic(
+            {number: partial(_append_commit, log) for number, log in self._partitions_of(CONSUMER_OFFSETS).items()}
+        )
+        _warn_of_open_transactions(partitions.values())
+        if not self._partitions_of(CONSUMER_OFFSETS):
+            _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
+
+    def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
+        found = self.catalog.topic(topic)
+        return {} if found is None else found.partitions
+
+    def _check_delayed(self, log: PartitionLog) -> None:
+        if self._delayed is not None:
+            self._delayed.check(log.partition)
+
+    def coordinator_topic(self, name: str) -> CoordinatorTopic:
+        """Return an internal topic with the logs of its partitions."""
+        partitions = self._partitions_of(name)
+        logs = [
+            CoordinatorLog(
+                Source(each.partition, each.directory),
+                Bounds(first_offset=each.log_start_offset, end_offset=each.high_watermark),
+            )
+            for each in partitions.values()
+        ]
+        return CoordinatorTopic(logs, max(len(partitions), 1))
+
+    def handlers(self, timer: Timer, config: ServerConfig) -> Sequence[Mapping[ApiKey, Handler]]:
+        """Return the handlers of fetches, produces, producer ids and refused requests."""
+        self._delayed = delayed = DelayedOperations(timer)
+        own = {
+            **FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=True).handlers(),
+            **ProduceHandlers(self.catalog, delayed).handlers(),
+            **ProducerIdHandlers(self._producer_ids).handlers(),
+        }
+        refused = RefusedHandlers(NOT_OFFERED).handlers()
+        return own, {key: handler for key, handler in refused.items() if key not in own}
+
+    @property
+    def failure(self) -> SedimentError | None:
+        """The error after which nothing can be served: every log directory has failed; None before."""
+        if not self._manager.is_halted():
+            return None
+        return StorageError("every log directory has failed", advice="repair them and start again")
+
+    @property
+    def purgatory_size(self) -> int:
+        """Number of fetches and produces that wait for an event."""
+        return 0 if self._delayed is None else len(self._delayed)
+
+    def stop_waiting(self) -> None:
+        """Answer the waiting fetches and produces; from then on, no request waits."""
+        if self._delayed is not None:
+            self._delayed.close()
+
+    def close(self) -> None:
+        """Stop cleanly: flush and close the logs, write the checkpoints and the markers, release the locks."""
+        self._undo.close()
+
+
+def keep_everything(config: LogConfig) -> LogConfig:
+    """Return the config without limits of retention; the cleanup policy stays, because appends are checked by it."""
+    return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
+
+
+def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataWriter:
+    clock = manager.clock.now_ms
+    if not owned.is_started:
+        return BootstrapWriter(owned.metadata_dir, fs, clock=clock)
+    return MetadataLogWriter(
+        owned.metadata_dir,
+        owned.metadata,
+        fs,
+        transaction=_TRANSACTION,
+        clock=clock,
+        scheduler=manager.scheduler,
+    )
+
+
+def _check_every_directory_is_online(manager: LogManager) -> None:
+    for directory in manager.directories():
+        if directory.is_offline:
+            raise StorageError(
+                f"the log directory cannot be used: {directory.failure}",
+                path=str(directory),
+                advice="repair it and start again; a server needs every directory of its node",
+            )
+
+
+def _leader_epochs(manager: LogManager, metadata: ClusterMetadata) -> dict[TopicPartition, int]:
+    """Return the epoch under which this node leads each loaded log: the last one that the cluster or the log knows."""
+    return {
+        log.partition: max(
+            metadata.leader_epochs[log.partition.topic].get(log.partition.partition, 0), log.latest_epoch
+        )
+        for log in manager.all_logs()
+    }
+
+
+def _after_unclean_stop(manager: LogManager) -> list[TopicPartition]:
+    """Return the partitions of the directories that had no marker of a clean stop."""
+    unclean = {directory.path for directory in manager.directories() if directory.clean_shutdown is None}
+    return [log.partition for log in manager.all_logs() if log.directory.parent in unclean]
+
+
+def _append_commit(partition: Partition, batch: bytes) -> int:
+    return partition.append_of_coordinator(batch).first_offset
+
+
+def _warn_of_open_transactions(partitions: Iterable[Partition]) -> None:
+    undecided = sorted(each.partition for each in partitions if each.log.first_unstable_offset is not None)
+    if undecided:
+        _LOGGER.warning(
+            "partitions with an open transaction: %d, such as %s; no transaction can end while this server runs",
+            len(undecided),
+            undecided[0],
+        )

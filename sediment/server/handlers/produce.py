@@ -1,0 +1,230 @@
+"""Produce: appends to the partitions that this node leads, and waits until they are replicated.
+
+    acks 0     no answer; after an error, the connection is closed
+    acks 1     answered after the append
+    acks -1    answered when the high watermark is above the append, or after the timeout of the request
+
+The versions below 3, which a broker advertises for librdkafka, are not offered: their batches have an old magic.
+Transactional batches are refused.
+
+Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
+ProduceRequest.validateRecords.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.errors import InvalidRecordError, RecordValidationError, SedimentError
+from sediment.segment_io.format.layout import (
+    ATTRIBUTES,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CODEC_ZSTD,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_V2,
+    TRANSACTIONAL_BIT,
+)
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.delayed import DelayedOperations
+from sediment.server.errors import append_error_code_of
+from sediment.server.limited_log import LimitedLog
+from sediment.server.live.live_catalog import LiveCatalog, LiveTopic
+from sediment.server.live.partition import Partition
+from sediment.server.requests import Handler, Request
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_ZSTD = 7
+NO_ACKS, LEADER_ACKS, ALL_ACKS = 0, 1, -1
+
+_ADMIN_CLIENT = "__admin_client"  # Kafka's AdminUtils.ADMIN_CLIENT_ID
+_NOT_RETRIED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An append that is not replicated yet: it is once the high watermark is at `required_offset`."""
+
+    partition: Partition
+    required_offset: int
+    answer: Any
+
+
+class _DelayedProduce:
+    """A produce that waits for its appends to be replicated (Kafka's DelayedProduce)."""
+
+    def __init__(self, request: Request, response: Any, waiting: Sequence[_Waiting]) -> None:
+        self._request = request
+        self._response = response
+        self._waiting = waiting
+
+    def try_complete(self) -> bool:
+        """Answer if every append is replicated, or has lost its disk."""
+        still_waiting = []
+        for each in self._waiting:
+            if each.partition.failure is not None:
+                _fail(each.answer, ErrorCode.KAFKA_STORAGE_ERROR, each.partition.failure.what)
+            elif each.partition.high_watermark < each.required_offset:
+                still_waiting.append(each)
+        self._waiting = still_waiting
+        if still_waiting:
+            return False
+        self._request.respond(self._response)
+        return True
+
+    def expire(self) -> None:
+        """Answer with an error for the appends that are not replicated; they stay in the log."""
+        for each in self._waiting:
+            _fail(each.answer, ErrorCode.REQUEST_TIMED_OUT, "the records were appended, but are not durable yet")
+        self._request.respond(self._response)
+
+
+class ProduceHandlers:
+    """Handlers that append to the partitions of `catalog`.
+
+    `delayed.check` of a TopicPartition must follow each rise of the high watermark of its log.
+    """
+
+    def __init__(self, catalog: LiveCatalog, delayed: DelayedOperations) -> None:
+        self._catalog = catalog
+        self._delayed = delayed
+        self._log = LimitedLog(logging.getLogger(__name__))
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """Return the handlers by API."""
+        return {ApiKey.PRODUCE: self.produce}
+
+    def produce(self, request: Request) -> Any:
+        """Append the batch of each partition; return None if the answer comes later, or never.
+
+        Raises:
+            InvalidRecordError: a batch was refused, and the client expects no answer.
+        """
+        message, version = request.message, request.api_version
+        waiting: list[_Waiting] = []
+        topics = [
+            m.ProduceResponse.TopicProduceResponse(
+                name=asked.name,
+                topic_id=asked.topic_id,
+                partition_responses=[
+                    self._append(asked, each, message.acks, version, request.client_id, waiting)
+                    for each in asked.partition_data
+                ],
+            )
+            for asked in message.topic_data
+        ]
+        response = m.ProduceResponse(responses=topics)
+        if message.acks == NO_ACKS:
+            _check_all_appended(topics)
+            request.respond(None)
+            return None
+        if message.acks == LEADER_ACKS or not waiting:
+            return response
+        keys = [each.partition.partition for each in waiting]
+        self._delayed.watch(_DelayedProduce(request, response, waiting), keys, message.timeout_ms)
+        return None
+
+    def _append(
+        self, topic: Any, asked: Any, acks: int, version: int, client_id: str | None, waiting: list[_Waiting]
+    ) -> Any:
+        """Return the answer for one partition; add the append to `waiting`."""
+        answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
+        if acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
+            return _fail(answer, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not 0, 1 or -1")
+        found, unknown = self._topic(topic, version)
+        partition = None if found is None else found.partitions.get(asked.index)
+        if found is None or partition is None:
+            return _fail(answer, unknown, None)
+        if found.is_internal and client_id != _ADMIN_CLIENT:
+            return _fail(answer, ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to {found.name}")
+        refused = _refusal_of(asked.records, version)
+        if refused is not None:
+            return _fail(answer, *refused)
+        try:
+            info = partition.append(asked.records)
+        except SedimentError as error:
+            return self._refused(answer, partition.partition, error)
+        answer.base_offset = info.first_offset
+        answer.log_append_time_ms = info.log_append_time_ms
+        answer.log_start_offset = info.log_start_offset
+        waiting.append(_Waiting(partition, info.last_offset + 1, answer))
+        return answer
+
+    def _topic(self, asked: Any, version: int) -> tuple[LiveTopic | None, ErrorCode]:
+        """Return the topic, and the error if it or its partition does not exist."""
+        if version < FIRST_VERSION_WITH_TOPIC_IDS:
+            return self._catalog.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic = self._catalog.topic_by_id(asked.topic_id)
+        return topic, ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _refused(self, answer: Any, partition: TopicPartition, error: SedimentError) -> Any:
+        code = append_error_code_of(error)
+        if code in _NOT_RETRIED:
+            self._log.warning(f"an append to {partition} failed: {error}")
+        if isinstance(error, RecordValidationError):
+            item = m.ProduceResponse.BatchIndexAndErrorMessage
+            answer.record_errors = [
+                item(batch_index=index, batch_index_error_message=reason) for index, reason in error.record_errors
+            ]
+        return _fail(answer, code, error.what)
+
+
+def _fail(answer: Any, code: ErrorCode, text: str | None) -> Any:
+    answer.error_code, answer.base_offset, answer.error_message = code, -1, text
+    answer.log_append_time_ms = answer.log_start_offset = -1
+    return answer
+
+
+def _check_all_appended(topics: Sequence[Any]) -> None:
+    """Check that every partition was appended to.
+
+    Raises:
+        InvalidRecordError: one was not.
+    """
+    for topic in topics:
+        for each in topic.partition_responses:
+            if each.error_code != ErrorCode.NONE:
+                raise InvalidRecordError(
+                    f"a batch for partition {each.index} of topic {topic.name or topic.topic_id} was refused with "
+                    f"{ErrorCode(each.error_code).name}, and its producer expects no answer"
+                )
+
+
+def _refusal_of(records: Buffer | None, version: int) -> tuple[ErrorCode, str] | None:
+    """Return why the records may not be in a request: they must be exactly one batch of magic 2; None if they may.
+
+    Source: Kafka's ProduceRequest.validateRecords.
+    """
+    data = memoryview(records or b"")
+    size_bytes = _batch_bytes(data)
+    if size_bytes is None:
+        return ErrorCode.INVALID_RECORD, "a partition needs one complete batch"
+    if data[MAGIC] != MAGIC_V2:
+        return ErrorCode.INVALID_RECORD, f"a batch has magic {data[MAGIC]}, not {MAGIC_V2}"
+    if size_bytes < BATCH_HEADER_BYTES:
+        return ErrorCode.CORRUPT_MESSAGE, "a batch is shorter than its header"
+    attributes = int.from_bytes(data[ATTRIBUTES : ATTRIBUTES + 2], "big")
+    if version < FIRST_VERSION_WITH_ZSTD and attributes & CODEC_MASK == CODEC_ZSTD:
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs version {FIRST_VERSION_WITH_ZSTD} of Produce"
+    if _batch_bytes(data[size_bytes:]) is not None:
+        return ErrorCode.INVALID_RECORD, "a partition may have one batch only"
+    if attributes & TRANSACTIONAL_BIT:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this server takes no transactions"
+    return None
+
+
+def _batch_bytes(data: memoryview) -> int | None:
+    """Return the size of the first batch; None without a complete batch."""
+    if len(data) <= MAGIC:
+        return None
+    size_bytes = LOG_OVERHEAD_BYTES + int.from_bytes(data[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)
+    return size_bytes if MAGIC < size_bytes <= len(data) else None

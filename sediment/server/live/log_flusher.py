@@ -1,0 +1,92 @@
+"""LogFlusher: one flush of a log for all producers that wait for it.
+
+    append   -> request(log)                                  the log is noted, once
+    thread   -> flush the log, then raise its high watermark to the recovery point
+
+While a log is being flushed, further appends to it are noted, and the next flush of the log covers all of them.  The
+high watermark thus follows the disk, as it follows the slowest replica in a cluster.
+
+Invariants: at most one thread flushes a log at a time.  An append that was requested is covered by a flush that began
+after the request.
+
+Source: Kafka's Partition.maybeIncrementLeaderHW, with the disk in the place of the other replicas.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.segment_io.errors import SedimentError
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class LogFlusher:
+    """`threads` threads that flush logs; `on_failure` gets a log that could not be flushed."""
+
+    def __init__(self, threads: int, on_failure: Callable[[PartitionLog], object]) -> None:
+        self._on_failure = on_failure
+        self._requested: dict[PartitionLog, None] = {}
+        self._being_flushed: set[PartitionLog] = set()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"log-flusher-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def request(self, log: PartitionLog) -> None:
+        """Flush `log` up to its present end soon."""
+        with self._changed:
+            self._requested[log] = None
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Finish the requested flushes, and end the threads."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (log := self._take()) is not None:
+            try:
+                flush_and_replicate(log)
+            except SedimentError as error:
+                _LOGGER.error("%s could not be flushed: %s", log.partition, error)
+                self._on_failure(log)
+            except Exception:
+                # The thread goes on, because other logs wait for it.
+                _LOGGER.exception("%s could not be flushed", log.partition)
+            finally:
+                with self._changed:
+                    self._being_flushed.discard(log)
+                    self._changed.notify()
+
+    def _take(self) -> PartitionLog | None:
+        """Return a requested log that no thread is flushing; None at the end."""
+        with self._changed:
+            while True:
+                log = next((each for each in self._requested if each not in self._being_flushed), None)
+                if log is not None:
+                    del self._requested[log]
+                    self._being_flushed.add(log)
+                    return log
+                if self._is_closed and not self._requested:
+                    return None
+                self._changed.wait()
+
+
+def flush_and_replicate(log: PartitionLog) -> None:
+    """Make a log durable up to its present end, and raise the high watermark to the recovery point.
+
+    Raises:
+        StorageError: the disk failed.
+    """
+    log.flush()
+    log.maybe_increment_high_watermark(min(log.recovery_point, log.log_end_offset))

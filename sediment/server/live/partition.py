@@ -1,0 +1,170 @@
+"""Partition: the leader of one partition, over the live log of this process.
+
+This node is the only replica.  So the high watermark is the log end after each append; or with a `LogFlusher`, the end
+of the records that are on disk.
+
+Source: Kafka's Partition.appendRecordsToLeader, readRecords and fetchOffsetForTimestamp.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from sediment.engine.live.log.fetched_data import (
+    EARLIEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    Isolation,
+    TimestampOffsetEpoch,
+)
+from sediment.engine.live.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.errors import StorageError
+from sediment.segment_io.format.layout import NO_LEADER_EPOCH
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.partition.file_slice import FileSlice
+from sediment.segment_io.partition.producer_state import ProducerEntry
+from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
+
+_UNUSABLE = (-1, -1)
+
+
+class _Fetched(NamedTuple):
+    """The result of a read."""
+
+    records: FileSlice | None
+    aborted: tuple[AbortedTransaction, ...] | None
+
+
+class Partition:
+    """The leader of the partition of `log`, under `leader_epoch`.
+
+    `flusher` makes appends durable, and raises the high watermark afterwards; None raises it at once.
+    """
+
+    def __init__(self, log: PartitionLog, leader_epoch: int, flusher: LogFlusher | None) -> None:
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self._flusher = flusher
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Topic and partition number."""
+        return self.log.partition
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the partition."""
+        return self.log.directory
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+        return self.log.size_bytes
+
+    @property
+    def failure(self) -> StorageError | None:
+        """The error of every read and append if the disk failed; None before."""
+        if not self.log.is_offline:
+            return None
+        return StorageError(
+            "the log is offline, because its disk failed",
+            partition=str(self.partition),
+            path=str(self.directory),
+            advice="remove the cause and start again",
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- offsets
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read."""
+        return self.log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End of reads with READ_UNCOMMITTED."""
+        return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of reads with READ_COMMITTED."""
+        return self.log.last_stable_offset
+
+    @property
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """Producers with a batch in the log."""
+        return tuple(self.log.producers.entries.values())
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Return the end of reads with this isolation level."""
+        if isolation is Isolation.LOG_END:
+            return self.log.log_end_offset
+        return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
+
+    def readable_range(self, isolation: Isolation) -> tuple[int, int]:
+        """Return the log start and the end of reads; (-1, -1) if the log is offline or closed."""
+        if self.log.is_offline or self.log.is_closed:
+            return _UNUSABLE
+        return self.log_start_offset, self.end_offset(isolation)
+
+    # ----------------------------------------------------------------------------------------------------------- append
+    def append(self, records: Buffer) -> AppendInfo:
+        """Append a batch of a client.
+
+        Raises:
+            RejectedAppendError, CorruptBatchError, StorageError, OpenFilesLimitError: as
+                `PartitionLog.append_as_leader`.
+        """
+        info = self.log.append_as_leader(records, self.leader_epoch)
+        if self._flusher is None:
+            self.log.maybe_increment_high_watermark()
+        else:
+            self._flusher.request(self.log)
+        return info
+
+    def append_of_coordinator(self, records: Buffer) -> AppendInfo:
+        """Append a batch of a coordinator, and return once the high watermark is above it.
+
+        Raises:
+            RejectedAppendError, StorageError, OpenFilesLimitError: as `append`.
+        """
+        info = self.log.append_as_leader(records, self.leader_epoch, origin=AppendOrigin.COORDINATOR)
+        if self._flusher is None:
+            self.log.maybe_increment_high_watermark()
+        else:
+            flush_and_replicate(self.log)
+        return info
+
+    # ------------------------------------------------------------------------------------------------------------- read
+    def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
+        """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
+
+        With `min_one`, the first batch is returned whole even if it is larger; without it, the slice is then empty
+        (KIP-74).
+
+        Raises:
+            OffsetOutOfRangeError, CorruptBatchError, StorageError: as `PartitionLog.read`.
+        """
+        found = self.log.read(offset, max_bytes, isolation, min_one_message=min_one)
+        return _Fetched(None if found.first_entry_incomplete else found.records, found.aborted)
+
+    def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
+        """Return the first record at or after a time; None if there is none."""
+        return self.log.lookup_timestamp(target_ms)
+
+    def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
+        """Return the first record with the largest timestamp; None without such a record."""
+        return self.log.lookup_timestamp(MAX_TIMESTAMP)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one, else (-1, -1).
+
+        Source: kafka-log 04 §4 (endOffsetFor).
+        """
+        return self.log.end_offset_for_epoch(epoch)
+
+    def epoch_at_log_start(self) -> int:
+        """Return the leader epoch at the log start; -1 if it is unknown."""
+        found = self.log.lookup_timestamp(EARLIEST_TIMESTAMP)
+        return NO_LEADER_EPOCH if found is None else found.leader_epoch

@@ -1,0 +1,39 @@
+"""ProducerIdManager: producer ids in blocks, each durable in the cluster's metadata before its first id is given out.
+
+    metadata says next id N  ->  ProducerIdsRecord(N + 1000) is made durable  ->  ids N to N + 999 are given out
+
+After a crash the rest of the block is lost, and no id is given out twice.
+
+Source: Kafka's RPCProducerIdManager and ProducerIdControlManager.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from sediment.engine.clone.cluster_records import PRODUCER_ID_BLOCK, Node, producer_ids_record
+from sediment.engine.metadata.metadata_writer import MetadataWriter
+
+
+class ProducerIdManager:
+    """Producer ids from `next_id` on, which is above every id that was given out before; safe for several threads."""
+
+    def __init__(self, node: Node, next_id: int, writer: MetadataWriter) -> None:
+        self._node = node
+        self._writer = writer
+        self._guard = threading.Lock()
+        self._next_id = self._block_end = next_id
+
+    def generate(self) -> int:
+        """Return an id that no producer has.
+
+        Raises:
+            CommitStateUnknownError, StorageError: a new block could not be made durable.
+        """
+        with self._guard:
+            if self._next_id == self._block_end:
+                block_end = self._block_end + PRODUCER_ID_BLOCK
+                self._writer.append([producer_ids_record(self._node, block_end)])
+                self._block_end = block_end
+            self._next_id += 1
+            return self._next_id - 1

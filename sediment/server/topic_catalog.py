@@ -1,0 +1,178 @@
+"""TopicCatalog: the topics and logs that a server offers, as its handlers see them.
+
+    read_only.catalog.Catalog   directories without a broker, which never change
+    live.live_catalog           directories that this process owns and writes to
+
+Any thread may call any method.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sediment.engine.live.log.fetched_data import Isolation, TimestampOffsetEpoch
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.transaction_index import AbortedTransaction
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.partition.file_slice import FileSlice
+from sediment.segment_io.partition.producer_state import ProducerEntry
+
+
+class FetchedRecords(Protocol):
+    """The result of a read: a slice that begins with a batch and may end inside one; None without data.
+
+    The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
+    transactions that overlap it; None unless only committed data was read.
+    """
+
+    @property
+    def records(self) -> FileSlice | None:
+        """The slice."""
+
+    @property
+    def aborted(self) -> tuple[AbortedTransaction, ...] | None:
+        """Aborted transactions."""
+
+
+class ServedLog(Protocol):
+    """The log of one partition.
+
+    Every member that reads raises StorageError if the log cannot be read, and OpenFilesLimitError if this process may
+    open no more files.
+    """
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Topic and partition number in the name of the directory."""
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the partition."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+
+    @property
+    def failure(self) -> SedimentError | None:
+        """The error after which no read can succeed any more; None before such an error."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read."""
+
+    @property
+    def high_watermark(self) -> int:
+        """End of reads with READ_UNCOMMITTED."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of reads with READ_COMMITTED."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch of the leader."""
+
+    @property
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """Producers with a batch in the log."""
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Return the end of reads with this isolation level."""
+
+    def readable_range(self, isolation: Isolation) -> tuple[int, int]:
+        """Return the log start and the end of reads; a log that is closed or offline has another range than before."""
+
+    def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
+        """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
+
+        With `min_one`, the first batch is returned whole even if it is larger; without it, the slice is then empty
+        (KIP-74).
+
+        Raises:
+            OffsetOutOfRangeError: `offset` is outside the log.
+        """
+
+    def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
+        """Return the first record at or after a time; None if there is none."""
+
+    def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
+        """Return the first record with the largest timestamp; None without such a record."""
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one.
+
+        Return (-1, -1) if there is none.
+        """
+
+    def epoch_at_log_start(self) -> int:
+        """Return the leader epoch at the log start; -1 if it is unknown."""
+
+
+class ServedTopic(Protocol):
+    """A topic with the partitions that clients see."""
+
+    @property
+    def name(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def id(self) -> uuid.UUID:
+        """Id of the topic."""
+
+    @property
+    def partitions(self) -> Mapping[int, ServedLog]:
+        """Logs of its partitions by number."""
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """Configs that the topic itself sets."""
+
+    @property
+    def is_internal(self) -> bool:
+        """True for one of Kafka's internal topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedDirectory:
+    """A log directory with the logs served from it, under the names that clients use."""
+
+    path: Path
+    logs: Mapping[TopicPartition, ServedLog]
+
+
+class TopicCatalog(Protocol):
+    """Topics by name and by id."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Id of the cluster."""
+
+    @property
+    def node_id(self) -> int:
+        """Id of this node."""
+
+    @property
+    def metadata(self) -> ClusterMetadata | None:
+        """Metadata of the cluster; None without a metadata log."""
+
+    @property
+    def directories(self) -> Sequence[ServedDirectory]:
+        """The log directories."""
+
+    def topics(self) -> Sequence[ServedTopic]:
+        """Return every topic, by name."""
+
+    def topic(self, name: str) -> ServedTopic | None:
+        """Return a topic by name."""
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> ServedTopic | None:
+        """Return a topic by id."""
+
+    def partition(self, name: str, number: int) -> ServedLog | None:
+        """Return a partition of a topic."""

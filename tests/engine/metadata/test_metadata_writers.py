@@ -1,0 +1,148 @@
+"""Records that a running server adds to the metadata of its node: in the metadata log, or in bootstrap.checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from sediment.engine.clone.cluster_records import Node, producer_ids_record
+from sediment.engine.clone.log_end import AtOnce
+from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
+from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
+from sediment.segment_io.errors import CommitStateUnknownError, StorageError
+from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.protocol import messages as m
+from tests.segments import NOW_MS
+from tests.served import unpacked
+
+NODE = Node(1, "cluster", "directory")
+TOPIC = encode_metadata_record(m.TopicRecord(name="t"), 0)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return unpacked(tmp_path / "data")
+
+
+def metadata_of(log_dir: Path) -> ClusterMetadata:
+    found = read_cluster_metadata(log_dir, Fs())
+    assert found is not None
+    return found
+
+
+def log_writer(log_dir: Path, fs: Fs | None = None) -> MetadataLogWriter:
+    return MetadataLogWriter(
+        log_dir,
+        metadata_of(log_dir),
+        fs or Fs(),
+        transaction="test",
+        clock=lambda: NOW_MS,
+        scheduler=AtOnce(),
+    )
+
+
+def next_id(value: int) -> bytes:
+    return producer_ids_record(NODE, value)
+
+
+class FullDisk(Fs):
+    """A disk on which no sync and no replaced file succeeds once it is full."""
+
+    is_full = False
+
+    def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "disk full")
+        super().replace_file(path, content, like=like)
+
+    def open_file(self, path: Path) -> OpenFile:
+        disk = self
+
+        class File(OpenFile):
+            def sync(self) -> None:
+                if disk.is_full:
+                    raise OSError(errno.ENOSPC, "disk full")
+                super().sync()
+
+        return File(path, create=False)
+
+
+# ----------------------------------------------------------------------------------------------------- the metadata log
+def test_every_record_of_the_log_is_durable_when_append_returns(log_dir: Path) -> None:
+    before = metadata_of(log_dir)
+    writer = log_writer(log_dir)
+    for value in (7000, 8000):
+        writer.append([next_id(value)])
+        copy = log_dir.with_name(f"copy-{value}")
+        shutil.copytree(log_dir, copy)
+        assert metadata_of(copy).next_producer_id == value
+    writer.close()
+    after = metadata_of(log_dir)
+    assert (after.end_offset, after.topic_ids) == (before.end_offset + 2, before.topic_ids)
+
+
+def test_threads_append_one_after_the_other(log_dir: Path) -> None:
+    before = metadata_of(log_dir).end_offset
+    writer = log_writer(log_dir)
+    threads = [threading.Thread(target=writer.append, args=([next_id(9000)],)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    assert metadata_of(log_dir).end_offset == before + 8
+
+
+def test_after_a_failed_write_nothing_more_is_appended(log_dir: Path) -> None:
+    disk = FullDisk()
+    writer = log_writer(log_dir, disk)
+    writer.append([next_id(7000)])
+    disk.is_full = True
+    with pytest.raises(CommitStateUnknownError, match="broke off"):
+        writer.append([next_id(8000)])
+    disk.is_full = False
+    with pytest.raises(StorageError, match="an earlier write"):
+        writer.append([next_id(9000)])
+    writer.close()
+    assert metadata_of(log_dir).next_producer_id in (7000, 8000)
+
+
+# ------------------------------------------------------------------------------------------------- bootstrap.checkpoint
+@pytest.fixture
+def new_node(tmp_path: Path) -> Path:
+    path = tmp_path / "bootstrap.checkpoint"
+    path.write_bytes(format_bootstrap_checkpoint([TOPIC, next_id(1000)], now_ms=NOW_MS))
+    return tmp_path
+
+
+def test_a_bootstrap_checkpoint_has_the_last_producer_ids_only(new_node: Path) -> None:
+    writer = BootstrapWriter(new_node, Fs(), clock=lambda: NOW_MS)
+    sizes = set()
+    for value in (2000, 3000, 4000):
+        writer.append([next_id(value)])
+        found = metadata_of(new_node)
+        assert (found.next_producer_id, list(found.topic_ids)) == (value, ["t"])
+        sizes.add((new_node / "bootstrap.checkpoint").stat().st_size)
+    assert len(sizes) == 1
+    BootstrapWriter(new_node, Fs(), clock=lambda: NOW_MS).append([encode_metadata_record(m.TopicRecord(name="u"), 0)])
+    found = metadata_of(new_node)
+    assert (found.next_producer_id, sorted(found.topic_ids)) == (4000, ["t", "u"])
+
+
+def test_a_bootstrap_checkpoint_that_cannot_be_replaced_stays_and_the_next_write_has_everything(new_node: Path) -> None:
+    disk = FullDisk()
+    writer = BootstrapWriter(new_node, disk, clock=lambda: NOW_MS)
+    disk.is_full = True
+    with pytest.raises(CommitStateUnknownError, match=r"bootstrap\.checkpoint"):
+        writer.append([next_id(2000)])
+    assert metadata_of(new_node).next_producer_id == 1000
+    disk.is_full = False
+    writer.append([next_id(3000)])
+    assert metadata_of(new_node).next_producer_id == 3000

@@ -1,0 +1,161 @@
+"""Log directories of a single node, and a live server over them in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sediment.engine.clone.cluster_records import Node, cluster_records
+from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
+from sediment.engine.clone.plan import ClonedTopic
+from sediment.engine.config import LogConfig
+from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_properties, format_uuid
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.live import LiveOptions
+from sediment.server.kafka_server import KafkaServer, ServerOptions
+from sediment.server.live.owned_node import OwnedNode
+from sediment.server.network.endpoints import Endpoint
+from sediment.server.server_config import ServerConfig
+from tests.engine.live_logs import config
+from tests.server.network.listeners import Client
+
+NODE = Node(7, format_uuid(bytes(range(16))), format_uuid(bytes(range(1, 17))))
+CONFIG = config(segment_bytes=1 << 20)
+NOW_MS = 1_700_000_000_000
+
+
+def topic_id(name: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
+def new_node(path: Path, topics: Mapping[str, int], *, next_producer_id: int = 0) -> Path:
+    """Make the directory of a node that was never started, with `topics` by their number of partitions."""
+    path.mkdir(parents=True)
+    made = [
+        ClonedTopic(name, name, format_uuid(topic_id(name).bytes), True, count, (), {}, ())
+        for name, count in topics.items()
+    ]
+    values = list(cluster_records(made, {}, NODE, clone_features(None, NEWEST_RELEASE), {}, next_producer_id))
+    (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+    meta = MetaProperties(1, NODE.cluster_id, NODE.node_id, NODE.directory_id)
+    (path / "meta.properties").write_bytes(format_meta_properties(meta))
+    return path
+
+
+@dataclass
+class LiveServer:
+    """A running server in this process."""
+
+    server: KafkaServer
+
+    def connect(self) -> Client:
+        return Client.to(self.server.bound.port)
+
+    @property
+    def bootstrap(self) -> str:
+        return str(self.server.bound)
+
+
+@contextlib.contextmanager
+def live(
+    *directories: Path,
+    topic_config: Callable[[str], LogConfig] = lambda _: CONFIG,
+    flush_acks: bool = False,
+    fs: Fs | None = None,
+    quorum: Mapping[str, str] | None = None,
+    **keys: Any,
+) -> Iterator[LiveServer]:
+    """Serve directories for reads and writes until the end of the block."""
+
+    def configs(_: OwnedNode) -> Callable[[str], LogConfig]:
+        return topic_config
+
+    options = ServerOptions(
+        LiveOptions(directories, configs, quorum, flush_acks), Endpoint("127.0.0.1", 0), config=ServerConfig(**keys)
+    )
+    with KafkaServer(options, fs or Fs()) as server:
+        yield LiveServer(server)
+
+
+# ------------------------------------------------------------------------------------------------------------- requests
+def commit_request(group: str, topic: str, offset: int) -> Any:
+    """Return a request of version 8 that commits an offset of partition 0."""
+    request = m.OffsetCommitRequest
+    partitions = [request.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    return request(group_id=group, topics=[request.OffsetCommitRequestTopic(name=topic, partitions=partitions)])
+
+
+def commit(client: Client, group: str, offset: int, *, topic: str = "t") -> ErrorCode:
+    """Commit an offset of partition 0 of a topic, as soon as the groups are loaded."""
+    while True:
+        response = client.ask(commit_request(group, topic, offset), 8)
+        code = ErrorCode(response.topics[0].partitions[0].error_code)
+        if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return code
+
+
+def produce_request(
+    records: bytes | None,
+    *,
+    topic: str = "t",
+    number: int = 0,
+    acks: int = -1,
+    version: int = 13,
+    timeout_ms: int = 10_000,
+    asked_id: uuid.UUID | None = None,
+) -> Any:
+    request = m.ProduceRequest
+    by_id = version >= 13
+    return request(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            request.TopicProduceData(
+                name="" if by_id else topic,
+                topic_id=(asked_id or topic_id(topic)) if by_id else uuid.UUID(int=0),
+                partition_data=[request.PartitionProduceData(index=number, records=records)],
+            )
+        ],
+    )
+
+
+def produce(client: Client, records: bytes | None, *, version: int = 13, **fields: Any) -> Any:
+    """Return the answer for the only partition."""
+    response = client.ask(produce_request(records, version=version, **fields), version)
+    ((answer,),) = (topic.partition_responses for topic in response.responses)
+    return answer
+
+
+def fetch_request(
+    *partitions: tuple[int, int], topic: str = "t", min_bytes: int = 1, max_wait_ms: int = 0, isolation: int = 0
+) -> Any:
+    """Return a request of version 13 for (partition, offset) pairs of a topic."""
+    request = m.FetchRequest
+    return request(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=1 << 20,
+        isolation_level=isolation,
+        topics=[
+            request.FetchTopic(
+                topic_id=topic_id(topic),
+                partitions=[
+                    request.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
+                    for number, offset in partitions
+                ],
+            )
+        ],
+    )
+
+
+def fetch(client: Client, *partitions: tuple[int, int], **fields: Any) -> list[Any]:
+    """Return the answers of (partition, offset) pairs."""
+    (topic,) = client.ask(fetch_request(*partitions, **fields), 13).responses
+    return list(topic.partitions)

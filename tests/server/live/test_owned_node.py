@@ -1,0 +1,152 @@
+"""The checks before a live server takes over directories: a refusal changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sediment.engine.clone.cluster_records import topic_records
+from sediment.engine.clone.plan import ClonedTopic
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.segment_io.errors import DirectoryInUseError, SourceChangedError, UsageError
+from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.segment_io.segment.batch_reader import read_records
+from sediment.server.live.owned_node import open_node
+from tests.engine.live_logs import batch
+from tests.served import contents, unpacked
+from tests.server.live.nodes import NODE, NOW_MS, fetch, live, new_node, produce, topic_id
+from tests.server.read_only.log_dirs import write_checkpoint, write_partition
+
+QUORUM = {"process.roles": "broker,controller", "node.id": "7", "controller.quorum.voters": "7@localhost:9093"}
+
+
+def remove_meta(path: Path) -> None:
+    (path / "meta.properties").unlink()
+    write_checkpoint(path / "recovery-point-offset-checkpoint", {})
+
+
+def remove_bootstrap(path: Path) -> None:
+    (path / "bootstrap.checkpoint").unlink()
+
+
+def add_unknown_folder(path: Path) -> None:
+    write_partition(path, "other-0", 1)
+
+
+def add_folder_without_id(path: Path) -> None:
+    write_partition(path, "t-0", 1)
+
+
+def add_folder_of_another_topic(path: Path) -> None:
+    write_partition(path, "t-0", 1)
+    other = format_uuid(topic_id("u").bytes)
+    (path / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {other}\n")
+
+
+def lose_a_folder(path: Path) -> None:
+    write_checkpoint(path / "recovery-point-offset-checkpoint", {"t-1": 5})
+
+
+def add_replicas(path: Path) -> None:
+    topic = ClonedTopic("t", "t", format_uuid(topic_id("t").bytes), True, 1, (), {}, ())
+    first, _ = topic_records(topic, {}, NODE, 20)
+    record = m.PartitionRecord(partition_id=0, topic_id=topic_id("t"), replicas=[7, 8], isr=[7], leader=7)
+    values = [first, encode_metadata_record(record, 0)]
+    (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+
+
+def tier_a_topic(path: Path) -> None:
+    values = [record.value or b"" for record in read_records((path / "bootstrap.checkpoint").read_bytes())]
+    record = m.ConfigRecord(resource_type=2, resource_name="t", name="remote.storage.enable", value="true")
+    values.append(encode_metadata_record(record, 0))
+    (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+
+
+REFUSALS: dict[Callable[[Path], None], str] = {
+    remove_meta: "no meta.properties that names a node",
+    remove_bootstrap: "their topics are not known",
+    add_unknown_folder: "the cluster does not know the folder's topic",
+    add_folder_without_id: "has no partition.metadata",
+    add_folder_of_another_topic: "the cluster has another topic t",
+    lose_a_folder: "its folder is missing",
+    add_replicas: "replicas on nodes 7, 8",
+    tier_a_topic: "reads no tiered storage",
+}
+
+
+@pytest.mark.parametrize("change", REFUSALS, ids=lambda change: change.__name__)
+def test_a_directory_that_is_not_a_single_nodes_own_is_refused_and_stays_as_it_is(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    path = new_node(tmp_path / "data", {"t": 2})
+    change(path)
+    before = contents(path)
+    with pytest.raises(UsageError, match=REFUSALS[change]), live(path):
+        pass
+    assert contents(path) == before
+
+
+def test_other_voters_are_refused(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    assert open_node([path], QUORUM, Fs()).node == NODE
+    two = {**QUORUM, "controller.quorum.voters": "7@localhost:9093,8@localhost:9094"}
+    with pytest.raises(UsageError, match="not the sole voter"):
+        open_node([path], two, Fs())
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    # The lock of a process of one's own does not count, so only the engine sees it here.
+    path = new_node(tmp_path / "data", {"t": 1})
+    lock = DirectoryLock(path)
+    lock.acquire()
+    with pytest.raises(DirectoryInUseError), live(path):
+        pass
+    lock.release()
+
+
+def test_metadata_that_changes_during_the_start_is_refused_and_the_stop_is_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = unpacked(tmp_path / "data")
+    found = open_node([path], None, Fs())
+    monkeypatch.setattr(
+        "sediment.server.backends.live.read_metadata",
+        lambda *_: type(found.metadata)({}, {}, {}, found.metadata.end_offset + 1),
+    )
+    with pytest.raises(SourceChangedError, match="changed during the start"), live(path):
+        pass
+    assert (path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_partition_without_a_folder_begins_empty_if_it_was_never_written_to(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 3})
+    assert open_node([path], None, Fs()).absent == tuple(TopicPartition("t", number) for number in range(3))
+    with live(path) as server, server.connect() as client:
+        assert produce(client, batch(), number=2).base_offset == 0
+    assert (path / "t-2" / "partition.metadata").read_text().endswith(format_uuid(topic_id("t").bytes))
+    assert open_node([path], None, Fs()).absent == ()
+    shutil.rmtree(path / "t-1")
+    with pytest.raises(UsageError, match="its folder is missing"):
+        open_node([path], None, Fs())
+
+
+def test_two_directories_of_one_node_are_served_together(tmp_path: Path) -> None:
+    first = new_node(tmp_path / "a", {"t": 2})
+    second = tmp_path / "b"
+    second.mkdir()
+    text = (first / "meta.properties").read_text().replace(NODE.directory_id, format_uuid(bytes(16)[:-1] + b"\2"))
+    (second / "meta.properties").write_text(text)
+    with live(first, second) as server, server.connect() as client:
+        for number in (0, 1):
+            assert produce(client, batch(), number=number).error_code == ErrorCode.NONE
+        assert [each.high_watermark for each in fetch(client, (0, 0), (1, 0))] == [1, 1]
+    assert [(each / ".kafka_cleanshutdown").exists() for each in (first, second)] == [True, True]

@@ -1,0 +1,156 @@
+"""Start and stop of a live server, on directories that are whole, unclean, damaged or failing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from sediment.segment_io.errors import StorageError
+from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.live import LiveOptions
+from sediment.server.errors import StartStoppedError
+from sediment.server.kafka_server import KafkaServer, ServerOptions
+from sediment.server.network.endpoints import Endpoint
+from tests.engine.live_logs import batch, config
+from tests.engine.managed import FailingFs
+from tests.served import contents, unpacked
+from tests.server.live.nodes import CONFIG, NODE, commit, fetch, live, new_node, produce
+from tests.server.network.listeners import Client
+from tests.waiting import wait_until
+
+MARKER = ".kafka_cleanshutdown"
+
+
+def metadata_of(path: Path) -> ClusterMetadata:
+    found = read_cluster_metadata(path, Fs())
+    assert found is not None
+    return found
+
+
+def written(path: Path) -> dict[str, bytes]:
+    """Return the content of every file, except those that a start makes before it loads a log."""
+    made = (".lock", "cleaner-offset-checkpoint")
+    return {name: content for name, (_, _, content) in contents(path).items() if name not in made}
+
+
+def end_of_epoch(client: Client, epoch: int) -> tuple[int, int]:
+    """Return (epoch, end offset) for a consumer of t-0 whose last record has this epoch."""
+    request = m.OffsetForLeaderEpochRequest
+    partition = request.OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
+    asked = request(topics=[request.OffsetForLeaderTopic(topic="t", partitions=[partition])])
+    (found,) = client.ask(asked, 4).topics[0].partitions
+    return found.leader_epoch, found.end_offset
+
+
+# ------------------------------------------------------------------------------------------------ after an unclean stop
+def test_after_an_unclean_stop_partitions_have_a_new_leader_epoch_before_the_first_append(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 2})
+    with live(path) as server, server.connect() as client:
+        produce(client, batch(("k", "v"), ("k", "w")))
+    assert metadata_of(path).leader_epochs == {"t": {0: 0, 1: 0}}
+    for turn in (1, 2):
+        (path / MARKER).unlink()
+        with live(path) as server, server.connect() as client:
+            assert metadata_of(path).leader_epochs == {"t": {0: turn, 1: turn}}
+            produce(client, batch())
+            # A consumer past this offset has read records that the log lost.
+            assert end_of_epoch(client, turn - 1) == (turn - 1, turn + 1)
+            assert server.server.catalog.partition("t", 0).leader_epoch == turn
+
+
+def test_a_metadata_log_gets_the_new_leader_epochs(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "data")
+    before = metadata_of(path)
+    (path / MARKER).unlink()
+    with live(path) as server:
+        catalog = server.server.catalog
+        led = {topic.name: {n: each.leader_epoch for n, each in topic.partitions.items()} for topic in catalog.topics()}
+    after = metadata_of(path)
+    assert after.leader_epochs == led
+    assert led == {name: {n: each + 1 for n, each in epochs.items()} for name, epochs in before.leader_epochs.items()}
+    assert after.end_offset > before.end_offset
+
+
+def test_a_clean_start_leaves_the_metadata_alone(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "data")
+    before = metadata_of(path)
+    with live(path):
+        pass
+    assert metadata_of(path) == before
+
+
+# ------------------------------------------------------------------------------------------------------ a stopped start
+def test_a_start_that_is_stopped_leaves_the_directory_as_it_was(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "data")
+    before = written(path)
+    stop = threading.Event()
+    stop.set()
+    options = ServerOptions(LiveOptions((path,), lambda _: lambda _: CONFIG), Endpoint("127.0.0.1", 0))
+    with pytest.raises(StartStoppedError), KafkaServer(options, Fs(), stop):
+        pass
+    assert written(path) == before
+
+
+# --------------------------------------------------------------------------------------------------------- failed disks
+def test_a_server_starts_only_with_every_directory_of_its_node(tmp_path: Path) -> None:
+    first = new_node(tmp_path / "a", {"t": 2})
+    second = tmp_path / "b"
+    second.mkdir()
+    text = (first / "meta.properties").read_text().replace(NODE.directory_id, format_uuid(bytes(16)[:-1] + b"\2"))
+    (second / "meta.properties").write_text(text)
+    with live(first, second):
+        pass
+    (number,) = (number for number in (0, 1) if (second / f"t-{number}").exists())
+    (second / MARKER).unlink()  # so that the start reads the log
+    fs = FailingFs()
+    fs.broken.add(second / f"t-{number}" / f"{0:020d}.log")
+    with pytest.raises(StorageError, match="the log directory cannot be used"), live(first, second, fs=fs):
+        pass
+    assert (first / MARKER).exists()
+    with live(first, second) as server, server.connect() as client:
+        assert produce(client, batch(), number=number).error_code == ErrorCode.NONE
+
+
+def test_a_server_whose_directories_have_all_failed_is_not_usable(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    fs = FailingFs()
+    with live(path, fs=fs) as server, server.connect() as client:
+        server.server.check_usable()
+        fs.broken.add(path)
+        assert produce(client, batch()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        wait_until(lambda: server.server.backend.failure is not None)
+        with pytest.raises(StorageError, match="every log directory has failed"):
+            server.server.check_usable()
+    assert not (path / MARKER).exists()
+
+
+# ---------------------------------------------------------------------------------------------------- committed offsets
+def test_commits_are_refused_for_good_if_the_cluster_cannot_keep_them(tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1})) as server, server.connect() as client:
+        assert commit(client, "g", 1) == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def test_commits_stay_in_the_offsets_topic(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1, "__consumer_offsets": 3})
+    with live(path, flush_acks=True) as server, server.connect() as client:
+        assert [commit(client, "g", offset) for offset in (1, 2)] == [ErrorCode.NONE, ErrorCode.NONE]
+    with live(path) as server, server.connect() as client:
+        assert commit(client, "other", 7) == ErrorCode.NONE
+        request = m.OffsetFetchRequest
+        group = request.OffsetFetchRequestGroup(group_id="g", topics=None)
+        (found,) = client.ask(request(groups=[group]), 8).groups
+        assert found.topics[0].partitions[0].committed_offset == 2
+
+
+def test_records_that_are_too_large_for_the_offsets_topic_are_refused_for_good(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1, "__consumer_offsets": 1})
+    small = config(segment_bytes=1 << 20, max_message_bytes=80)
+    with live(path, topic_config=lambda _: small) as server, server.connect() as client:
+        assert commit(client, "g" * 60, 1) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        assert fetch(client, (0, 0))[0].error_code == ErrorCode.NONE

@@ -1,0 +1,199 @@
+"""Requests that wait on a live server: fetches at the log end, and produces until the disk has their records."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sediment.segment_io.fs import Fs, OpenFile
+from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.live import LiveBackend
+from tests.engine.live_logs import batch
+from tests.engine.managed import FailingFs
+from tests.server.live.nodes import LiveServer, fetch, fetch_request, live, new_node, produce, produce_request
+from tests.server.network.listeners import Client
+from tests.waiting import LIMIT_SECONDS, wait_until
+
+LONG_MS = 25_000
+VERSION = 13
+
+
+class SlowDisk(Fs):
+    """A disk whose syncs of `.log` files wait while it is slow, are counted, and raise its `error`."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.is_fast = threading.Event()
+        self.is_fast.set()
+        self.syncs = 0
+
+    def _open(self, path: Path, *, create: bool) -> OpenFile:
+        disk = self
+
+        class File(OpenFile):
+            def sync(self) -> None:
+                if self.path.suffix == ".log":
+                    assert disk.is_fast.wait(LIMIT_SECONDS)
+                    disk.syncs += 1
+                    if disk.error is not None:
+                        raise disk.error
+                super().sync()
+
+        return File(path, create=create)
+
+    def open_file(self, path: Path) -> OpenFile:
+        return self._open(path, create=False)
+
+    def create_file(self, path: Path, *, like: Path) -> OpenFile:
+        made = self._open(path, create=True)
+        self.adopt_owner(path, like)
+        return made
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LiveServer]:
+    with live(new_node(tmp_path / "data", {"t": 4})) as server:
+        yield server
+
+
+def waiting(node: LiveServer) -> int:
+    backend = node.server.backend
+    assert isinstance(backend, LiveBackend)
+    return backend.purgatory_size
+
+
+def values(records: object) -> int:
+    return len(bytes(records or b""))  # type: ignore[call-overload]
+
+
+# -------------------------------------------------------------------------------------------------------------- fetches
+def test_a_fetch_at_the_log_end_is_answered_by_the_next_append(node: LiveServer) -> None:
+    with node.connect() as consumer, node.connect() as producer:
+        consumer.send(fetch_request((0, 0), (1, 0), max_wait_ms=LONG_MS), VERSION)
+        wait_until(lambda: waiting(node) == 1)
+        produce(producer, batch(), number=2)
+        assert waiting(node) == 1
+        produce(producer, batch(), number=1)
+        _, response = consumer.receive(ApiKey.FETCH, VERSION)
+        first, second = response.responses[0].partitions
+        assert (values(first.records), second.high_watermark, values(second.records)) == (0, 1, len(batch()))
+        assert waiting(node) == 0
+
+
+def test_a_fetch_waits_for_its_least_bytes_over_all_partitions(node: LiveServer) -> None:
+    size = len(batch())
+    with node.connect() as consumer, node.connect() as producer:
+        consumer.send(fetch_request((0, 0), (1, 0), max_wait_ms=LONG_MS, min_bytes=3 * size), VERSION)
+        for number in (0, 1):
+            produce(producer, batch(), number=number)
+            wait_until(lambda: waiting(node) == 1)
+        produce(producer, batch(), number=0)
+        _, response = consumer.receive(ApiKey.FETCH, VERSION)
+        assert [values(each.records) for each in response.responses[0].partitions] == [2 * size, size]
+
+
+def test_a_fetch_that_has_waited_long_enough_gets_what_there_is(node: LiveServer) -> None:
+    with node.connect() as client:
+        produce(client, batch())
+        (found,) = fetch(client, (0, 0), max_wait_ms=50, min_bytes=1 << 20)
+        assert values(found.records) == len(batch())
+        (found,) = fetch(client, (0, 1), max_wait_ms=50)
+        assert (values(found.records), found.high_watermark, found.error_code) == (0, 1, ErrorCode.NONE)
+
+
+def test_a_waiting_fetch_hears_that_the_disk_has_failed(tmp_path: Path) -> None:
+    fs = FailingFs()
+    path = new_node(tmp_path / "data", {"t": 2})
+    with live(path, fs=fs) as node, node.connect() as consumer, node.connect() as producer:
+        consumer.send(fetch_request((0, 0), max_wait_ms=LONG_MS), VERSION)
+        wait_until(lambda: waiting(node) == 1)
+        fs.broken.add(path)
+        assert produce(producer, batch(), number=1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        _, response = consumer.receive(ApiKey.FETCH, VERSION)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_stop_answers_the_waiting_fetches(tmp_path: Path) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1})) as node:
+        consumer = node.connect()
+        consumer.send(fetch_request((0, 0), max_wait_ms=LONG_MS), VERSION)
+        wait_until(lambda: waiting(node) == 1)
+    with consumer:
+        _, response = consumer.receive(ApiKey.FETCH, VERSION)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.NONE
+
+
+# ------------------------------------------------------------------------------------------------------------- produces
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[tuple[LiveServer, SlowDisk]]:
+    disk = SlowDisk()
+    with live(new_node(tmp_path / "data", {"t": 2}), fs=disk, flush_acks=True) as server:
+        disk.is_fast.clear()
+        disk.syncs = 0
+        yield server, disk
+        disk.is_fast.set()
+
+
+def test_records_count_as_replicated_once_they_are_on_disk(slow: tuple[LiveServer, SlowDisk]) -> None:
+    node, disk = slow
+    with node.connect() as producer, node.connect() as other:
+        producer.send(produce_request(batch()), VERSION)
+        wait_until(lambda: waiting(node) == 1)
+        (found,) = fetch(other, (0, 0))
+        assert (found.high_watermark, values(found.records)) == (0, 0)
+        assert produce(other, batch(), acks=1).base_offset == 1
+        disk.is_fast.set()
+        _, response = producer.receive(ApiKey.PRODUCE, VERSION)
+        assert response.responses[0].partition_responses[0].base_offset == 0
+        wait_until(lambda: fetch(other, (0, 0))[0].high_watermark == 2)
+
+
+def test_one_flush_serves_all_producers_that_wait(slow: tuple[LiveServer, SlowDisk]) -> None:
+    node, disk = slow
+    producers: list[Client] = [node.connect() for _ in range(12)]
+    for number, producer in enumerate(producers):
+        producer.send(produce_request(batch()), VERSION)
+        wait_until(lambda least=number + 1: waiting(node) == least)
+    disk.is_fast.set()
+    for producer in producers:
+        with producer:
+            _, response = producer.receive(ApiKey.PRODUCE, VERSION)
+            assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    # The first flush began with the first append, and the second covers all the others.
+    assert disk.syncs == 2
+
+
+def test_a_produce_that_the_disk_does_not_take_in_time_times_out(slow: tuple[LiveServer, SlowDisk]) -> None:
+    node, disk = slow
+    with node.connect() as producer:
+        answer = produce(producer, batch(pid=1), timeout_ms=50)
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        disk.is_fast.set()
+        assert produce(producer, batch(pid=1)).base_offset == 0
+
+
+def test_a_produce_that_waits_for_a_disk_which_fails_gets_an_error(slow: tuple[LiveServer, SlowDisk]) -> None:
+    node, disk = slow
+    with node.connect() as producer:
+        producer.send(produce_request(batch()), VERSION)
+        wait_until(lambda: waiting(node) == 1)
+        disk.error = OSError(errno.EIO, "a sync failed")
+        disk.is_fast.set()
+        _, response = producer.receive(ApiKey.PRODUCE, VERSION)
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_an_unexpected_error_of_a_flush_stops_no_later_flush(slow: tuple[LiveServer, SlowDisk]) -> None:
+    node, disk = slow
+    disk.error = ZeroDivisionError()
+    disk.is_fast.set()
+    with node.connect() as producer:
+        for _ in range(8):  # more than there are threads
+            assert produce(producer, batch(), timeout_ms=20).error_code == ErrorCode.REQUEST_TIMED_OUT
+        disk.error = None
+        assert produce(producer, batch()).base_offset == 8
