@@ -3,6 +3,8 @@
 A read-only log never grows.  So a fetch with data is answered at once, regardless of its `min_bytes`.  A fetch without
 data waits for `max_wait_ms`, but at most LONGEST_WAIT_MS, on the timer and without a thread.
 
+A fetch from one partition is kept with its connection, so that its repetition is answered without being decoded.
+
 Every fetch is a full fetch: the session id in the answer is 0, which makes clients send full fetches (KIP-227).
 
 Source: Kafka's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages.
@@ -23,6 +25,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.delayed import Timer
 from sediment.server.errors import error_code_of
+from sediment.server.handlers.repeated_fetch import RepeatedFetch
 from sediment.server.limited_log import LimitedLog
 from sediment.server.read_only.catalog import Catalog, Topic
 from sediment.server.read_only.frozen_log import FrozenLog
@@ -102,10 +105,21 @@ class FetchHandlers:
                 )
             )
         response = m.FetchResponse(responses=topics)
+        if len(topics) == 1 and len(topics[0].partitions) == 1 and log is not None:
+            self._keep(request, response, log, isolation)
         if has_answer or message.max_wait_ms <= 0 or message.min_bytes <= 0:
             return response
         self._timer.after(min(message.max_wait_ms, LONGEST_WAIT_MS), lambda: request.respond(response))
         return None
+
+    def _keep(self, request: Request, response: Any, log: FrozenLog, isolation: Isolation) -> None:
+        """Keep a fetch from one partition, `log`, if its client probably repeats it with other offsets."""
+        asked, data = request.message.topics[0].partitions[0], response.responses[0].partitions[0]
+        if data.records and not data.aborted_transactions and asked.last_fetched_epoch == NO_LEADER_EPOCH:
+            max_bytes = max(min(asked.partition_max_bytes, request.message.max_bytes, self._fetch_max_bytes), 0)
+            kept = RepeatedFetch.following(request, response, log, max_bytes, isolation)
+            if kept is not None:
+                request.connection.repeated = kept
 
     def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[Topic | None, ErrorCode]:
         """Return the topic, or None and the error for its partitions."""
