@@ -5,7 +5,8 @@
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-One of a node's log directories holds the metadata log, which applies to all of them.  The search order is
+One of a node's log directories contains the metadata log, which applies to all of the node's directories.  The search
+order is
 1. the directory that `--metadata` names,
 2. the log directory itself,
 3. the directories of the run with the same cluster and node id in meta.properties,
@@ -84,7 +85,7 @@ def open_directories(
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """Return the settings of partitions by their directories; None if no metadata log is known.
+    """Return the settings of each partition, by partition directory; None if no metadata log is known.
 
     Raises:
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
@@ -207,7 +208,8 @@ def _with_settings(
         return replace(directory, settings=settings)
     meta = directory.meta
     if meta is None and settings.metadata_dir is not None:
-        # A copy without meta.properties belongs to the node that --metadata names, and has its dynamic configs.
+        # A copy without meta.properties belongs to the node that --metadata names, so that node's dynamic configs
+        # apply.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
     # Dynamic broker configs also hold passwords, so only keys for logs are kept.
     broker = metadata.configs_of_broker(meta.node_id if meta else None)
