@@ -115,6 +115,8 @@ class ClusterMetadata:
     quotas: Mapping[tuple[QuotaEntity, str], Any] = field(default_factory=dict)
     quorum_records: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     has_open_transaction: bool = False
+    is_bootstrap: bool = False
+    """True if the state is that of `bootstrap.checkpoint`, because no node has written a metadata log."""
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -225,7 +227,7 @@ def _read_bootstrap(path: Path, fs: Fs) -> ClusterMetadata | None:
     state = _State()
     end_offset = _read_snapshot(path, state)
     metadata = state.metadata(end_offset)
-    return metadata if metadata.topic_ids else None
+    return replace(metadata, is_bootstrap=True) if metadata.topic_ids else None
 
 
 def _missing(offset: int, path: Path) -> CorruptBatchError:
