@@ -1,9 +1,10 @@
 """Dispatch of requests to their handlers, and the answer to ApiVersions (Kafka's KafkaApis).
 
     1. pass a SASL token to the authenticator of its connection
-    2. decode the header; close the connection on an unknown API or version, but answer ApiVersions with its range
-    3. before authentication, accept only ApiVersions and the two SASL requests
-    4. decode the body and call the handler
+    2. if the request repeats an earlier one that a handler has kept, answer it without decoding it
+    3. decode the header; close the connection on an unknown API or version, but answer ApiVersions with its range
+    4. before authentication, accept only ApiVersions and the two SASL requests
+    5. decode the body and call the handler
 
 Invariant: `handle` raises nothing.  If a handler raises an error instead of answering with it, the connection is
 closed.
@@ -27,7 +28,7 @@ from sediment.segment_io.protocol.headers import decode_request_header
 from sediment.segment_io.protocol.schema import VersionRange
 from sediment.server.network.request_channel import ReceivedFrame
 from sediment.server.request_metrics import request_name
-from sediment.server.requests import Handler, Request, RequestTimes
+from sediment.server.requests import Handler, RepeatedRequest, Request, RequestTimes
 
 BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 """APIs that are allowed before authentication."""
@@ -35,6 +36,7 @@ BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, A
 _FIRST_VERSION_WITH_SOFTWARE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SHOWN_CHARACTERS = 100
+_NO_FRAME = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,12 @@ class KafkaApis:
         """Decode a frame, call its handler, and respond or close the connection."""
         request: Request | None = None
         try:
-            authenticator = received.channel.connection.authenticator
+            connection = received.channel.connection
+            authenticator = connection.authenticator
             if authenticator is not None and authenticator.expects_token:
                 authenticator.accept_token(bytes(received.frame), received.channel)
+                return
+            if connection.repeated is not None and self._answer_again(connection.repeated, received):
                 return
             request = self._decode(received)
             if request is None:
@@ -78,7 +83,7 @@ class KafkaApis:
             response = self._apis[request.api_key].handler(request)
             if response is None:
                 request.times.handled_ns = time.monotonic_ns()
-                request.message = None  # its views would keep the frame in memory during the wait
+                request.message, request.frame = None, _NO_FRAME  # they would stay in memory during the wait
             else:
                 request.respond(response)
         except Exception as error:
@@ -86,6 +91,29 @@ class KafkaApis:
                 received.channel.close(None, error)
             else:
                 request.fail(error)
+
+    @staticmethod
+    def _answer_again(repeated: RepeatedRequest, received: ReceivedFrame) -> bool:
+        """Answer a request that repeats an earlier one; return False if it does not."""
+        dequeued_ns = time.monotonic_ns()
+        answer = repeated.answer(received.frame)
+        if answer is None:
+            return False
+        correlation_id, chunks = answer
+        channel = received.channel
+        request = Request(
+            api_key=repeated.api_key,
+            api_version=repeated.api_version,
+            correlation_id=correlation_id,
+            client_id=repeated.client_id,
+            message=None,
+            connection=channel.connection,
+            size_bytes=len(received.frame),
+            times=RequestTimes(received.received_ns, dequeued_ns),
+            channel=channel,
+        )
+        request.respond_encoded(chunks)
+        return True
 
     def _decode(self, received: ReceivedFrame) -> Request | None:
         """Return the request, or None if it has already been answered.
@@ -117,6 +145,7 @@ class KafkaApis:
             size_bytes=len(received.frame),
             times=times,
             channel=received.channel,
+            frame=received.frame,
         )
         if not is_supported:
             request.respond(_unsupported_api_versions(), version=0)

@@ -10,7 +10,7 @@ responses keep the order of requests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -77,6 +77,9 @@ class Connection:
     client_software: str = "unknown"
     """Name and version of the client's software, from its ApiVersions request."""
 
+    repeated: RepeatedRequest | None = field(default=None, repr=False)
+    """An earlier request that the client probably sends again."""
+
     @property
     def is_authenticated(self) -> bool:
         """True if the client has proved its identity, or need not."""
@@ -88,11 +91,32 @@ class Connection:
         return "/" + self.peer.rpartition(":")[0].strip("[]")
 
 
+class RepeatedRequest(Protocol):
+    """A request that can be answered again without being decoded."""
+
+    api_key: ApiKey
+    api_version: int
+    client_id: str | None
+
+    @property
+    def is_in_use(self) -> bool:
+        """True unless many requests in a row were different ones."""
+        ...
+
+    def answer(self, frame: memoryview) -> tuple[int, Sequence[Any]] | None:
+        """Return correlation id and encoded response; None if the frame is another request."""
+        ...
+
+
 class ResponseChannel(Protocol):
     """Receiver of the outcome of a request."""
 
     def send(self, request: Request, response: Any, version: int) -> None:
         """Encode `response` and send it; None sends nothing and lets the connection continue."""
+        ...
+
+    def send_encoded(self, request: Request, chunks: Sequence[Any]) -> None:
+        """Send an encoded response without errors."""
         ...
 
     def close(self, request: Request, error: BaseException) -> None:
@@ -131,6 +155,9 @@ class Request:
     size_bytes: int
     times: RequestTimes
     channel: ResponseChannel = field(repr=False)
+    frame: memoryview = field(default=memoryview(b""), repr=False)
+    """The received frame; empty during a wait."""
+
     _is_done: bool = field(default=False, init=False, repr=False)
 
     @property
@@ -146,6 +173,15 @@ class Request:
         """
         self._finish()
         self.channel.send(self, response, self.api_version if version is None else version)
+
+    def respond_encoded(self, chunks: Sequence[Any]) -> None:
+        """Send an encoded response without errors.
+
+        Raises:
+            RuntimeError: the request was already answered or failed.
+        """
+        self._finish()
+        self.channel.send_encoded(self, chunks)
 
     def fail(self, error: BaseException) -> None:
         """Close the connection and log `error`.

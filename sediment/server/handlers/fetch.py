@@ -7,6 +7,9 @@
 
 A read-only log never grows.  So one byte is enough for an answer, regardless of `min_bytes`.
 
+A fetch from one partition of a read-only server is kept with its connection, so that its repetition is answered
+without being decoded.
+
 Every fetch is a full fetch: the session id in the answer is 0, which makes clients send full fetches (KIP-227).
 
 Source: Kafka's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages.
@@ -29,6 +32,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.delayed import DelayedOperations
 from sediment.server.errors import error_code_of
+from sediment.server.handlers.repeated_fetch import RepeatedFetch
 from sediment.server.limited_log import LimitedLog
 from sediment.server.requests import Handler, Request
 from sediment.server.topic_catalog import ServedLog, ServedTopic, TopicCatalog
@@ -132,10 +136,12 @@ class FetchHandlers:
             return m.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         by_id = request.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         min_bytes = message.min_bytes if self._logs_grow else min(message.min_bytes, 1)
+        isolation = isolation_of(message.isolation_level)
         first = self._read_all(message, by_id)
+        if not self._logs_grow:
+            self._keep(request, first, isolation)
         if message.max_wait_ms <= 0 or first.is_enough(min_bytes):
             return first.response
-        isolation = isolation_of(message.isolation_level)
         waiting = _DelayedFetch(request, first, isolation, min_bytes, partial(self._read_all, message, by_id))
         keys = [log.partition for log, _ in first.seen] if self._logs_grow else []
         self._delayed.watch(waiting, keys, min(message.max_wait_ms, LONGEST_WAIT_MS))
@@ -168,6 +174,18 @@ class FetchHandlers:
                 )
             )
         return read
+
+    def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
+        """Keep a fetch from one partition with its connection, if the client probably repeats it with other offsets."""
+        topics = read.response.responses
+        if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
+            return
+        asked, data = request.message.topics[0].partitions[0], topics[0].partitions[0]
+        if data.records and not data.aborted_transactions and asked.last_fetched_epoch == NO_LEADER_EPOCH:
+            max_bytes = max(min(asked.partition_max_bytes, request.message.max_bytes, self._fetch_max_bytes), 0)
+            kept = RepeatedFetch.following(request, read.response, read.seen[0][0], max_bytes, isolation)
+            if kept is not None:
+                request.connection.repeated = kept
 
     def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[ServedTopic | None, ErrorCode]:
         """Return the topic, or None and the error for its partitions."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sediment.segment_io.errors import SedimentError
@@ -17,7 +18,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.headers import encode_response_header
 from sediment.server.limited_log import LimitedLog
 from sediment.server.network.frames import FrameReader, ResponseSend
-from sediment.server.network.transport_layer import TransportLayer
+from sediment.server.network.transport_layer import Chunk, TransportLayer
 from sediment.server.request_metrics import request_name
 from sediment.server.requests import Connection, Request
 
@@ -109,11 +110,16 @@ class KafkaChannel:
             return
         try:
             header = encode_response_header(request.api_key, version, request.correlation_id)
-            send = ResponseSend([header, *response.encode(version)])
+            chunks = [header, *response.encode(version)]
             self.processor.count_errors(request.api_key, response)
         except Exception as error:
             self.close(request, error)
             return
+        self.send_encoded(request, chunks)
+
+    def send_encoded(self, request: Request, chunks: Sequence[Chunk]) -> None:
+        """Pass an encoded response to the processor."""
+        send = ResponseSend(chunks)
         request.times.responded_ns = time.monotonic_ns()
         self.processor.deliver(self, send, request)
 

@@ -1,0 +1,155 @@
+"""RepeatedFetch: the answer to a fetch that differs from an earlier fetch of its connection only in two fields.
+
+    request     ... | *correlation id* | ... | *fetch offset* | ...
+    response    *correlation id* | ... | *size of the records* | *records* | tagged fields
+
+A consumer of one partition sends nearly the same bytes again and again.  To decode such a request and to encode the
+response takes more time than to find the records.  So all other bytes are compared with those of the earlier request,
+or copied from its response.  Offsets of a read-only log never change, so they are the same in every response.
+
+Invariant: the response has the same bytes as that of the usual way.  The usual way is taken for errors, for fetches
+without data, and for reads with aborted transactions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from sediment.engine.live.log.fetched_data import Isolation
+from sediment.segment_io.errors import ProtocolError, SedimentError
+from sediment.segment_io.partition.file_slice import FileSlice
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.headers import decode_request_header, encode_response_header
+from sediment.segment_io.protocol.primitives import write_varint
+from sediment.server.requests import Request
+from sediment.server.topic_catalog import ServedLog
+
+_LARGEST_FRAME_BYTES = 1024
+"""Largest request that is kept; client ids, racks and topics are usually short."""
+
+_MOST_MISSES = 16
+"""Different fetches in a row after which the earlier fetch is replaced: it costs as much as two usual fetches."""
+
+_MOST_CANDIDATES = 4
+_HEADER_BYTES = 4
+"""API key and version."""
+
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+
+class RepeatedFetch:
+    """An earlier fetch from the read-only `log`, of at most `max_bytes`."""
+
+    __slots__ = (
+        "_is_flexible",
+        "_isolation",
+        "_log",
+        "_max_bytes",
+        "_middle",
+        "_misses",
+        "_offset_position",
+        "_request",
+        "_response",
+        "_response_end",
+        "_size_bytes",
+        "_start",
+        "api_key",
+        "api_version",
+        "client_id",
+    )
+
+    def __init__(
+        self, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation, position: int
+    ) -> None:
+        """Keep what does not change; `position` is that of the fetch offset in the frame of `request`."""
+        frame = bytes(request.frame)
+        self.api_key = request.api_key
+        self.api_version = version = request.api_version
+        self.client_id = request.client_id
+        self._log = log
+        self._max_bytes = max_bytes
+        self._isolation = isolation
+        self._size_bytes = len(frame)
+        self._start = frame[:_HEADER_BYTES]
+        self._middle = frame[_HEADER_BYTES + _INT32.size : position]
+        self._offset_position = position
+        self._request = frame[position + _INT64.size :]
+        self._is_flexible = m.FetchResponse.is_flexible(version)
+        header = encode_response_header(request.api_key, version, 0)[_INT32.size :]
+        first, records, *end = response.encode(version)
+        self._response = header + first.removesuffix(self._size_field(records.size_bytes))
+        self._response_end = tuple(end)
+        self._misses = 0
+
+    @classmethod
+    def following(
+        cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
+    ) -> RepeatedFetch | None:
+        """Return what is to be kept of a fetch from one partition with data; None if that is not worth its time."""
+        earlier = request.connection.repeated
+        if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
+            return None
+        position = _offset_position(request)
+        return None if position is None else cls(request, response, log, max_bytes, isolation, position)
+
+    @property
+    def is_in_use(self) -> bool:
+        """True unless many fetches in a row were different ones."""
+        return self._misses < _MOST_MISSES
+
+    def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes | memoryview | FileSlice]] | None:
+        """Return correlation id and response; None if the request differs, or has to go the usual way."""
+        given = bytes(frame)
+        position = self._offset_position
+        if (
+            len(given) != self._size_bytes
+            or not given.startswith(self._start)
+            or not given.startswith(self._middle, _HEADER_BYTES + _INT32.size)
+            or not given.endswith(self._request)
+        ):
+            self._misses += 1
+            return None
+        self._misses = 0
+        (offset,) = _INT64.unpack_from(given, position)
+        try:
+            fetched = self._log.read(offset, self._max_bytes, isolation=self._isolation, min_one=True)
+        except (SedimentError, OSError):
+            return None
+        records = fetched.records
+        if records is None or fetched.aborted:
+            return None
+        correlation = given[_HEADER_BYTES : _HEADER_BYTES + _INT32.size]
+        first = correlation + self._response + self._size_field(records.size_bytes)
+        return _INT32.unpack(correlation)[0], (first, records, *self._response_end)
+
+    def _size_field(self, size_bytes: int) -> bytes:
+        return write_varint(size_bytes + 1) if self._is_flexible else _INT32.pack(size_bytes)
+
+
+def _offset_position(request: Request) -> int | None:
+    """Return the position of the fetch offset in the frame; None if it is not found.
+
+    It is the position where another value changes only this field.
+    """
+    message = request.message
+    asked = message.topics[0].partitions[0]
+    frame = bytes(request.frame)
+    start = len(frame) - len(decode_request_header(frame).body)
+    known, other = _INT64.pack(asked.fetch_offset), ~asked.fetch_offset
+    changed = m.FetchRequest.decode(frame[start:], request.api_version)
+    changed.topics[0].partitions[0].fetch_offset = other
+    position = len(frame)
+    for _ in range(_MOST_CANDIDATES):
+        position = frame.rfind(known, start, position + _INT64.size - 1)
+        if position < 0:
+            return None
+        body = frame[start:position] + _INT64.pack(other) + frame[position + _INT64.size :]
+        try:
+            if m.FetchRequest.decode(body, request.api_version) == changed:
+                return position
+        except ProtocolError:
+            continue
+    return None
