@@ -89,6 +89,10 @@ _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
     "with --config and --set"
 )
+_BOOTSTRAP_ADVICE = (
+    f"restore it from a backup, or work on a copy without {BOOTSTRAP_FILE} and give the topics' settings with --config "
+    "and --set"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class ClusterMetadata:
     `next_producer_id` is above every producer id that the controller gave to a broker.  `acls` has the records by id,
     and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.  `quorum_records` has the
     values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.  `has_open_transaction` is
-    True if the log ends inside a metadata transaction.
+    True if the log ends inside a metadata transaction, `is_bootstrap` if the state is that of `bootstrap.checkpoint`.
     """
 
     topic_ids: Mapping[str, str]
@@ -116,6 +120,7 @@ class ClusterMetadata:
     quotas: Mapping[tuple[QuotaEntity, str], Any] = field(default_factory=dict)
     quorum_records: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     has_open_transaction: bool = False
+    is_bootstrap: bool = False
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -147,7 +152,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     for _ in range(_ATTEMPTS):
         snapshot = latest_snapshot(entry.name for entry in fs.scan(directory))
         try:
-            return _read(directory, snapshot, fs) or _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
+            found = _read(directory, snapshot, fs)
         except FileNotFoundError:
             continue
         except SedimentError as error:
@@ -157,6 +162,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
             error.path = error.path or str(directory)
             error.advice = _ADVICE
             raise
+        return found or _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
     raise SourceChangedError(
         "the metadata log's files are replaced faster than they can be read",
         partition=str(METADATA_PARTITION),
@@ -223,8 +229,12 @@ def _read_bootstrap(path: Path, fs: Fs) -> ClusterMetadata | None:
     if not fs.exists(path):
         return None
     state = _State()
-    end_offset = _read_snapshot(path, state)
-    metadata = state.metadata(end_offset)
+    try:
+        end_offset = _read_snapshot(path, state)
+    except SedimentError as error:
+        error.advice = _BOOTSTRAP_ADVICE
+        raise
+    metadata = replace(state.metadata(end_offset), is_bootstrap=True)
     return metadata if metadata.topic_ids else None
 
 
