@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from hdfs_native import Client, FileStatus, WriteOptions
+from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 from pyarrow import NativeFile, PythonFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, FileType, PyFileSystem
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 
 _FOLDER_MODE = 0o755
 _NS_PER_MS = 1_000_000
+_LINE_BREAK = re.compile(r"\\n|\n")
 _NUMBERS: Mapping[type[OSError], int] = {
     FileNotFoundError: errno.ENOENT,
     FileExistsError: errno.EEXIST,
@@ -129,17 +132,17 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
     def open_input_file(self, path: str) -> NativeFile:
         """Open a file to read ranges of it."""
         with _numbered_errors():
-            return PythonFile(self._client.read(path), mode="r")
+            return PythonFile(_InputFile(self._client.read(path)), mode="r")
 
     def open_output_stream(self, path: str, metadata: Mapping[str, Any]) -> NativeFile:
         """Open a new file, or an old one to write it anew."""
         with _numbered_errors():
-            return PythonFile(self._client.create(path, WriteOptions(overwrite=True)), mode="w")
+            return PythonFile(_OutputFile(self._client.create(path, WriteOptions(overwrite=True))), mode="w")
 
     def open_append_stream(self, path: str, metadata: Mapping[str, Any]) -> NativeFile:
         """Open a file to append to it."""
         with _numbered_errors():
-            return PythonFile(self._client.append(path), mode="w")
+            return PythonFile(_OutputFile(self._client.append(path)), mode="w")
 
     def _info(self, path: str) -> FileInfo:
         try:
@@ -152,6 +155,51 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
         with _numbered_errors():
             if not self._client.delete(path, recursive):
                 raise FileNotFoundError
+
+
+class _InputFile:
+    """A file that is read, with errors as of the other operations."""
+
+    closed = False
+
+    def __init__(self, file: FileReader) -> None:
+        self._file = file
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        with _numbered_errors():
+            return self._file.read(size_bytes)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _OutputFile:
+    """A file that is written, with errors as of the other operations; it is complete after `close`."""
+
+    closed = False
+
+    def __init__(self, file: FileWriter) -> None:
+        self._file = file
+
+    def write(self, content: Buffer) -> int:
+        with _numbered_errors():
+            return self._file.write(content)
+
+    def flush(self) -> None:
+        """Do nothing: the namenode shows a file when it is closed."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with _numbered_errors():
+                self._file.close()
 
 
 def _file_info(status: FileStatus) -> FileInfo:
@@ -181,4 +229,5 @@ def _numbered(error: OSError) -> OSError:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
+    """Return the text without the stack trace, whose line breaks the package writes as two characters."""
+    return _LINE_BREAK.split(str(error).strip(), maxsplit=1)[0]
