@@ -5,7 +5,7 @@
     reencode_kernels  the loop over the batches of a chunk
     batch_reencode    its driver
     segment_reencode  one task: two forward scans, and one new segment under `.part` names
-    estimate          the size that it would leave, from a sample of batches
+    estimate          the size of the log after a re-encoding, from a sample of batches
 
 `plan` and `merging` open no file.  Nothing here renames a file; the result is a prepared swap.
 """

@@ -1,4 +1,4 @@
-"""Backups by hard links: to the files that a run replaces or deletes, or to all files of the partitions it changes.
+"""Backups as hard links to the files that a run replaces or deletes, or to all files of the partitions it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
@@ -67,12 +67,12 @@ _MARKS = (
 
 @contextmanager
 def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
-    """Create `target` and check, before anything changes, that files of `log_dir` can be linked into it.
+    """Create `target` and check, before any other change, that files of `log_dir` can be linked into it.
 
     At the end, every directory that was created here and is still empty is removed.
 
     Raises:
-        UsageError: it is on another filesystem, or not a directory.
+        UsageError: `target` is on another filesystem, or is not a directory.
     """
     missing = [each for each in (target, *target.parents) if not fs.is_directory(each)]
     try:
@@ -97,7 +97,7 @@ def originals_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
     """Do as `backup_directory`, after a check that `target` is outside log directories and snapshots.
 
     Raises:
-        UsageError: the path is or is in such a directory, is on another filesystem, or is not a directory.
+        UsageError: the path is such a directory or inside one, is on another filesystem, or is not a directory.
     """
     path = target.resolve()
     for above in (path, *path.parents):
@@ -189,7 +189,7 @@ class BackupLinks:
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; the list is durable too.
+        `new_files` are the files that will replace them, in their final state; their list is made durable too.
 
         Raises:
             UsageError: as `link_files`.
@@ -201,7 +201,7 @@ class BackupLinks:
             self._new[source] = tuple(new_files)
 
     def keep_swap(self, swap: PreparedSwap) -> None:
-        """Link the files that a swap replaces for this run, as `link_replaced_files` does.
+        """Link for this run, as `link_replaced_files` does, the files that a swap replaces.
 
         Raises:
             UsageError: as `link_files`.
