@@ -17,7 +17,7 @@ from tests.served import unpacked
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 MANIFEST = "sediment-manifest.json"
-OPTIONS = ("--abort-open-transactions", "--with", "groups,transactions,configs")
+OPTIONS = ("--with", "groups,transactions,configs")
 
 
 @pytest.fixture(scope="module")
