@@ -38,6 +38,7 @@ from benchmarks.options import NOW_MS
 from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.engine.copying.check import check_copy
 from sediment.segment_io.stores import Store
+from tests.ports import free_port
 
 PAGE = DOCS / "scale.md"
 RECORD_BYTES, VALUE_BYTES = 1026, 1000
@@ -110,9 +111,7 @@ def bucket_server(directory: Path) -> Iterator[str]:
     """
     if not _SERVER.exists():
         raise SystemExit("the S3 server is missing; `make bench-buckets` installs it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     objects = directory / "objects"
     objects.mkdir()
     key, secret = _ACCESS.split(":")

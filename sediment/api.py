@@ -80,7 +80,7 @@ def plan(
         codec: also estimate the size after `reencode` with this codec: none, gzip, snappy, lz4 or zstd.
         level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
         batch_bytes: also estimate the size after `reencode` with merged batches of up to this size.
-        originals: a directory of `keep_originals`; also report how much disk space its originals hold.
+        originals: a directory of `keep_originals`; also report how much disk space its originals use.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -162,7 +162,7 @@ def compact(
         max_seconds: after this time start no partition, and abandon unfinished ones.
         hand_off: leave the cleaned segments here for the running engine that owns the log directory.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
-        scratch: with `output`, fetch partitions of a URI whose files must change first into this directory.
+        scratch: with `output`, a directory for partitions of a URI whose files must first be changed.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
@@ -250,7 +250,8 @@ def erase(
         evidence: after the run, scan everything again and write signed evidence to this file.
         secret_file: file with the secret of the HMACs that stand for keys in `evidence` and `suppress_out`.
         signing_key: private Ed25519 key in PEM that signs the evidence.
-        check: erase nothing; check the signature of the evidence in this file, and `log_dirs`, if given, against it.
+        check: erase nothing; check the signature of the evidence in this file, and compare `log_dirs`, if given, with
+            it.
         public_key: with `check`, the public key in PEM.
         dry_run: change nothing; report what would be erased.
         keep_originals: hard-link the files to be replaced into this directory first.
@@ -270,7 +271,7 @@ def erase(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -423,7 +424,7 @@ def adopt(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> AdoptionRunReport:
-    """Turn the partition folders of a log directory without a cluster into topics of a node, in place.
+    """Turn the partition folders of a log directory that belongs to no cluster into topics of a node, in place.
 
     Ctrl-C ends the run after the partition in progress; the next run continues.
 
@@ -437,7 +438,7 @@ def adopt(
         abort_open_transactions: write ABORT markers for open transactions.
         dry_run: change nothing, and report the partitions and records that would be adopted.
         partitions: must be empty: a directory is adopted as a whole.
-        topics: must be empty, as `partitions`.
+        topics: must be empty, like `partitions`.
         allow_empty_selection: not used.
         settings: configs of topics, as `TOPIC:KEY`.
         config: the broker's `server.properties`, for its quorum roles and the sizes of segments and indexes.
@@ -512,7 +513,7 @@ def clone(
         parts: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram` to copy too, separated by commas.
         node_id: node id of the clone.
         cluster_id: cluster id of the clone; default: a new one.
-        hold: change topic configs so that nothing in the clone expires or is cleaned until you restore them.
+        hold: change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.
         until_offsets: texts `TOPIC-N:OFFSET`; these partitions end there.
         until_ms: end every log before its first record with a later timestamp.
         abort_open_transactions: write markers for open transactions.
@@ -539,7 +540,7 @@ def clone(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -665,7 +666,7 @@ def reencode(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -712,7 +713,7 @@ def restore(
 
     Args:
         log_dirs: as for `plan`.
-        originals: the directory of `keep_originals`; this run also keeps the files there that it removes.
+        originals: the directory of `keep_originals`; the files that this run removes are kept there too.
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
@@ -734,7 +735,7 @@ def restore(
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
-        spark: a running session to use; its settings stay as they are, and it is never stopped.  Default: the active
+        spark: a running session to use; its settings stay unchanged, and it is never stopped.  Default: the active
             SparkContext, or one that this call starts and stops.
 
     Raises:
@@ -866,7 +867,7 @@ def doctor(
     metadata: Path | None = None,
     broker_defaults: bool = False,
 ) -> DoctorReport:
-    """Find what is missing, slow or contradictory on this machine and in log directories; change nothing.
+    """Check this machine and log directories for missing, slow or contradictory parts; change nothing.
 
     Spark is not started.
 

@@ -1,15 +1,15 @@
 """Operators for Airflow 3: a command of Sediment by spark-submit, its result in XCom, its exit status as a task state.
 
     exit status 0                        success
-    exit status 1                        failed, with the reasons of the partitions; retried as the task says
+    exit status 1                        failed, with the reasons of the partitions; retried as the task is configured
     exit status 2 (wrong use)            failed, with the error of the command; never retried
     anything else                        failed, with the last error in the output; retried
 
-After each run that has a report, also after a failed one, XCom has its figures under the key `summary`.  The report
+After every run with a report, even a failed one, XCom has the figures of the run under the key `summary`.  The report
 itself is a line of the driver's output.  In cluster mode Airflow does not see that output, so the task has no summary.
 
 The operators are not deferrable: the driver is a process on the worker's host, which must see the log directories and
-holds their locks.  A triggerer may be another host, and could neither watch nor stop that process.
+holds their locks.  A triggerer may run on another host, where it could neither watch nor stop that process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WRONG_USE = 2
 
 
 class SedimentOperator(SparkSubmitOperator):
-    """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command by the keywords of the Python API.
+    """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command as keywords, as in the Python API.
 
     `options` has the options of the command; they override the common options below.  `arguments` are appended as they
     are.  `json_report` is a file for the whole JSON report.  Other keywords are those of `SparkSubmitOperator`: `conf`,
@@ -144,7 +144,7 @@ class SedimentOperator(SparkSubmitOperator):
         return 0
 
     def _get_hook(self) -> Any:
-        """Return the hook of the parent, with the reader before its log; the hook has no public way to the output."""
+        """Return the parent's hook, with the reader before its log; the hook has no public access to the output."""
         hook = super()._get_hook()
         log, output = hook._process_spark_submit_log, self._output
         hook._process_spark_submit_log = lambda lines: log(output.other_lines(lines))

@@ -25,7 +25,7 @@ _ERRORS = frozenset({"ERROR", "CRITICAL"})
 
 
 class OutputReader:
-    """Reader of the output of a command: it takes the JSON report out, and remembers the errors in the log lines."""
+    """Reader of the output of a command: it extracts the JSON report, and collects the errors in the log lines."""
 
     def __init__(self) -> None:
         self.report: dict[str, Any] | None = None
@@ -55,7 +55,7 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def failures(report: Mapping[str, Any], *, fail_on_unknown: bool) -> list[Mapping[str, Any]]:
-    """Return the partitions because of which the command failed."""
+    """Return the partitions that made the command fail."""
     return [
         partition
         for partition in report["partitions"]

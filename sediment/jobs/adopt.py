@@ -1,4 +1,4 @@
-"""`sediment adopt LOG_DIR`: turn partition folders without a cluster into topics of a node, in place.
+"""`sediment adopt LOG_DIR`: turn partition folders that belong to no cluster into topics of a node, in place.
 
 A directory without a metadata log becomes the log directory of a new node.  If the directory has a metadata log, its
 node must be stopped, and the partitions missing from that log are added to it.  The command runs in this process,
@@ -129,7 +129,7 @@ def adopt(
 
 
 class _Adoption:
-    """One run; the stack holds the lock of the directory."""
+    """One run of `adopt`; its exit stack releases the lock of the directory."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class _Adoption:
         return owner
 
     def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
-        """Return reports of the partitions that the node already has, and of those that have no folder here."""
+        """Return reports of the partitions that the node already has, and of its partitions without a folder here."""
         log_dir = str(self._log_dir)
         known = (
             AdoptionReport(str(each), log_dir, UNCHANGED, "known", "the cluster has this partition")
@@ -381,11 +381,11 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Turn partition folders without a cluster into topics of a node, in place.
+    """Turn partition folders that belong to no cluster into topics of a node, in place.
 
-    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If it has one, its node must be stopped and
-    be the sole voter of its quorum, and the partitions missing from the metadata are added.  Replaced files are kept
-    beside the new ones.  SIGINT or SIGTERM ends the run after the partition in progress; the next run continues.
+    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If it has one, the partitions missing
+    there are added to it; its node must be stopped and be the sole voter of its quorum.  Replaced files are kept next
+    to the new ones.  SIGINT or SIGTERM ends the run after the partition in progress; the next run continues.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

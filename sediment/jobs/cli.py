@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
-    "adopt": ("sediment.jobs.adopt", "Turn partition folders without a cluster into topics of a node, in place."),
+    "adopt": ("sediment.jobs.adopt", "Turn folders that belong to no cluster into topics of a node, in place."),
     "clone": ("sediment.jobs.clone", "Make a log directory that a stock broker starts on as a single node."),
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy includes compact."),
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
@@ -56,7 +56,7 @@ COMMANDS = {
 
 @contextmanager
 def _one_line_if_stopped() -> Iterator[None]:
-    """Report in one line a signal that arrived before the command started; click would print its own message."""
+    """Report a signal that arrived before the command started, in one line instead of click's own message."""
     try:
         yield
     except RunStopped as stopped:
@@ -68,7 +68,7 @@ class _Commands(click.Group):
     """Group that loads the module of a command only when it is used, so help and completion start fast."""
 
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
-        """Run the command line `args`; by default, run the command line of this process and end the process."""
+        """Run the command line `args`; by default, run the arguments of this process and then exit."""
         if args is None:
             occupy_standard_descriptors()
         try:
@@ -76,7 +76,7 @@ class _Commands(click.Group):
                 return super().main(args, *positional, **given)
         finally:
             if args is None:
-                # The interpreter would print a traceback after a late Ctrl-C.
+                # Otherwise the interpreter would print a traceback after a late Ctrl-C.
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
 

@@ -1,7 +1,8 @@
 """`sediment clone SOURCE... --to DIR`: make a log directory that a stock broker starts on as a single node.
 
-The sources are directories of stopped brokers of one cluster, or copies of them, also at URIs.  They are never written.
-The run is in `cloning.run`; `clone --check DIR` reads a clone against its manifest, in `cloning.check`.
+The sources are directories of stopped brokers of one cluster, or copies of such directories, possibly at URIs.  They
+are only read.  The run is in `cloning.run`; the check of `clone --check DIR`, which compares a clone with its manifest,
+is in `cloning.check`.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def perform(
     "--hold/--no-hold",
     default=True,
     show_default=True,
-    help="Change topic configs so that nothing in the clone expires or is cleaned until you restore them.",
+    help="Change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.",
 )
 @click.option(
     "--until-offset",
@@ -146,7 +147,7 @@ def perform(
 @click.option(
     "--abort-open-transactions",
     is_flag=True,
-    help="End open transactions with markers: COMMIT if the coordinator had already decided so, else ABORT.",
+    help="End open transactions with markers: COMMIT if the coordinator had already decided to commit, else ABORT.",
 )
 @click.option(
     "--link",
@@ -177,7 +178,7 @@ def perform(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: read from this file the secret with which `erase` made FILE.",
+    help="With --suppress: read the secret of `erase --suppress-out` from this file.",
 )
 @click.option(
     "--local-only", is_flag=True, help="Accept topics with tiered storage, and clone only their local segments."

@@ -86,7 +86,7 @@ _LOGGER = logging.getLogger(__name__)
 _LIMITS = ("max-bytes", "max-seconds")
 _WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are just as fast if synced one by one
 _SYNCS_AT_ONCE = 8
-_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition finishes too soon for progress to be useful
+_WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is finished before its progress would be useful
 
 MAX_BYTES = "max-bytes"
 HANDED_OFF = "handed-off"
@@ -433,7 +433,7 @@ class _CompactionRun(CleaningRun):
                     self._synced[Path(swap.directory)] = pool.submit(make_durable, swap, self._fs)
 
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-        """Commit one partition; return its report and, if the checkpoint has to change, its new first dirty offset."""
+        """Commit one partition; return its report, and its new first dirty offset if the checkpoint has to change."""
         if result.swap is not None and not self._own.dry_run:
             where = "before this partition"
             try:
@@ -453,7 +453,7 @@ class _CompactionRun(CleaningRun):
         return replace(uncommitted(task, result), status=FAILED, reason_code=code, reason=reason)
 
     def _commit(self, task: CleaningTask, swap: PreparedSwap) -> bool:
-        """Commit a swap, or leave it to the engine that owns the directory; return False if a stop interrupted it."""
+        """Commit a swap, or leave this to the engine that owns the directory; return False if a stop interrupted it."""
         if self._own.hand_off is not None:
             spool_swap(swap, self._own.hand_off, self.run_id, self._fs)
             self._handed_over[task.listing.path] = {part.part_name for part in swap.parts()}
@@ -469,7 +469,7 @@ class _CompactionRun(CleaningRun):
         return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, is_durable=is_durable)
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
-        """Link a partition before this run changes it, even if an interrupted run has already changed it."""
+        """Hard-link a partition before this run changes it, even if an interrupted run has changed it already."""
         if self._own.keep_before is not None:
             snapshot_partition(partition, log_dir, self._own.keep_before, self._fs)
 
@@ -488,7 +488,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 
 # ----------------------------------------------------------------------------------------------------------- the screen
 def _after(partition: PartitionReport, number: int) -> int | None:
-    """Return a number after the run; None if the partition was not compacted."""
+    """Return the number after the run; None if the partition was not compacted."""
     return number if partition.status == COMPACTED else None
 
 
@@ -625,7 +625,7 @@ def _summary(report: CompactionRunReport) -> str:
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output and a URI source: fetch partitions whose files must change first into DIR (default: $TMPDIR).",
+    help="With --output and a URI source: use DIR for partitions whose files must first be changed (default: $TMPDIR).",
 )
 @click.option(
     "--allow-network-fs",
@@ -635,7 +635,7 @@ def _summary(report: CompactionRunReport) -> str:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    After SIGINT or SIGTERM, finish and commit the current group, report, and exit with status 1.
+    SIGINT or SIGTERM ends the run once the current group is committed; the run then reports and exits with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

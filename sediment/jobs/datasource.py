@@ -11,7 +11,7 @@ Invariants
 * All queries of a frame read the tasks that `load` planned, or fail.
 * A stream's progress is only the next offset of each partition, keyed by the name of its directory.  So it stays valid
   after rolls, retention and compaction.
-* The end of a stream is never above the offsets that a task can read.
+* The end of a stream is never above the last offset that a task can read.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class KafkaLogSource(DataSource):
         return self._options or SourceOptions.parse(options_in(schema) | self._given)
 
     def _take_tasks(self) -> list[TableTask] | None:
-        """Return the tasks and forget them, because Spark sends this instance to every task."""
+        """Return the tasks and drop them from this instance, because Spark sends the instance to every task."""
         tasks, self._tasks = self._tasks, None
         return tasks
 
@@ -297,7 +297,8 @@ def _batches(
     if not isinstance(partition, _TaskPartition):
         return  # Spark's placeholder for a plan without partitions
     skipped: list[UnreadableRange] = []
-    # A stream follows its offsets into new files.  A frame must not, because it would mix planned and new files.
+    # A stream continues at its offsets in new files. A frame must not, because its rows would mix planned and new
+    # files.
     yield from read_table(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
@@ -433,7 +434,7 @@ def _check_present(start: Mapping[str, int], sources: Mapping[str, Source]) -> N
 
 
 class _RefusedStreamReader(DataSourceStreamReader):
-    """Reader that raises its error at the first call; Spark 4.2 loses an error that is raised earlier."""
+    """Reader that raises its error at the first call, because Spark 4.2 loses an error that is raised earlier."""
 
     def __init__(self, error: SedimentError) -> None:
         self._error = error

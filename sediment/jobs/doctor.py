@@ -1,4 +1,4 @@
-"""`sediment doctor [LOG_DIR…]`: find what is missing, slow or contradictory on this machine and in log directories.
+"""`sediment doctor [LOG_DIR…]`: check this machine and log directories for missing, slow or contradictory parts.
 
 Invariants: Spark is not started, nothing is changed and no lock is taken.  A check that cannot be made counts as failed
 and does not end the command.
@@ -69,7 +69,7 @@ class DoctorReport(Result):
         """Return this report if no check failed.
 
         Raises:
-            RunFailedError: checks failed; the text has what they found.
+            RunFailedError: checks failed; the text lists their findings.
         """
         wrong = [f"{check.name}: {check.found}" for check in self.checks if check.status == FAILED]
         if wrong:
@@ -162,7 +162,7 @@ def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
 @click.option("--broker-defaults", is_flag=True, help="Use Kafka's default for every setting that no source gives.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """Check this machine, and each LOG_DIR, for what is missing, slow or contradictory.
+    """Check this machine, and each LOG_DIR, for missing, slow or contradictory parts.
 
     Spark is not started, nothing is changed and no lock is taken.
     """

@@ -1,8 +1,8 @@
 """`sediment dump PATH …`: the contents of a log's files, as a table for people, JSON lines, or Parquet.
 
 `dump` shows everything that kafka-dump-log shows, and more.  Printed rows are read in this process, without Spark, so
-the output starts at once.  Spark writes the Parquet files if there is much data or --master is given.  In both cases
-the rows are the same as those of `spark.read.format("kafka-log")`.
+the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
+cases the rows are the same as those of `spark.read.format("kafka-log")`.
 
 Invariants: rows go to stdout as they are read, everything else to stderr; an unfinished output leaves no directory.
 """
@@ -359,7 +359,7 @@ class _Checked:
             yield row
 
     def finish(self, request: TableRequest, options: DumpOptions) -> int:
-        """Return the exit status; problems in rows of `indexes` count even if the rows are not shown."""
+        """Return the exit status; problems in `indexes` count even if their rows are not shown."""
         if request.what != "indexes":
             return EXIT_DONE
         for _ in self:
@@ -440,7 +440,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 
 
 def _column(column: schema.Column, number: int, *, is_chosen: bool) -> TableColumn[dict[str, Any]]:
-    """Return a column for people.  Unless the user chose the columns, a narrow terminal loses the last ones first."""
+    """Return a column for people; unless the user chose the columns, a narrow terminal omits the last ones first."""
     name, kind = column.name, column.kind
     is_number = kind in ("int", "long", "timestamp")
     return TableColumn(
@@ -489,8 +489,10 @@ def _short(text: str) -> str:
 @click.command("dump", cls=ConfiguredCommand)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
 @click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
-@click.option("--offsets", metavar="A:B", help="Print only offsets from A to below B; either side may be empty.")
-@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps from A to below B.")
+@click.option(
+    "--offsets", metavar="A:B", help="Print only offsets from A up to but not including B; either may be left out."
+)
+@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps in ms from A up to but not including B.")
 @click.option(
     "--partition",
     "partitions",
@@ -500,7 +502,7 @@ def _short(text: str) -> str:
     help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
 )
 @click.option(
-    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing, as scheduled jobs need."
+    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing; meant for scheduled jobs."
 )
 @click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")

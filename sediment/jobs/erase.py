@@ -77,7 +77,7 @@ def erase(
 
 
 def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
-    """Check the evidence in `file`, and the log directories of `options` against it.
+    """Check the evidence in `file`, and compare the log directories of `options` with it.
 
     Raises:
         UsageError: the file or the key cannot be read, or the evidence does not name a directory.
@@ -183,13 +183,13 @@ def perform(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="After the run, scan everything again, write signed evidence to FILE and an HTML page beside it.",
+    help="After the run, scan everything again, write signed evidence to FILE and an HTML page next to it.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Read from this file the secret of the HMACs that stand for keys in --evidence and --suppress-out.",
+    help="Read the secret for the HMACs of keys in --evidence and --suppress-out from this file.",
 )
 @click.option(
     "--signing-key",
@@ -202,7 +202,7 @@ def perform(
     "checked",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Erase nothing; check the signature of the evidence in FILE, and the files of LOG_DIR... against it.",
+    help="Erase nothing; check the signature of the evidence in FILE, and compare LOG_DIR... with it.",
 )
 @click.option(
     "--public-key",
@@ -215,7 +215,7 @@ def perform(
 def command(options: CommonOptions, yes: bool, **own: Any) -> None:
     """Erase records from LOG_DIR..., whose broker must be stopped.
 
-    After SIGINT or SIGTERM, finish and commit the current group, report, and exit with status 1.
+    SIGINT or SIGTERM ends the run once the current group is committed; the run then reports and exits with status 1.
     """
     is_sure = yes or own["dry_run"] or own["checked"] is not None
     if not is_sure and not may_ask():

@@ -103,7 +103,7 @@ class DeletedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """Report of one partition.  Offsets and `segments`, by base offset, are those after the run; None: not known.
+    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run; None: not known.
 
     `messages_archived` counts the records of the deleted segments that were read back from the archive; None without an
     archive.
@@ -182,10 +182,10 @@ def _summary(report: ExpiryRunReport) -> str:
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class ExpiryTask:
-    """Partition with expired segments: its view, its plan, and the report for after the plan is carried out.
+    """Partition with expired segments: its view, its plan, and the report to return once the plan is carried out.
 
     With `keep_deleted` the files stay under their `.deleted` names until the next broker start removes them.  `files`
-    are the names of the files to remove, known once they are in the catalogue of originals.
+    are the names of the files to remove; they are known once the files are in the catalogue of originals.
     """
 
     view: LogView
@@ -226,7 +226,8 @@ class ExpireOptions:
     """Options of `expire` in addition to the common ones.
 
     `archive` is the path or URI of a Delta table that first receives the records of the segments to delete.
-    `keep_originals` is a directory on the same filesystem that first receives links to their files.
+    `keep_originals` is a directory on the same filesystem that first receives hard links to the files of these
+    segments.
     """
 
     dry_run: bool = False
@@ -399,7 +400,7 @@ class _ExpiryRun:
             return failed(*describe(error))
 
     def _decide(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
-        # Imported late, because it compiles kernels, and a wrong command line should be reported before that.
+        # Imported late, because it compiles kernels, and a wrong command line should be reported sooner.
         from sediment.segment_io.partition.log_view import open_view
 
         path = directory.path / str(partition)
@@ -467,7 +468,7 @@ class _ExpiryRun:
         reports: Sequence[ExpiryReport],
         expiring: Sequence[ExpiryTask],
     ) -> None:
-        """Show the segments to delete; return only if the answer is yes and the files are still those shown.
+        """Show the segments to delete and ask; return only if the answer is yes and the files are still the ones shown.
 
         Raises:
             DeclinedError: the answer was not yes.
@@ -498,7 +499,7 @@ class _ExpiryRun:
 
     # ---------------------------------------------------------------------------------------------------------- archive
     def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
-        """Return the partitions whose expired segments are now in the archive, and reports of the others."""
+        """Return the partitions whose expired segments are now in the archive, and reports of the other partitions."""
         from sediment.jobs.delta_lake.archive import archive_segments
 
         wanted = {
@@ -600,8 +601,8 @@ def delete_group(
     4. Keep a checkpoint entry only for a log that starts inside its first segment, as a broker does.
        Crash after this step: the broker finds a log that starts with its first segment, or at its checkpoint entry.
 
-    If step 1 finds too little space on the disk, the active segment stays.  If step 2 does, the segments are deleted in
-    an order that is safe without the checkpoint.
+    If the disk has too little space for step 1, the active segment stays.  If it has too little for step 2, the
+    segments are deleted in an order that is safe without the checkpoint.
     """
     reports: list[ExpiryReport] = []
     ready: list[ExpiryTask] = []
@@ -659,7 +660,7 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end; else the checkpoint is of another time than the segments.
+    """Check that the log start is not above the log end, because then checkpoint and segments are from different times.
 
     Raises:
         CorruptCheckpointError: the log start offset would expire every segment.
@@ -753,7 +754,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
     """Delete the segments of LOG_DIR... that are past their retention limits.
 
-    After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
+    SIGINT or SIGTERM ends the run after the partitions in progress; the run then reports and exits with status 1.
     """
     asks = may_ask() and not (yes or dry_run or options.as_json or options.quiet)
     with stop_on_signals() as stop:

@@ -60,7 +60,8 @@ class OriginalsReport:
     """Originals of one partition that one run kept.
 
     `bytes` is the size of the files; `only_here_bytes` is the space that removing them would free, because no other
-    link exists. Times are in ms since the epoch.  `run` and what belongs to it are None without a catalogue.
+    link exists.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that describe the run are
+    None.
     """
 
     partition: str
@@ -86,7 +87,7 @@ Row = TypeVar("Row", bound=OriginalsReport)
 class OriginalsRunReport(RunReport[OriginalsReport]):
     """Report of `originals`: a row for each partition of each run, newest runs first.
 
-    `originals_bytes` counts files that no log directory shares; a file that several runs keep counts once.
+    `originals_bytes` is the size of the files that no log directory shares; a file that several runs keep counts once.
     """
 
     row_type: ClassVar[type] = OriginalsReport
@@ -161,7 +162,7 @@ def row_of_partition(
     target: Path,
     pins: tuple[str, ...],
 ) -> Row:
-    """Return the row of a partition of a run; `status` has reason code and reason too, `pins` are those of the run."""
+    """Return the row of a partition of a run; `status` includes reason code and reason, `pins` are the run's."""
     held: HeldFiles = held_files(run, entry, target)
     return row_type(
         entry.partition,

@@ -3,8 +3,9 @@
     driver    list · select                                            table or JSON
     tasks                     view · rules · sample (or --exact: clean in memory)
 
-Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The
-explanation of a block comes from the rule itself.  With --exact, every figure of the cleaning equals that of `compact`.
+Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The rule
+that blocks a partition also gives the explanation.  With --exact, every figure of the cleaning equals that of
+`compact`.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class PartitionPlan:
     are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
     `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting` counts the
     tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
-    `reencoded_bytes` estimates the log after a re-encoding alone, from `reencode_sampled_bytes` that were encoded.
+    `reencoded_bytes` estimates the size of the log after a re-encoding without compaction, from a sample of
+    `reencode_sampled_bytes`.
     """
 
     partition: str
@@ -162,9 +164,9 @@ class PlanningTask:
     """One partition to plan; `cleaning` is the task of the dry run that --exact makes.
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) name the setting because of which `compact` or `expire` would leave the
-    partition alone.  `at_work` is the reason why a log counts as unclean while a broker runs.
-    `encoding` is the one to estimate.
+    `retention_held` (reason code, text) name the setting that would make `compact` or `expire` leave the partition
+    alone.  `at_work` is the reason why a log counts as unclean while a broker runs.  `encoding` is the encoding whose
+    size is estimated.
     """
 
     cleaning: CleaningTask
@@ -188,7 +190,7 @@ class PlanningTask:
 
 @dataclass(frozen=True, slots=True)
 class SplitsToClean:
-    """A plan that gets its exact figures from a cleaning in splits; `asked` is the request for it."""
+    """A plan that gets its exact figures from a cleaning in splits, which the result `asked` requests."""
 
     found: PartitionPlan
     asked: CleaningResult
@@ -587,7 +589,7 @@ COLUMNS: tuple[TableColumn[PartitionPlan], ...] = (
 
 
 def _situation(partition: PartitionPlan) -> object:
-    """Return what partitions have in common whose explanations differ only in numbers."""
+    """Return the key under which partitions share a line, because their explanations differ only in numbers."""
     retention = partition.retention
     return (
         partition.status,

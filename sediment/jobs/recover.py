@@ -86,7 +86,7 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Report of one partition in its state after a broker's start; offsets are None if it did not load.
+    """Report of one partition after it was loaded as at a broker's start; offsets are None if the load failed.
 
     `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset).  `damage` lists
     corruption in parts that a broker trusts; this corruption is left unchanged.  `housekeeping` lists changes that a
@@ -191,7 +191,7 @@ class _LogToLoad:
     """Repairs made before the originals were linked."""
 
     failure: tuple[str, str] | None = None
-    """Reason code and reason if its originals cannot be kept."""
+    """Reason code and reason if the originals of the log cannot be kept."""
 
     @property
     def path(self) -> Path:
@@ -286,7 +286,7 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
-    """Return the selected logs of a directory, and True if these are all the logs that a broker would load."""
+    """Return the selected logs of a directory, and True if a broker would load no others."""
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
@@ -575,12 +575,12 @@ def _is_verified(partition: RecoveryReport) -> bool:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="First hard-link the files of live logs into DIR, on the same filesystem; keep links to files that change.",
+    help="First hard-link the files of live logs into DIR, on the same filesystem; keep the links to changed files.",
 )
 def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.
 
-    After SIGINT or SIGTERM, finish the partitions in progress, report, and exit with status 1.
+    SIGINT or SIGTERM ends the run after the partitions in progress; the run then reports and exits with status 1.
     """
     with stop_on_signals() as stop:
         report = recover(options, dry_run=dry_run, threads=threads, keep_originals=keep_originals, stop=stop)

@@ -69,7 +69,7 @@ class ReencodeOptions(RewriteOptions):
         return parse_encoding(self.codec, self.level, self.batch_bytes)
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options go together and suit the log directories of `common`.
+        """Check that the options are compatible with each other and with the log directories of `common`.
 
         Raises:
             UsageError: options contradict each other, or a log directory needs another command.
@@ -81,7 +81,7 @@ class ReencodeOptions(RewriteOptions):
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class ReencodeReport(RewriteReport):
-    """Report of one partition; batches are those of the segments that the run read.
+    """Report of one partition; it counts the batches of the segments that the run read.
 
     `batches_encoded` counts the batches in `batches_after` that were encoded again.  A dry run reports the exact result
     of a real run.
@@ -244,7 +244,8 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
 def command(options: CommonOptions, **own: Any) -> None:
     """Change the codec or batch size of LOG_DIR..., whose broker must be stopped.
 
-    Every reader sees the same records.  SIGINT or SIGTERM finishes the current group, commits, reports and exits 1.
+    Every reader sees the same records.  SIGINT or SIGTERM ends the run once the current group is
+    committed; the run then reports and exits with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

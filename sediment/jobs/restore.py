@@ -5,10 +5,9 @@
     per run           catalogue planned · log starts · originals kept, segments put back · checkpoint entries · done
 
 Invariants: a partition is changed only if the whole chain of its runs can be undone; an interrupted replacement is
-finished before that, unless it puts back records that this run may not put back.  A restore keeps the files that it
-removes, like any other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before the segments
-change and raised afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command
-again.
+finished first, unless it puts back records that this run must not put back.  A restore keeps the files that it removes,
+like any other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before the segments change
+and raised afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command again.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ ALREADY_RESTORED = "already-restored"
 _MS = re.compile(r"[0-9]{1,15}")
 _STOPPED = ("stopped", "the run was stopped before this partition")
 _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
-"""Checkpoint files whose absence means the same as a file without entries."""
+"""Checkpoint files that may be missing: a missing file counts as one without entries."""
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -125,7 +124,7 @@ class RestoreRunReport(RunReport[RestoreReport]):
 
 
 def _after(partition: RestoreReport, number: int) -> int | None:
-    """Return a number after the run; None if the partition was not restored."""
+    """Return the number after the run; None if the partition was not restored."""
     return number if partition.status == RESTORED else None
 
 
@@ -375,7 +374,7 @@ class _RestoreRun:
 
     # ------------------------------------------------------------------------------------------------------------- plan
     def _planned(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
-        """Return the chain with the report of its restore, or the report of a partition that stays as it is."""
+        """Return the chain with the report of its restore, or the report of a partition that is not changed."""
         try:
             return self._plan_chain(chain, history)
         except (SedimentError, OSError) as error:
@@ -423,10 +422,10 @@ class _RestoreRun:
         return replace(chain, report=report)
 
     def _finish_interrupted(self, chain: _Chain, found: Iterable[InterruptedRestore]) -> None:
-        """Complete the interrupted restores `found`; complete or undo any other replacement there.
+        """Complete the interrupted restores `found`; complete or undo every other replacement in the directory.
 
         Raises:
-            CorruptDataError: a file of a replacement is not whole, and it is not one that a restore made.
+            CorruptDataError: a file of a replacement is not whole, and no restore made it.
         """
         for interrupted in found:
             # A broker may have stopped cleanly since then, without this partition.
@@ -443,7 +442,7 @@ class _RestoreRun:
         partition: TopicPartition,
         history: History,
     ) -> tuple[str, str] | None:
-        """Return the code and reason not to put back the originals `logs` of a run; None if nothing speaks against it.
+        """Return the code and reason why the originals `logs` of a run must not be put back; None if they may be.
 
         Raises:
             SedimentError: an original cannot be read, so it may hold a record with a suppressed key.
@@ -613,7 +612,7 @@ class _RestoreRun:
         self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
 
     def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
-        """Write the checkpoint entries from before the run; a file that it made is removed with its last entry."""
+        """Write the checkpoint entries from before the run; a file that the run made is removed with its last entry."""
         starts = {each.partition: each.plan.log_start_last for each in restores if each.plan.moves_log_start}
         self._write_entries(log_dir, LOG_START_FILE, starts)
         cleaner = {each.partition: each.entry.checkpoints.get(CLEANER_FILE) for each in restores}
@@ -653,12 +652,12 @@ def _brings_back_unclean_logs(run: Catalogue, log_dir: Path) -> bool:
 
 
 def lowest(now: int | None, before: int | None) -> int | None:
-    """Return the lower of two checkpoint entries; None, no entry, is the lowest."""
+    """Return the lower of two checkpoint entries; None means no entry, and is the lowest."""
     return None if now is None or before is None else min(now, before)
 
 
 def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport:
-    """Return the report of a partition that stays as it is."""
+    """Return the report of a partition that is not changed."""
     listing = list_log(partition, log_dir / str(partition), fs)
     bases = tuple(segment.base_offset for segment in listing.segments)
     size_bytes = listing.log_bytes()
@@ -683,7 +682,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     required=True,
-    help="Take the files from DIR, the directory of --keep-originals; keep there what this run removes.",
+    help="Restore from DIR, the directory of --keep-originals; keep the files that this run removes in DIR too.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Undo this run.")
 @click.option(
@@ -700,7 +699,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: read from this file the secret with which `erase` made FILE.",
+    help="With --suppress: read the secret of `erase --suppress-out` from this file.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
 @click.option("--yes", is_flag=True, help="Restore without asking; required without a terminal.")
@@ -712,7 +711,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
 def command(options: CommonOptions, yes: bool, dry_run: bool, **own: Any) -> None:
     """Put the partitions of LOG_DIR... back to their state before a run that kept originals.
 
-    After SIGINT or SIGTERM, finish the partition in progress, report, and exit with status 1.
+    SIGINT or SIGTERM ends the run after the partition in progress; the run then reports and exits with status 1.
     """
     asks = must_ask(yes=yes, dry_run=dry_run, command="restore")
     with stop_on_signals() as stop:

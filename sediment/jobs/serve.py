@@ -1,7 +1,7 @@
 """`sediment serve LOG_DIR… --read-only`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
-the connections and exits with status 0.  A second signal ends the process at once.
+The server runs in this process, without Spark.  At the first signal it sends the responses in progress, closes the
+connections and exits with status 0.  A second signal ends the process immediately.
 
 Invariant: the line `listening on HOST:PORT` is on stderr once clients can connect, also with --quiet.
 """
@@ -73,7 +73,7 @@ def server_config(settings: Settings) -> ServerConfig:
         key = (_OWN_PREFIX if field.name in _OWN_FIELDS else "") + field.name.replace("_", ".")
         if settings.origin("", key) != Origin.DEFAULT:
             given[field.name] = settings.broker_value(key)
-    # Kafka's values for "no limit" are cut, because this server limits bytes and times in every case.
+    # Kafka's values for "no limit" are reduced to a limit, because this server always limits bytes and times.
     if given.get("queued_max_request_bytes", 0) < 0:
         del given["queued_max_request_bytes"]
     if given.get("connections_max_idle_ms", 0) < 0:
@@ -261,7 +261,7 @@ def _row(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Read the broker's server.properties: limits of the server, and log.dirs if no LOG_DIR is given.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the server has stopped.")
 @click.option("--quiet", is_flag=True, help="Print no warnings; the line `listening on` is still printed.")
 @click.option(
     "--metrics",

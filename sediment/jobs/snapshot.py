@@ -5,7 +5,7 @@
     3. driver    check that the files are unchanged, and merge: rows and progress in one commit
 
 A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the offset
-reached in each partition.  A killed run has either committed everything or nothing, and the next run continues from the
+reached in each partition.  A killed run has committed either everything or nothing, and the next run continues from the
 committed progress.  If two runs start from the same progress, both try to commit a refresh with the same number, as a
 Delta application transaction, and Delta refuses the second.
 
@@ -252,7 +252,7 @@ def _facts(log: _Log, committed: CommittedRange, fs: Fs) -> LogState:
 def _plan(
     log: _Log, progress: PartitionProgress | None, own: SnapshotOptions, now_ms: int, fs: Fs
 ) -> _Planned | PartitionSnapshot:
-    """Return the plan of a partition, or its report if it is skipped or cannot be read."""
+    """Return the plan of a partition, or its report if the partition is skipped or cannot be read."""
     from sediment.segment_io.partition.read_committed import committed_range
 
     if log.checkpoints.high_watermark is None and log.checkpoints.high_watermark_file:
@@ -304,7 +304,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition for table rows to delete unless their key was read; None if no such row can exist."""
+    """Return the condition on table rows that are deleted unless their key was read; None if no such row can exist."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -348,7 +348,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
         owners.append(owner)
     tasks = pack_by_weight(parts, Part.size_bytes, slots * _TASKS_PER_SLOT)
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
-    # Checkpointed, because the summaries must describe exactly these rows, and Spark must not compute the rows again.
+    # Checkpointed, so that Spark does not compute the rows again: the summaries must describe exactly these rows.
     held = rows.localCheckpoint()
     summaries: list[list[ReadSummary]] = [[] for _ in planned]
     for row in held.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect():
@@ -359,7 +359,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
     """Yield (index of a partition, slices that one task reads together).
 
-    The groups are few, because a key can have a row in each of them.
+    There are few such groups, because a key can have a row in each of them.
     """
     total_bytes = sum(map(_size_bytes, planned))
     part_bytes = max(total_bytes // slots, _PART_BYTES)
@@ -385,7 +385,7 @@ def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
 
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
-    """Set the number of shuffle partitions by the bytes to read; Spark's default suits other sizes."""
+    """Set the number of shuffle partitions by the bytes to read, because Spark's default suits other sizes."""
     size_bytes = sum(map(_size_bytes, planned))
     slots = spark.sparkContext.defaultParallelism
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))

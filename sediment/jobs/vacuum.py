@@ -128,7 +128,7 @@ def _consequences(report: VacuumRunReport) -> Iterator[str]:
 # -------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
 class VacuumOptions:
-    """Options of `vacuum`.  `older_than_ms` None: remove nothing, only change pins."""
+    """Options of `vacuum`.  If `older_than_ms` is None, remove nothing and only change pins."""
 
     originals: Path
     now_ms: int
@@ -243,7 +243,7 @@ def _changed_pins(pins: dict[str, str], own: VacuumOptions, history: History) ->
 
 
 def _decided(run: Catalogue, own: VacuumOptions, history: History, pins: dict[str, str]) -> Iterator[VacuumReport]:
-    """Yield a row for each partition of a run, with the status that a removal would give it."""
+    """Yield a row for each partition of a run, with the status that it would have after a removal."""
     names = pins_of(run, pins)
     status = _decide(run, own, names)
     for entry in run.partitions:
@@ -321,7 +321,7 @@ def perform(
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
     """Remove the originals of old runs from DIR; these runs can then no longer be undone.
 
-    After SIGINT or SIGTERM, finish the originals of one run, report, and exit with status 1.
+    SIGINT or SIGTERM ends the vacuum after the run in progress; it then reports and exits with status 1.
     """
     with errors_as_exit_status():
         removes = options["older_than"] is not None

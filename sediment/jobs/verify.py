@@ -302,7 +302,7 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept several cleanings, the first at this time in ms. (default: one cleaning, at --now-ms if given).",
+    help="Accept several cleanings, the first at this time in ms (default: one cleaning, at --now-ms if given).",
 )
 def command(options: CommonOptions, since_ms: int | None) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

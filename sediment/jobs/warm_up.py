@@ -1,4 +1,4 @@
-"""`sediment warm-up`: compile kernels and archive Spark's classes once, so that no run has to wait for that."""
+"""`sediment warm-up`: compile kernels and archive Spark's classes once, so that later runs start fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sediment.segment_io.errors import UsageError
 def command() -> None:
     """Compile the kernels in advance, and archive the classes that Spark loads when it starts.
 
-    Both results stay in your cache folder.  Repeat this after an update of Sediment, Spark or Java.
+    Both are stored in your cache folder.  Repeat this after an update of Sediment, Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
     from sediment.jobs.verification.warm_up import warm_up_verification

@@ -3,8 +3,8 @@
     slices of the log --tables--> columns --without superseded records--> records in order
 
 Most records of a coordinator topic are superseded by later ones of the same key until they are compacted.  The reader
-returns tables of about 65,000 records.  In each, only the last record of a key is decoded, if no other record needs the
-earlier ones.
+returns tables of about 65,000 records.  In each table, only the last record of a key is decoded, unless another record
+needs the earlier ones.
 
 Invariants: the files are only read.  Memory holds one table at a time, for any size of the log.
 """
@@ -52,7 +52,7 @@ class CoordinatorLog:
 
 
 class LoggedRecord(NamedTuple):
-    """Record of a coordinator's log; `producer_id` is -1 outside a transaction, `is_control` marks the end of one."""
+    """Record of a coordinator's log; `producer_id` is -1 outside a transaction; `is_control` marks its end."""
 
     key: bytes
     value: bytes | None

@@ -139,7 +139,7 @@ class DelayedOperation(Protocol):
     """An operation that waits; its methods raise nothing."""
 
     def try_complete(self) -> bool:
-        """Complete the operation if its condition holds, and return True if it did."""
+        """Complete the operation if its condition holds; return True if it was completed."""
         ...
 
     def expire(self) -> None:

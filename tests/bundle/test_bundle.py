@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -18,6 +17,7 @@ import pytest
 from tests.archives import unpack
 from tests.corpus import assert_same_log, load_case
 from tests.jobs.log_dirs import corpus_log_dir
+from tests.ports import free_port
 from tests.project.distributions import bare_environment
 from tests.waiting import wait_until
 
@@ -62,12 +62,6 @@ class Cluster:
     def sediment(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         (script,) = self.unpacked.glob("lib/python3.*/site-packages/sediment/jobs/cli.py")
         return self.submit(script, *arguments)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

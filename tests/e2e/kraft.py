@@ -22,6 +22,7 @@ from typing import IO
 
 from sediment.segment_io.format.checkpoints import format_uuid
 from tests.conformance.oracle import kafka_jars, program
+from tests.ports import free_port
 
 _START_SECONDS = 120
 _STOP_SECONDS = 60
@@ -212,11 +213,3 @@ def class_path() -> str:
     logging = [jar for pattern in _SPARKS_LOGGING for jar in sparks.glob(pattern)]
     kafkas = [jar for jar in sorted(kafka_jars().glob("*.jar")) if not jar.name.startswith(_NOT_FROM_KAFKA)]
     return os.pathsep.join(map(str, [*logging, *kafkas]))
-
-
-def free_port() -> int:
-    """Return a port of loopback that nothing uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -15,8 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.consumers import COMMITTED, UNCOMMITTED, WAIT_SECONDS, committed_offsets, confluent_records, ends
 from tests.e2e import console_tools as tools
 from tests.e2e.clients import Workload, create_topics, look
-from tests.e2e.kraft import KafkaNode, free_port, running
+from tests.e2e.kraft import KafkaNode, running
 from tests.jobs.log_dirs import Outcome, sediment_process
+from tests.ports import free_port
 from tests.served import GROUPS, answers_of, as_json, contents, expected, unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

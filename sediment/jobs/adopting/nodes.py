@@ -51,10 +51,11 @@ Clones = Mapping[TopicPartition, PartitionClone]
 
 
 class OwningNode(Protocol):
-    """The future node of the directory, and the change of its metadata.
+    """The future node of the directory, and the change to the node's metadata.
 
     `known` are the partitions that the node already has.  `has_coordinator` is False if the node cannot have the
-    coordinator of open transactions in the planned partitions.  `server_properties` is the file to start the node with.
+    coordinators of the open transactions in the planned partitions.  `server_properties` is the file to start the node
+    with.
     """
 
     @property
@@ -69,7 +70,7 @@ class OwningNode(Protocol):
 
     @property
     def known(self) -> Sequence[TopicPartition]:
-        """Partitions that stay as they are."""
+        """Partitions that are not changed."""
         ...
 
     @property
@@ -141,7 +142,7 @@ def _new_node(source: Source, own: AdoptOptions) -> Node:
 
 # -------------------------------------------------------------------------------------------------------- stopped nodes
 class StoppedNode:
-    """The stopped node that owns the directory; folders that its cluster does not know become topics of it."""
+    """The stopped node that owns the directory; folders that its cluster does not know become topics of the cluster."""
 
     has_coordinator = False
 
@@ -195,7 +196,7 @@ class StoppedNode:
 
 
 def _check_own(own: AdoptOptions, node: Node) -> None:
-    """Check that no option names another node or asks for files that the node already has."""
+    """Check that no option names another node or requests files that the node already has."""
     for option, given, ours in (
         ("--node-id", own.node_id, node.node_id),
         ("--cluster-id", own.cluster_id, node.cluster_id),

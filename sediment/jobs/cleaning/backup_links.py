@@ -1,4 +1,4 @@
-"""Catalogue of the original files that a run keeps: how a run begins and completes it."""
+"""The steps by which a run begins and completes the catalogue of the original files that it keeps."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def begin_originals(
     Those partitions are not in the catalogue and must not be changed.
 
     Raises:
-        OSError: the catalogue could not be written; no file may be replaced then.
+        OSError: the catalogue could not be written, so no file may be replaced.
     """
     failed: list[tuple[LogListing, str, str]] = []
     before: list[OriginalPartition] = []

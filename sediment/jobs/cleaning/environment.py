@@ -21,7 +21,7 @@ from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
 
 OnBytes = Callable[[int], None]
-"""Callback that gets the number of bytes just read or written, waits for the throttle, and raises at the deadline."""
+"""Callback for the number of bytes just read or written; it waits for the throttle, and raises after the deadline."""
 
 _WRITE_BYTES = 8 << 20  # between two calls of the throttle
 

@@ -37,7 +37,7 @@ class CompactOptions:
     roll_active: bool = False
     keep_originals: Path | None = None
     keep_before: Path | None = None
-    """Directory for links to all files of the partitions that the run changes, made before the change."""
+    """Directory for hard links to all files of each partition, made before the run changes the partition."""
 
     max_bytes: int | None = None
     max_seconds: float | None = None
@@ -64,7 +64,7 @@ class CompactOptions:
         return self.max_bytes is not None or self.max_seconds is not None
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options go together and suit the log directories of `common`.
+        """Check that the options are compatible with each other and with the log directories of `common`.
 
         Raises:
             UsageError: two options exclude each other, or a log directory needs another option.
@@ -165,7 +165,8 @@ class CleaningTask:
         """Return the `.log` bytes that cleaning will probably read; tasks are packed by this number.
 
         The number is 0 if the dirty part above the checkpoint is too small for the configured ratio.  The exact rule in
-        `compaction.cleanable_range` needs a view of the log, and so compiled kernels that a driver does not load.
+        `compaction.cleanable_range` needs a view of the log, and a view needs compiled kernels, which the driver does
+        not load.
         """
         first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
         *rolled, active = self.listing.segments or (None,)

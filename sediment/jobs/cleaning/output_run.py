@@ -3,11 +3,13 @@
     driver    check the output · list · claim                            checkpoints · compare the source · manifest
     tasks                                       view · plan · clean -> output · copy -> output
 
-`output_task` has the work of a task.  Partitions to clean in splits come last, one at a time, and each uses all slots.
+The module `output_task` contains the tasks.  Partitions to clean in splits come last, one at a time, and each uses all
+slots.
 
-Invariants: nothing in a source changes and no lock is taken there.  Instead the run lists the source again at the end,
-and completes the output only if the source is unchanged.  The output holds every partition: cleaned, or as an identical
-copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays incomplete.
+Invariants: nothing in a source changes and no lock is taken there.  Instead, the run lists the source again at the end,
+and completes the output only if nothing in the source changed.  The output contains every partition: cleaned, or as an
+identical copy if it was skipped or failed.  If a partition can neither be cleaned nor copied, the output stays
+incomplete.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class OutputRun(CleaningRun):
 
     def perform(self) -> list[PartitionReport]:
         """List, claim, clean, copy and complete; return a report for every selected partition."""
-        with interruptible():  # a bucket may be slow, and nothing has been written so far
+        with interruptible():  # a bucket may be slow, and nothing has been written yet
             warn_of_unstated_lag(self._output.open())
             prepared = [self._prepare(partition, source) for partition, source in self._output.source_of.items()]
         self.timer.lap(LIST)

@@ -44,7 +44,7 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class PublishTask(PartitionOutput):
-    """One partition to write; without `cleaning` it is copied byte for byte."""
+    """One partition to write; without `cleaning` the partition is copied byte for byte."""
 
     cleaning: CleaningTask | None = None
     scratch: Path | None = None
@@ -83,9 +83,9 @@ def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
 
 # ------------------------------------------------------------------------------------------------------------ in place
 def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, on_bytes: OnBytes) -> PublishResult:
-    """Clean the partition from its source and copy the files that are not rewritten, or ask for a cleaning in splits.
+    """Clean the partition from its source and copy its other files, or return a request to clean it in splits.
 
-    Only file names and sizes come from the driver's listing; every file is checked against it when it is read.
+    Only file names and sizes come from the driver's listing; every file is compared with that listing when it is read.
     """
     fs = _source_fs(task, on_bytes)
     try:
@@ -218,7 +218,7 @@ class OutputPlace:
         return publish_partition(replace(self.publishing, cleaning=whole), attempt)
 
     def discard(self) -> None:
-        """Leave the files of splits in place: no manifest will name them, so completing the output removes them."""
+        """Leave the files of splits in place; completing the output removes them, because no manifest names them."""
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> PublishResult:
         """Return the result of a partition whose splits are published."""
@@ -228,6 +228,6 @@ class OutputPlace:
         return PublishResult(tuple(files), result, self.task.listing, left=left)
 
     def failed(self, result: CleaningResult) -> PublishResult:
-        """Return the result of a partition that could not be cleaned, and is copied as it is."""
+        """Return the result of a partition that could not be cleaned and is therefore copied unchanged."""
         left = () if self.publishing.dry_run else tuple(self.publishing.files)
         return PublishResult((), result, self.task.listing, left=left)

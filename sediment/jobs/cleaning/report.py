@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report after the swap of `result`, if any, was committed, and the new first dirty offset.
+    """Return the report once any swap of `result` is committed, and the new first dirty offset.
 
     The offset is None if the cleaner checkpoint keeps its entry.
     """
@@ -131,13 +131,13 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
 
 
 def _with_reason(report: PartitionReport, code: str, sentence: str) -> PartitionReport:
-    """Return `report` with one more sentence as a reason; the first reason gives the code."""
+    """Return `report` with another reason appended; the reason code is that of the first reason."""
     reason = "; ".join(each for each in (report.reason, sentence) if each)
     return replace(report, reason_code=report.reason_code or code, reason=reason)
 
 
 def kept_tombstones(topic: str, batches: int) -> str:
-    """Return a reason that says that tombstones and markers stayed because delete.retention.ms is not stated."""
+    """Return the reason for keeping tombstones and markers: delete.retention.ms is not stated."""
     count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
     return (
         f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "

@@ -45,11 +45,11 @@ class SurveyResult:
 
 @dataclass(frozen=True, slots=True)
 class CleaningResult:
-    """Outcome of a cleaning task: a `swap` to commit, or the `reason` for its absence.
+    """Outcome of a cleaning task: a `swap` to commit, or the `reason` why there is none.
 
     `failed` separates an error from a partition without work.  `reset_checkpoint` replaces an invalid first dirty
-    offset, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  `to_split` asks for a
-    cleaning in splits by many tasks; the task then did nothing else.
+    offset, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  If `to_split` is set, many
+    tasks have to clean the partition in splits, and this task did nothing else.
     """
 
     swap: PreparedSwap | None = None

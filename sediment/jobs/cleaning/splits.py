@@ -47,7 +47,7 @@ Outcome = TypeVar("Outcome")
 Outcome_co = TypeVar("Outcome_co", covariant=True)
 
 Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
-"""Function that opens the file operations of a task, and the callback for the bytes that it reads."""
+"""Function that opens the file operations of a task, and the callback for the bytes that the task reads."""
 
 SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but each split would collect the same keys again
 _OCCURRENCE_BYTES = 120  # of a task's memory for a key: a slot of its map, a row of its run, and the row's copy
@@ -233,7 +233,7 @@ class CleanedSplits:
 
 @dataclass(frozen=True, slots=True)
 class CollectedSplit:
-    """Result of the first sweep for the split with this number; a fold passes it on."""
+    """Result of the first sweep of the split with this number; a fold passes it on to the second sweep."""
 
     number: int
     contents: SplitContents
@@ -249,7 +249,7 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or must be cleaned as a whole; no part is left.
-        SedimentError, OSError: the first split that failed; parts of other splits may remain, under the run's id.
+        SedimentError, OSError: a split failed; parts of other splits may remain, under the run's id.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
     count = len(job.splits)

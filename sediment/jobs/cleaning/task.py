@@ -4,7 +4,7 @@
 2. Plan the groups, check the free space, choose a strategy.
 3. Strategy `split`: scan if needed and return; many tasks clean the partition later.
    Strategy `whole`: sweep the log into `.part` files.
-4. Finish writing while the next partition of the task is started.
+4.  Finish the writes while the task starts its next partition.
 
 Invariants: nothing is renamed here; an error of a partition is part of its result.
 """
@@ -46,7 +46,7 @@ def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
 
 
 def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]:
-    """Clean one partition except for its last writes, so that the next partition can start meanwhile."""
+    """Clean one partition except for its last writes, so that the next partition can start during those writes."""
     with ExitStack() as stack:
 
         def start() -> Pending[CleaningResult]:
@@ -123,7 +123,7 @@ def start_cleaning(
 
 
 def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | CleaningResult:
-    """Open and plan one partition; return a result at once if nothing is to be cleaned."""
+    """Open and plan one partition; return its result if nothing is to be cleaned."""
     from sediment.compaction.grouping import plan_cleaning
 
     def survey() -> SurveyResult | CleaningResult:

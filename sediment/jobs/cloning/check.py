@@ -1,6 +1,6 @@
 """`sediment clone --check DIR`: compare the files of a copy with its manifest, and report the differences.
 
-The copy is a clone or an output of `compact --output`.  It is only read, and it is not locked.
+The copy is a clone or an output of `compact --output`.  Nothing in it is changed, and no lock is taken.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | N
 def _by_partition(
     copy: str, manifest: Manifest, differences: Iterable[Difference]
 ) -> tuple[list[CheckedCopyPartition], list[Difference]]:
-    """Return a row for each partition of the manifest, and the differences outside all of them."""
+    """Return a row for each partition of the manifest, and the differences outside the partition folders."""
     files: dict[str, list[ManifestFile]] = {partition.partition: [] for partition in manifest.partitions}
     for file in manifest.files:
         if file.folder:

@@ -1,4 +1,4 @@
-"""`clone --compact`: the topics left as copied because a setting is not stated, and its part of the report."""
+"""`clone --compact`: topics that stay uncompacted because of an unstated setting, and the notes in the report."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ def topics_left_alone(
 def with_compaction(
     row: PartitionCloneReport, compaction: LogCompaction | None, why_not: tuple[str, str] | None
 ) -> PartitionCloneReport:
-    """Return the report of a cloned partition with the outcome of `--compact`; a damage keeps its place as the reason.
+    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its reason.
 
-    `why_not` is the reason why the topic was left as copied.  If it and the outcome are None, the option was not given.
+    `why_not` is the reason why the topic was not compacted.  If both `why_not` and the outcome are None, the option was
+    not given.
     """
     if compaction is None:
         return row if why_not is None else replace(_because(row, *why_not), compacted=False)

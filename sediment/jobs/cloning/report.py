@@ -22,7 +22,7 @@ class PartitionCloneReport:
 
     `source` is the partition directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory
     that contains it.  With `--suppress`, `records_suppressed` counts the records left out; it is 0 if the list has no
-    key of the topic.  With `--compact`, `compacted` is False if the log was left as copied, and `reason` says why.
+    key of the topic.  With `--compact`, `compacted` is False if the log was copied unchanged, and `reason` says why.
     `bytes_before` is the size of the log before its compaction.
     """
 

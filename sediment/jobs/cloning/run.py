@@ -68,7 +68,7 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The target of a run and the identity of its node: the options that do not concern the content."""
+    """The options of a run about its target and node, and not about the content of the clone."""
 
     to: Path
     host: str
@@ -127,7 +127,7 @@ class _CloneRun:
         self._earlier: EarlierCopy | None = None
         self._settings = options.settings
         self._log_bytes: Mapping[TopicPartition, int] = {}  # of the source logs, by partition of the clone
-        self._left_alone: Mapping[str, tuple[str, str]] = {}  # reasons of the topics that --compact leaves as copied
+        self._left_alone: Mapping[str, tuple[str, str]] = {}  # the reasons why --compact leaves topics uncompacted
         self._node = Node(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> CloneRunReport:
@@ -364,7 +364,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Return a sentence about open transactions whose coordinator is not in the clone, or is ahead of a cut log."""
+        """Return a sentence about open transactions that no coordinator ends: it is missing, or the log was cut."""
         orphans = [
             each
             for each in finished

@@ -43,7 +43,7 @@ _Outcome = TypeVar("_Outcome")
 
 
 def keyword_of(parameter: click.Parameter) -> str:
-    """Return the Python keyword of an option or argument; that of an option is its long name with underscores."""
+    """Return the Python keyword of an option or argument; for an option, this is its long name with underscores."""
     name = max(parameter.opts, key=len).removeprefix("--").replace("-", "_")
     return _RENAMED.get(name, name)
 
@@ -116,7 +116,7 @@ def call(command: click.Command, perform: Callable[..., _Report], keywords: Mapp
 
 
 def call_until_stopped(command: click.Command, perform: Callable[..., _Report], keywords: Mapping[str, Any]) -> _Report:
-    """Return the report of `perform(options, stop=…, **own)`, which on Ctrl-C ends after the group in progress.
+    """Return the report of `perform(options, stop=…, **own)`; on Ctrl-C, `perform` ends after the group in progress.
 
     Raises:
         RunStopped: Ctrl-C interrupted the run, which has ended; the error has the report.

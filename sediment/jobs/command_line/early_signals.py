@@ -23,7 +23,7 @@ def end_on_early_signals() -> None:
 
 
 def end_before_start(_number: int, _frame: Any) -> None:
-    """Write one line to stderr and end the process at once: there is nothing to clean up yet."""
+    """Write one line to stderr and end the process immediately, because there is nothing to clean up yet."""
     try:
         os.write(_STDERR, _NOT_STARTED.encode())
     finally:

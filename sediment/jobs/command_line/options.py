@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECK = "checked"
-"""Parameter that makes a command check an earlier result instead of running; it needs no log directory."""
+"""Parameter that makes a command check an earlier result instead of running; the check needs no log directory."""
 
 _HIDDEN = "(hidden)"
 
@@ -83,7 +83,7 @@ class CommonOptions:
     """True if the caller gave `now_ms`."""
 
     spark: SparkSession | None = None
-    """A session that the caller gave; it is used and never stopped."""
+    """A Spark session of the caller; the run uses it and never stops it."""
 
     from_python: bool = False
     """True if the caller is a Python function: messages go to the log, and nothing is printed."""
@@ -170,7 +170,7 @@ class CommonOptions:
         An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
 
         Returns:
-            The run, which counts as failed if --fail-on-unknown makes it fail.
+            The run; it has failed if --fail-on-unknown makes it fail.
         """
         run = replace(run, fails_on_unknown=self.fail_on_unknown)
         report = run.to_json()
@@ -200,7 +200,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, including its cluster's; "" has the settings of the run."""
+        """Return the effective settings by log directory, with those of its cluster; "" has the settings of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -270,7 +270,7 @@ class GivenOptions:
         A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, the `log.dirs` of
         the `--config` file replace missing log directories.
 
-        If the settings or `work` raise an error, the requested HTML report and metrics show it.
+        If reading the settings or `work` raises an error, the requested HTML report and metrics show the error.
 
         Raises:
             UsageError: an option or a setting is wrong; nothing was changed.
@@ -338,7 +338,7 @@ key_equality_option = click.option(
     type=click.Choice([equality.value for equality in KeyEquality]),
     default=KeyEquality.HASH.value,
     show_default=True,
-    help="hash: compare 128-bit hashes of keys.  exact: compare their bytes, in one task that holds all keys.",
+    help="hash: compare 128-bit hashes of keys.  exact: compare their bytes, in one task that has all keys in memory.",
 )
 
 
@@ -350,7 +350,7 @@ def common_options(command: _Command) -> _Command:
 def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], _Command]:
     """Return a decorator that adds the options of the screen to a command whose report has these `columns`.
 
-    They stand above the common options, and only change the text for people.
+    In the help they appear above the common options; they change only the text for people.
     """
 
     def decorate(command: _Command) -> _Command:
@@ -422,7 +422,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--allow-empty-selection",
                 is_flag=True,
-                help="Accept a --partition or --topic that matches nothing, as scheduled jobs need.",
+                help="Accept a --partition or --topic that matches nothing; meant for scheduled jobs.",
             ),
             click.option(
                 "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker configuration."

@@ -1,7 +1,7 @@
 """Progress of a run: partitions and bytes done out of those selected, and the tasks of Spark.
 
-Progress is a bar on stderr if that is a terminal, or a bar in the notebook of the caller if tqdm is installed.  In a
-file or a pipe it is one line every ten seconds.  In the log, and for a caller in Python, nothing is shown.
+If stderr is a terminal, progress is a bar there.  In a notebook, it is a bar if tqdm is installed.  If stderr is a file
+or a pipe, progress is one line every ten seconds.  In a log, and for other callers in Python, nothing is shown.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Lines(_Bar):
 
 
 def progress_line(label: str, completed: float, total: float, seconds: float, *, unit: str) -> str:
-    """Return the line of a run that has completed so much of `total` in `seconds`, with its speed and the time left."""
+    """Return the line of a run that has done `completed` of `total`; for sizes, it includes speed and time left."""
     if unit != _BYTES:
         return f"{label}: {completed:,.0f} of {total:,.0f}{unit} in {_minutes(seconds)}"
     done = f"{label}: {human_bytes(int(completed))} of {human_bytes(int(total))} in {_minutes(seconds)}"
@@ -143,7 +143,7 @@ def _bar(
     label: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> _Bar | None:
-    """Return a bar, or lines, if the caller can see them, else None."""
+    """Return a bar, or lines, if the caller would see them, else None."""
     if console.quiet:
         return None
     if console.is_terminal:

@@ -62,7 +62,7 @@ class LogConsole(Console):
     """A console whose lines go to the log; no progress is shown there."""
 
     def __init__(self, stream: IO[str], *, quiet: bool) -> None:
-        # Notebooks set $FORCE_COLOR, because of which rich treats every stream as a terminal.
+        # Notebooks set $FORCE_COLOR, which makes rich treat every stream as a terminal.
         super().__init__(file=stream, quiet=quiet, soft_wrap=True, force_terminal=False, force_jupyter=False)
 
 
@@ -75,7 +75,7 @@ def occupy_standard_descriptors() -> None:
     """Open /dev/null on each of stdin, stdout and stderr that is closed.
 
     Otherwise the next opened file, such as the lock of a log directory, gets the number of the closed stream, and Spark
-    writes messages to it.
+    writes its messages into that file.
     """
     for descriptor in range(3):
         try:
@@ -99,7 +99,7 @@ def help_in_one_sentence_if_not_printed() -> Iterator[None]:
 
 
 def write_result(text: str) -> None:
-    """Write `text` to stdout at once; characters outside its encoding are escaped.
+    """Write `text` to stdout and flush it; characters outside the encoding of stdout are escaped.
 
     Raises:
         OutputError: stdout is full, closed, or a pipe without a reader.
@@ -113,7 +113,7 @@ def write_result(text: str) -> None:
 
 
 def as_text(show: Callable[[Console], object], console: Console) -> str:
-    """Return the text that `show` prints on `console`, with the styles that the console's stream can show."""
+    """Return the text that `show` prints on `console`, with the styles that the stream of the console supports."""
     text = _Text(is_terminal=console.is_terminal)
     console.file = text
     show(console)

@@ -1,7 +1,7 @@
 """Options of Spark's Kafka source, with its names and meaning, for a source that reads files.
 
     subscribe, subscribePattern, assign                            which partitions: `Subscription`
-    startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`, the first given counts
+    startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`, the first given wins
     endingTimestamp, endingOffsetsByTimestamp, endingOffsets       where a batch query ends, in the same order
 
 Source: Spark's guide "Structured Streaming + Kafka Integration", and `KafkaSourceProvider`, `JsonUtils`.
@@ -42,7 +42,7 @@ KAFKA_OPTIONS: Mapping[str, str] = {
         "includeHeaders",
     )
 }
-"""The names by their lower case, in which Spark gives them."""
+"""The names, keyed by their lower-case forms, in which Spark passes them."""
 
 _OWN_NAMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_SUBSCRIPTIONS, ("topics", "partitions")),
@@ -154,7 +154,7 @@ class KafkaOptions:
 
 # -------------------------------------------------------------------------------------------------------------- parsing
 def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
-    """Parse the options of `given`, whose keys are in lower case, except those that have a plain name of our own.
+    """Parse the options of `given` (keys in lower case), except those for which `kafka-log` has its own name.
 
     Raises:
         UsageError: an invalid value, or options that exclude each other.
@@ -177,7 +177,7 @@ def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
 
 
 def refuse_broker_option(name: str) -> None:
-    """Refuse an option of Spark's Kafka source that files have no use for; `name` is in lower case.
+    """Refuse an option of Spark's Kafka source that has no meaning for files; `name` is in lower case.
 
     Raises:
         UsageError: it is such an option.

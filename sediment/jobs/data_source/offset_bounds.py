@@ -4,7 +4,7 @@
     offset     earliest: the first in the files; latest: the log end, or the last stable offset for READ_COMMITTED
                timestamp: the first record with this timestamp or a later one
 
-Invariant: with `fails_on_data_loss`, an offset that the log does not hold is an error.
+Invariant: with `fails_on_data_loss`, an offset that is not in the log is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> M
 
     Raises:
         UsageError: the options do not name every partition, or no record has a starting timestamp or a later one.
-        OffsetOutOfRangeError: the log does not hold an offset, and the query fails on data loss.
+        OffsetOutOfRangeError: an offset is not in the log, and the query fails on data loss.
     """
     kafka = options.kafka
     if kafka.start is None and kafka.end is None:

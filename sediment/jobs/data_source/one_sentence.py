@@ -33,7 +33,7 @@ def in_one_sentence(function: _Function) -> _Function:
 
 
 def _as_sentence(error: SedimentError | OSError) -> Exception:
-    """Return an error with the class name and sentence of `error`, of a class that belongs to no module."""
+    """Return an error with the class name and sentence of `error`, whose class belongs to no module."""
     kind = type(error)
     shown = type(kind.__name__, (kind,), {"__module__": "builtins", "__str__": lambda _self: describe(error)[1]})
     found: Exception = shown.__new__(shown, *error.args)

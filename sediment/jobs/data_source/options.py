@@ -53,7 +53,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of one `load`; those of `kafka` have no plain counterpart under our own names."""
+    """Options of one `load`; `kafka` has the options of Spark's Kafka source without a counterpart in `kafka-log`."""
 
     paths: tuple[str, ...]
     request: TableRequest
@@ -116,7 +116,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_positions(kafka: KafkaOptions, table: str) -> None:
-    """Check that a table whose start or end is given is one that is read by offset."""
+    """Check that a start or an end is given only for a table that is read by offset."""
     positions = kafka.start or kafka.end
     if positions is not None and table not in SLICED_TABLES:
         raise UsageError(

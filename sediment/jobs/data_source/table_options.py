@@ -49,7 +49,7 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def options_in(schema: StructType) -> dict[str, str]:
-    """Return the options in the metadata of a column of `schema`; none if it is not that of a table."""
+    """Return the options in the metadata of a column of `schema`; none if the schema is not that of a table."""
     for field in schema.fields:
         if _METADATA_KEY in field.metadata:
             found: dict[str, str] = json.loads(field.metadata[_METADATA_KEY])

@@ -3,7 +3,7 @@
     1. measure    count and digest of each segment                                      tasks
     2. write      its records as Parquet files, topic=…/day=…/                          tasks, in bounded memory
     3. commit     the files of many segments at once, a transaction per segment         driver
-    4. verify     the table has as many rows of each segment as the segment records     driver
+    4. verify     count the rows of each segment in the table                         driver
 
 The rows are those of the `records` table of the kafka-log source, including aborted and control records, plus the
 `segment` and the `digest` of its file.  `day` is the day of the record's timestamp in UTC, null without a timestamp.
@@ -112,7 +112,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit of a local table if it is torn; it was never durable, so nothing depends on it."""
+    """Return the newest commit of a local table if it is torn; nothing depends on it, because it was never durable."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -553,7 +553,7 @@ class _Archiving:
                     case None:
                         self._lost(answer.item.key, answer.error)
         good = {work: found for work, found in measured.items() if work.key not in self._failed}
-        # If there are two copies of a log, for example on two disks, the first one is archived.
+        # If a log exists twice, for example on two disks, only the first copy is archived.
         unknown = {_transaction(work, found): (work, found) for work, found in reversed(good.items())}
         new = dict(pair for name, pair in unknown.items() if not table.has(name))
         files = self._write(table, new)

@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or the numbers of records read and of emissions (a key is in each at most once)."""
+    """Summary of a part: its error, or the numbers of records and emissions; an emission has each key at most once."""
 
     messages_read: int = 0
     emissions: int = 0
@@ -74,7 +74,7 @@ def parse_read_summary(value: bytes) -> ReadSummary:
 
 
 class LatestPerKey:
-    """Function for `mapInArrow` that maps rows of task numbers to the rows of these `tasks`."""
+    """Function for `mapInArrow`: for each row with the number of a task, it yields the rows of that one of `tasks`."""
 
     def __init__(self, tasks: Sequence[Sequence[Part]]) -> None:
         self._tasks = tasks

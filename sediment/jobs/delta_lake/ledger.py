@@ -110,7 +110,7 @@ def record(report: str, path: str, messages: Console) -> bool:
         return True
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic of the compiled writer is not an Exception
+    except BaseException as error:  # a panic in the compiled writer is not a subclass of Exception
         saved = _save(report)
         kept = f"sediment history {path} --replay {saved}" if saved else f"this report: {report}"
         messages.print(

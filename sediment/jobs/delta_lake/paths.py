@@ -73,7 +73,7 @@ def table_filesystem(path: str) -> Any:
     """Return the pyarrow filesystem for the data files of the table at `path`.
 
     For a table on this machine it is Arrow's own filesystem.  The filesystem of deltalake is written in Python, so
-    Arrow may use it only in the caller's thread.  Otherwise a thread of Arrow may still hold a file when the
+    Arrow may use it only in the caller's thread.  Otherwise a thread of Arrow may still have a file open when the
     interpreter ends; CPython then unwinds that thread, and C++ aborts the process.
     """
     from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem

@@ -88,8 +88,8 @@ class Rebuild(StrEnum):
 class LogState:
     """State of a partition's log now.
 
-    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`; None: the
-    cleaner never cleaned it.  With `cleaner_unknown` the directory has no cleaner checkpoint.
+    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`; None means
+    that the log was never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.
     """
 
     log_start_offset: int

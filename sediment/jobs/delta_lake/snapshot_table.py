@@ -108,7 +108,7 @@ class SnapshotTable:
                 files.delete(path, False)
 
     def _progress_without_commits(self) -> RefreshProgress:
-        """Return progress that makes the run read everything again, for a table whose log no longer contains a refresh.
+        """Return the progress for a table whose log no longer contains a refresh: the run reads everything again.
 
         The number of a refresh never exceeds the version of its commit, so the table's version is an unused number.
 

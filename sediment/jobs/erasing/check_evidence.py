@@ -5,7 +5,8 @@
     files         every segment is as the run left it, and no other file may hold erased records
 
 A broker that continues to run may append after the last segment of the evidence, and retention may delete the first
-ones.  Both are notes, not problems.  Compaction rewrites segments, so check a compacted log before its broker starts.
+ones.  Both changes are notes, not problems.  Compaction rewrites segments, so check a compacted log before its broker
+starts.
 
 Invariant: nothing is written, no lock is taken, and no record is decoded.
 """
@@ -204,7 +205,7 @@ def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> l
 
 
 def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
-    """Return the entry of a directory: that of its directory id or, if the entry has no id, that of its path."""
+    """Return the entry with the directory's id or, for an entry without an id, the one with its path."""
     meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:
@@ -252,7 +253,7 @@ class _PartitionCheck:
         self._fs = fs
 
     def run(self) -> None:
-        """Compare the segments, then look for files beside them."""
+        """Compare the segments, then look for other files in the directory."""
         if not self._fs.is_directory(self._directory):
             self.problems.append("the partition is gone")
             return

@@ -1,15 +1,14 @@
 """Run of `erase` on the driver.
 
     1. find      tasks read the records: by key, by a condition, or not at all for a table of verdicts
-    2. check     that no older record of a dropped key stays in a compacted log
+    2. check     that no older record of a dropped key is left in a compacted log
     3. plan      the segments to rewrite and the records out of reach; a dry run ends here
     4. ask       for confirmation, once, with the counts
     5. rewrite   one task a segment, then commit a partition at a time
     6. scan      read everything again, with other code; sign the evidence
 
 Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only with
-verdicts on all of its matching records.  A key, and the text of --where, appear only in files that the caller asked
-for.
+verdicts on all of its matching records.  Keys and the text of --where appear only in files that the caller requested.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self._older_keys: dict[Path, int] = {}
         self._scans: ScanRun | None = None
         self._erased: dict[Path, ErasedPartition] = {}
-        """Partitions whose verdicts were all carried out, except those out of reach."""
+        """Partitions in which every verdict within reach was carried out."""
         self._places: tuple[Place, ...] = ()
         self._is_complete: bool | None = None
         self._proof = None if own.evidence is None else _Proof.load(own)
@@ -292,7 +291,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _judged(
         self, selected: SelectedPartition, found: Found | tuple[GivenVerdict, ...]
     ) -> _Selection | CleaningResult:
-        """Return the verdicts on the records found; a failure if they need a policy that no source states."""
+        """Return the verdicts on the records found, or a failure if they depend on a policy that no source states."""
         action = self._action_for(selected)
         if isinstance(found, Found):
             if action is None and found.offsets.size:
@@ -317,7 +316,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _without_older(
         self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
     ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
-        """Yield each selection after checking that no older record of a dropped key stays in a compacted log.
+        """Yield each selection after checking that no older record of a dropped key is left in a compacted log.
 
         A run by keys needs no check, because it matches all records of a key.  With --all-versions, the older records
         are dropped too.
@@ -427,7 +426,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return self._proved(reports, self._proof, self._scans, replicas, found)
 
     def _replicas(self, reports: Sequence[EraseReport]) -> Mapping[TopicPartition, Replicas]:
-        """Return the replicas of the partitions; with an output, the run has erased from none of them."""
+        """Return the replicas of the partitions; a run to an output has erased from none of them."""
         done = DONE if self._own.output is None else ()
         return replicas_of(reports, self._directories, self._options.settings.metadata_dir, done, self._fs)
 
@@ -474,7 +473,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return checked
 
     def _written(self, path: Path) -> Path:
-        """Return the directory that the run wrote for the partition at `path`: itself, or the one in the output."""
+        """Return the directory that the run wrote for the partition at `path`: `path`, or the one in the output."""
         return path if self._own.output is None else self._new_log_dir() / path.name
 
     def _located(self, erased: ErasedPartition) -> ErasedPartition:
@@ -578,7 +577,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
 @contextmanager
 def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
-    """Turn an error while `what` is written into one that says that the run itself is done."""
+    """Turn an error in writing `what` into one that adds that the run itself is done."""
     try:
         yield
     except OSError as error:
@@ -600,7 +599,7 @@ def _has_policy(selected: SelectedPartition) -> bool:
 
 
 def _newest(found: Found) -> dict[bytes, int]:
-    """Return the largest dropped offset of each key; records without a key have no older versions."""
+    """Return the largest dropped offset of each key; leave out records without a key, which have no older versions."""
     newest: dict[bytes, int] = {}
     for key, offset in zip(found.keys, found.offsets.tolist(), strict=True):
         if key is not None:
@@ -609,7 +608,7 @@ def _newest(found: Found) -> dict[bytes, int]:
 
 
 def _joined(one: Verdicts, other: Verdicts) -> Verdicts:
-    """Return the verdicts of both, which share no offset; those of `other` never have the action replace."""
+    """Return the verdicts of both arguments, which share no offset; the action of `other` is never replace."""
     offsets = np.concatenate([one.offsets, other.offsets])
     order = np.argsort(offsets, kind="stable")
     sizes = np.concatenate([np.diff(one.edges), np.diff(other.edges)])[order]

@@ -68,7 +68,7 @@ def _chunks(path: Path, size_bytes: int | None) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ErasedSegment:
-    """Result of one segment; `before` are its files before the run, if evidence is asked for."""
+    """Result of one segment; `before` lists its files before the run, if evidence is requested."""
 
     rewritten: RewrittenSegment
     before: tuple[FileDigest, ...]

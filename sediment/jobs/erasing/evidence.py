@@ -1,4 +1,4 @@
-"""Evidence of an erasure: a JSON document in a signed envelope, and a page for people beside it.
+"""Evidence of an erasure: a JSON document in a signed envelope, and a page for people next to it.
 
     kind, schema, sediment, run_id, now_ms, finished_ms
     subjects          by (keys, condition, verdicts), algorithm, hmacs: HMAC-SHA256 of each under the caller's secret
@@ -10,7 +10,8 @@
 
 The subject of a verdict table is its rows, as `topic-partition:offset` lines, ascending.
 
-Invariant: no key, value or condition is in the document.  It only claims what this run did and read.
+Invariant: no key, value or condition is in the document.  It makes claims only about the things that this run did and
+read.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def document_of(
     found: Sequence[Place],
     not_visible: Sequence[Place],
 ) -> dict[str, Any]:
-    """Return the document; places in `found` make it incomplete, those in `not_visible` do not."""
+    """Return the document; places in `found` make the evidence incomplete, and places in `not_visible` do not."""
     incomplete = why_incomplete(partitions, found)
     return {
         "kind": KIND,
@@ -160,7 +161,7 @@ def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
 
 
 def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, fs: Fs) -> None:
-    """Write the signed document to `file` and the page for people beside it, each atomically.
+    """Write the signed document to `file` and the page for people next to it, each atomically.
 
     Raises:
         OSError: a file could not be written.
@@ -173,5 +174,5 @@ def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, f
 
 
 def page_file(evidence: Path) -> Path:
-    """Return the path of the page beside the evidence."""
+    """Return the path of the page next to the evidence."""
     return evidence.with_suffix(".html")

@@ -1,4 +1,4 @@
-"""The evidence as a page for people; only the signed document beside it counts as evidence."""
+"""The evidence as a page for people; only the signed document next to it counts as evidence."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     find_keys      offsets of the records with one of the given keys
     KeysAt         keys of the records at given offsets
-    OlderRecords   records that stay although a later record with the same key is dropped
+    OlderRecords   records that are kept although a later record with the same key is dropped
 
     driver   segments ───────────> find_keys: a Spark task for some segments ──> arrays, joined by partition
              slices of segments ─> scan: a Spark task for some slices        ──> the same
@@ -128,7 +128,7 @@ class _Item(Protocol):
 class SegmentItem:
     """One segment to search; `listing` has only this segment, whose offsets end at `end_offset`.
 
-    The compressed records of one batch may expand to `limit_bytes`.
+    The compressed records of one batch may expand to at most `limit_bytes`.
     """
 
     listing: LogListing
@@ -246,9 +246,9 @@ class ScanRun:
     def find_keys(
         self, partitions: Iterable[tuple[LogListing, int]], keys: KeySet
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
-        """Yield the records with one of `keys` by partition directory, once all segments there were searched.
+        """Yield the records with one of `keys` by partition directory, once all of its segments were searched.
 
-        `partitions` are listings, each with the most bytes to which the compressed records of one batch may expand.
+        `partitions` are listings, each with a limit on the decompressed bytes of one batch.
         """
         items: list[SegmentItem] = []
         for listing, limit_bytes in partitions:
@@ -318,7 +318,7 @@ def _joined(results: Sequence[Found | CleaningResult]) -> Found | CleaningResult
         if isinstance(each, CleaningResult):
             return each
         found.append(each)
-    # Parts of one partition do not overlap, so sorting them by their first offset is enough for the keys too.
+    # Parts of one partition do not overlap, so sorting them by their first offset also sorts the keys.
     found.sort(key=lambda each: int(each.offsets[0]) if each.offsets.size else -1)
     return Found(
         sum(each.scanned for each in found),

@@ -40,7 +40,7 @@ class EraseOptions(RewriteOptions):
     """List that gets HMACs of the keys before anything changes."""
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options go together and suit the log directories of `common`.
+        """Check that the options are compatible with each other and with the log directories of `common`.
 
         Raises:
             UsageError: none or several options select records, two options exclude each other, or an output file would

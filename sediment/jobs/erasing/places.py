@@ -108,7 +108,7 @@ def places_of(
 
 
 def unchanged_sources(directories: Iterable[SelectedDirectory]) -> tuple[Place, ...]:
-    """Return the log directories that a run with --output only read: they still hold the records."""
+    """Return the log directories that a run with --output only read, because they still hold the records."""
     advice = "the run with --output did not change it: erase in it too, or delete it"
     return tuple(Place(SOURCE, str(directory.path), advice) for directory in directories)
 

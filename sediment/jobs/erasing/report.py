@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that stay for one reason: their number, and up to 100 of their lowest offsets."""
+    """Matching records that were not erased for one reason: their number, and up to 100 of their lowest offsets."""
 
     reason_code: str
     records: int
@@ -36,9 +36,9 @@ class EraseReport(RewriteReport):
 
     `action` is drop, tombstone or replace; None if the table of verdicts gives it for each record, or it is unknown.
     `records_scanned` counts the records read in the search; None for a table of verdicts, which needs no search.
-    `records_matched` counts the records found, and `records_erased` those changed.  Records erased by an earlier run
-    and those in `not_reached` are not counted as erased.  `keys_with_older_records` counts keys that would lose a
-    record while an older one stays.
+    `records_matched` counts the records found, and `records_erased` those changed.  Records that an earlier run erased,
+    and those in `not_reached`, do not count as erased.  `keys_with_older_records` counts keys that would lose a record
+    but keep an older one.
     """
 
     action: str | None = None
@@ -54,7 +54,7 @@ class EraseRunReport(RewriteRunReport[EraseReport]):
     """Report of a run of `erase`.
 
     `estimated_seconds` is the estimated time of the rewriting, in a dry run.  `evidence` is the file of the evidence;
-    `complete` is True if the evidence covers every replica and no matching record stays.  Both are None without
+    `complete` is True if the evidence covers every replica and no matching record is left.  Both are None without
     evidence.  `not_reached` are places outside the log that may hold erased records.
     """
 
@@ -88,7 +88,7 @@ COLUMNS = columns_with(
 
 
 def print_report(report: EraseRunReport, screen: Screen) -> None:
-    """Print the table for people, the records that stay, and the places that were not reached."""
+    """Print the table for people, the matching records that were not erased, and the places that were not reached."""
     print_table(report.partitions, COLUMNS, screen)
     for row in report.partitions:
         for stays in row.not_reached:

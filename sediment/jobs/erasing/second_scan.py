@@ -34,7 +34,8 @@ Int64s = npt.NDArray[np.int64]
 class SecondScan:
     """One segment to scan; `listing` has only this segment.
 
-    `verdicts` and `stays` cover only this segment; `stays` has the offsets of the records not reached, int64[n].
+    `verdicts` and `stays` cover only this segment; `stays` are the offsets of the records that were not reached,
+    int64[n].
     """
 
     listing: LogListing

@@ -88,7 +88,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
             raise UsageError(f"line {number} is empty", path=str(file), advice="write one key a line")
         try:
             keys.add(parse(line))
-        except ValueError:  # no cause, because its text would quote the line
+        except ValueError:  # without a cause, because the text of the cause would quote the line
             raise UsageError(f"line {number} is not a key as {key_format}", path=str(file), advice=advice) from None
     return Keys(tuple(sorted(keys)))
 
@@ -136,7 +136,7 @@ def read_replacement(file: Path) -> bytes:
 
 
 def write_private(file: Path, lines: Iterable[bytes]) -> None:
-    """Replace `file` by `lines`, durably, readable by its owner alone from the first byte on.
+    """Replace `file` by `lines`, durably; the file is readable only by its owner from the start.
 
     Raises:
         OSError: the file could not be written.

@@ -1,6 +1,7 @@
 """The file of a suppression list (`compaction.rewrite.suppression`): read it with its secret, and add keys to it.
 
-Invariants: keys are only ever added; one process at a time replaces the file atomically; only its owner may read it.
+Invariants: keys are only ever added; one process at a time replaces the file, atomically; only the owner of the file
+may read it.
 """
 
 from __future__ import annotations

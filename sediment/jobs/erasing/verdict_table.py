@@ -43,7 +43,7 @@ class GivenVerdict:
 
 
 def uniform_verdicts(offsets: np.ndarray[Any, np.dtype[np.int64]], action: str, replacement: bytes) -> Verdicts:
-    """Return one verdict for each of `offsets`, int64[n], which ascend."""
+    """Return one verdict for each of the ascending `offsets`, int64[n]."""
     content = replacement if action == REPLACE else b""
     count = offsets.size
     return Verdicts(
@@ -129,7 +129,7 @@ def _batches(path: str) -> Iterable[pa.RecordBatch]:
         columns = [*_OF_RECORD, *(name for name in _OPTIONAL if name in names)]
         return list(dataset.to_batches(columns=columns))
     except (OSError, pa.ArrowException, ImportError) as error:
-        # Give only the kind of the error, because its text may hold a row.
+        # Report only the kind of the error, because its text may quote a row.
         raise UsageError(
             f"the table of verdicts cannot be read: {type(error).__name__}",
             path=path,

@@ -1,7 +1,7 @@
 """The common part of commands that write a new log directory with --output and leave their sources unchanged.
 
-    partition_output   tasks: the files of one partition in its source and in the output; copies of those that stay
+    partition_output   tasks: the files of one partition in its source and in the output; copies of unchanged files
     output_directory   the driver: open the sources, claim the output, write its checkpoints and the manifest
 
-A command decides what becomes of each partition; `engine.directory.output` has the steps and the claim of the output.
+A command decides how each partition is written; `engine.directory.output` has the claim of the output and its steps.
 """

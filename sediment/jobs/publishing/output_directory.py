@@ -53,7 +53,7 @@ SOURCE_CHANGED = ("source-changed", "the source changed while it was read; stop 
 
 @dataclass(slots=True)
 class OutputSource:
-    """A source: its store, the files listed there, and its directory or a local stand-in with its small files."""
+    """A source: its store, its listed files, and its directory or a local stand-in with copies of small files."""
 
     store: Store
     files: dict[str, StoredFile]
@@ -143,7 +143,7 @@ class OutputDirectory:
         """Lock the output, and empty it if an unfinished run left it.
 
         Raises:
-            UsageError: the output cannot be used any more.
+            UsageError: the output can no longer be used.
             DirectoryInUseError: another run writes to it.
         """
         path = self.store.local_path
@@ -156,7 +156,7 @@ class OutputDirectory:
             self._print(f"{self.store} was left incomplete by run {before}; starting over")
 
     def abandon(self) -> None:
-        """Report that the output is not complete, because a partition is missing in it."""
+        """Report that the output is incomplete because it lacks a partition."""
         self._print(f"{self.store} is not complete; run again to start over", style="red")
 
     def withdraw(self) -> None:
@@ -173,8 +173,8 @@ class OutputDirectory:
     ) -> set[str] | None:
         """Write the files of the whole directory, then the manifest of them and of `files`.
 
-        `first_dirty` has the cleaner checkpoints that differ from those of the sources.  Return None, or if a source
-        changed, the names of its partitions that did; none if only other files did.
+        `first_dirty` has the cleaner checkpoints that differ from those of the sources.  Return None if no source
+        changed.  Otherwise return the names of the changed partitions; this is empty if only other files changed.
         """
         changed = self._changed_partitions()
         if changed is not None:
@@ -189,7 +189,7 @@ class OutputDirectory:
         return None
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the partitions that changed since the listing; empty if only other files did, None if nothing did."""
+        """Return the partitions that changed since the listing: None if nothing changed, empty if only others did."""
         changed: set[str] = set()
         beside = False
         for source in self.sources:
@@ -238,8 +238,8 @@ class OutputDirectory:
     def _marks(self, marked: Sequence[Uncleanable]) -> bytes | None:
         """Return the content of `.sediment-uncleanable`; an output at a URI has no marks.
 
-        A store keeps no modification times, from which marks are checked.  Marks of copies have no fingerprint, because
-        a copied file has a new ctime.
+        Marks are checked by modification times, which a store does not keep.  Marks of copies have no fingerprint,
+        because a copied file has a new ctime.
         """
         if not marked or self.store.local_path is None:
             return None
@@ -269,7 +269,7 @@ def _check_different(stores: Sequence[Store]) -> None:
 
 
 def _check_alike(sources: Sequence[OutputSource]) -> None:
-    """Check that all sources have the same checkpoint files, because a missing checkpoint has a meaning of its own."""
+    """Check that all sources have the same checkpoint files, because the absence of a checkpoint also has a meaning."""
     first = sources[0]
     for other in sources[1:]:
         pairs = [

@@ -1,6 +1,6 @@
-"""Tasks that write one partition to an output: its files in the source and the output, and copies of those that stay.
+"""Tasks that write one partition to an output: its files in the source and the output, and copies of unchanged files.
 
-Invariant: a task may write any file of its partition; only a manifest that names it makes it part of the result.
+Invariant: a task may write any file of its partition; a file is part of the result only if the manifest names it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PartitionOutput:
         """Check that the folder in the source has the listed files.
 
         Raises:
-            SourceChangedError: it has others.
+            SourceChangedError: the folder has other files.
         """
         if files_by_folder(self.source.files(self.folder)).get(self.folder, {}) != self.files:
             raise SourceChangedError(
@@ -85,7 +85,7 @@ class PartitionOutput:
         return SourcePublishingFs(self.publisher(), self.source, self.folder, self.files, on_bytes)
 
     def copied(self, names: Iterable[str], attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
-        """Copy files directly from the source; return them, none in a dry run."""
+        """Copy files directly from the source; return the copied files, none in a dry run."""
         publisher = self.publisher()
         if publisher is None:
             return ()
@@ -93,7 +93,7 @@ class PartitionOutput:
         return tuple(made.file for made in copy_partition(work, publisher, attempt=attempt, on_bytes=on_bytes))
 
     def staying(self, directory: Path, groups: Iterable[CleanedGroup]) -> tuple[str, ...]:
-        """Return the files of the source that `groups` do not replace; `directory` is the one of the listing."""
+        """Return the files of the source that `groups` do not replace; `directory` is the directory of the listing."""
         fs = SourcePublishingFs(None, self.source, self.folder, self.files, lambda _count: None)
         gone = {name for group in groups for name in replaced_files(directory, group, fs)}
         return tuple(name for name in self.files if name not in gone)
@@ -110,8 +110,8 @@ def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, Stor
 def is_left_out(name: str) -> bool:
     """Return True for a file of a partition that an output does not get.
 
-    These are files that a broker does not know, such as a copy that an operator made, and those that its next start
-    removes unread.  Files of an open replacement are not left out, because they decide about the segments.
+    These are files that a broker does not know, such as an operator's copy, and files that its next start removes
+    unread.  Files of an open replacement are not left out, because they determine which segments are valid.
     """
     if name in _OTHER_FILES or name.endswith(_REPLACEMENT_SUFFIXES):
         return False
@@ -127,7 +127,7 @@ def has_replacement(names: Iterable[str]) -> bool:
 # -------------------------------------------------------------------------------------------------------------- copies
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Files of one partition that stay as they are."""
+    """Files of one partition to copy unchanged."""
 
     place: PartitionOutput
     names: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Columns of the tables for people: the text of a cell, the number by which rows are sorted, and the rank.
 
-A cell is made from some rows: from one partition, or from all partitions of a topic.
+A cell shows one partition, or all partitions of a topic.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import BAD_STATUSES, OutcomeReport
 
 IDLE_STATUSES = frozenset({"skipped", "unchanged", "blocked", "kept"})
-"""Statuses of a partition that a run leaves, or would leave, as it is."""
+"""Statuses of a partition that a run does not change, or would not change."""
 
 Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[Row]):
-    """TableColumn of a table.
+    """Column of a table.
 
     `show` returns the text for some rows: one partition, or all partitions of a topic.  `number` is None for a column
-    of text; otherwise it returns the number of a row by which rows are sorted, or None.  Rank 0 is always shown.
-    `style` returns the style of a text.  The numbers of a column that does not add up, such as offsets and ratios, have
-    no sum.
+    of text; otherwise it returns the number by which a row is sorted, or None.  Rank 0 is always shown.  `style`
+    returns the style of a text.  Columns whose numbers cannot be added, such as offsets and ratios, have no sum.
     """
 
     name: str
@@ -42,14 +41,14 @@ class TableColumn(Generic[Row]):
         return self.name.removesuffix("?").replace(" ", "-")
 
     def sort_number(self, rows: Sequence[Row]) -> float:
-        """Return the number by which some rows are sorted; 0 if they have none."""
+        """Return the number by which a row of the table is sorted; 0 if it has none."""
         if self.number is None or (len(rows) > 1 and not self.adds_up):
             return 0
         return sum(self.number(row) or 0 for row in rows)
 
 
 def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of texts; several rows show a text that they share."""
+    """Return a column of texts; several partitions show a text only if they share it."""
 
     def show(rows: Sequence[Row]) -> str:
         shared = {of(row) for row in rows}
@@ -85,7 +84,7 @@ def change_column(
     shown: Callable[[int], str],
     rank: int = 0,
 ) -> TableColumn[Row]:
-    """Return a column of `before → after`, or of `before` where nothing changes; several rows show the sums."""
+    """Return a column of `before → after`, or only `before` if nothing changes; several rows show the sums."""
 
     def show(rows: Sequence[Row]) -> str:
         known = [(before(row), after(row)) for row in rows]
@@ -110,7 +109,7 @@ def status_text(row: OutcomeReport) -> str:
 
 
 def name_and_status(shown: Callable[[Any], str] = status_text) -> tuple[TableColumn[Any], TableColumn[Any]]:
-    """Return the first columns of a report of partitions; `shown` returns the text of the status."""
+    """Return the columns for name and status of a partition; `shown` returns the text of the status."""
     return text_column("partition", lambda row: row.partition), status_column("status", shown)
 
 
@@ -126,7 +125,7 @@ def status_column(name: str, shown: Callable[[Any], str] = status_text) -> Table
 
 
 def status_style(shown: str) -> str:
-    """Return the style of a status: bad ones are red, those of a partition that stays as it is are dim."""
+    """Return the style of a status: red for a failure, dim for a partition that does not change."""
     words = set(shown.replace(",", " ").replace(":", " ").split())
     if words & BAD_STATUSES:
         return "red"

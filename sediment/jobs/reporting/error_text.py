@@ -59,7 +59,7 @@ def describe_lost_task(error: Exception | None) -> tuple[str, str]:
 
 
 def _raised(error: BaseException | None) -> str:
-    """Return the line with the worker's own error from the text of Spark's error, or its first line."""
+    """Return the line of Spark's error text that has the worker's own error, or else its first line."""
     lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
     return (raised or lines)[-1 if raised else 0]

@@ -29,7 +29,7 @@ def utc_time(ms: int) -> str:
 
 
 def human_bytes(size_bytes: int) -> str:
-    """Return a size for people: in decimal units, or in plain bytes if they are wanted."""
+    """Return a size for people: in decimal units, or in plain bytes after `show_plain_bytes`."""
     if _bytes_are_plain:
         return str(size_bytes)
     size = float(size_bytes)

@@ -83,7 +83,7 @@ _COMPACTION_KEYS = (
 # --------------------------------------------------------------------------------------------------------- page content
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """Rectangle of a strip, in STRIP_UNITS: a segment, or several narrow neighbours in the same state."""
+    """Rectangle of a strip, in STRIP_UNITS: one segment, or several narrow neighbours with the same state."""
 
     x: float
     width: float
@@ -104,7 +104,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of one partition; a text that the report lacks is empty; `sort` has the numbers for sorting."""
+    """Row of one partition; texts missing in the report are empty; `sort` has the numbers for sorting."""
 
     partition: str
     log_dir: str
@@ -292,7 +292,7 @@ def _stages(seconds_by_stage: Mapping[str, Any]) -> tuple[Bar, ...]:
 
 
 def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
-    """Return the numbers of tombstones by the time at which the last tombstones of their partition expire."""
+    """Return the number of tombstones by the time at which the last tombstones of their partition expire."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")

@@ -1,7 +1,7 @@
 """Metrics of a run, from its JSON report, as Prometheus text for the textfile collector of the node exporter.
 
 If Kafka has the same metric, its name follows Kafka's MBeans (kafka.log:type=LogCleaner and LogCleanerManager); other
-names begin with `sediment_run_`.  A file is written once and read for hours, so times are timestamps, and a query
+names begin with `sediment_run_`.  A file is written once and read for hours.  So it has timestamps, and a query
 computes how long ago they were.
 """
 
@@ -27,8 +27,8 @@ _RUN = "sediment_run"
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
     """Return the metrics of the run whose JSON report is `document`; an `error` in it means a run without a result.
 
-    `finished_s` and `last_success_s` are seconds since the epoch; the latter belongs to an earlier run and is None if
-    unknown.
+    `finished_s` and `last_success_s` are seconds since the epoch; `last_success_s` is that of an earlier run, or None
+    if it is unknown.
 
     Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'
     exposition format 0.0.4.

@@ -40,7 +40,7 @@ UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
 """Reason codes of partitions whose result depends on a setting that no source states."""
 
 AFTER_PARTITIONS = {"after_partitions": True}
-"""Metadata of a field that follows `partitions` in the JSON of its report."""
+"""Metadata of a report's field that follows `partitions` in the JSON."""
 
 ENDLESS_WIDTH = 1 << 14
 """Width of a console for a pipe or a file; every table fits it."""
@@ -63,7 +63,7 @@ class StripSegment(NamedTuple):
 
 
 class OutcomeReport(Protocol):
-    """Report of one partition, possibly as a part of another report."""
+    """Outcome of one partition: its report, or a part of that report."""
 
     @property
     def status(self) -> str:
@@ -114,7 +114,7 @@ class PartitionReport:
     `seconds_by_stage` covers the partition's task and its commit.
 
     `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  It is a
-    separate field because a report has only one reason code, which may be another.  The JSON omits it.
+    separate field because a report has only one reason code, which may name another reason.  The JSON omits it.
     """
 
     partition: str

@@ -38,7 +38,7 @@ Reported = TypeVar("Reported", bound=OutcomeReport)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Choices of the caller for a screen; `sort` is the `key` of a column.
+    """Choices of the caller about the screen; `sort` is the `key` of a column.
 
     With `fails_on_unknown`, a partition that depends on an unstated setting makes the run fail.
     """
@@ -57,7 +57,7 @@ class Screen:
     view: View = View()
 
     def say(self, sentence: str, *, style: str | None = None) -> None:
-        """Print one line; a terminal breaks it, so it can be copied as a whole."""
+        """Print one line; only the terminal wraps it, so it can be copied in one piece."""
         self.console.print(sentence, style=style, soft_wrap=True, markup=False, highlight=False)
 
     def partitions(
@@ -173,7 +173,7 @@ class Screen:
         """Print one line for each reason: its partitions, their bytes, and the largest one as an example.
 
         Reports with the same `key` share a line (default: the reason code).  The reason with the most bytes comes
-        first.  With --changed, idle partitions have none.
+        first.  With --changed, idle partitions get no line.
         """
         idle = self._idle(is_idle)
         for line in reason_lines(
@@ -254,7 +254,7 @@ def _bytes_before(row: object) -> int:
 def _that_fit(
     columns: Sequence[TableColumn[Row]], widths: Sequence[int], cells: Sequence[Sequence[str]], width: int
 ) -> list[int] | None:
-    """Return the numbers of the columns that fit into `width`, of lower ranks first; None if those of rank 0 do not.
+    """Return the indexes of the columns that fit into `width`, lowest ranks first; None if not even rank 0 fits.
 
     On a terminal, a column of a higher rank without any text is left out.
     """

@@ -9,7 +9,7 @@
     complete       complete the catalogue                       copy what stays, checkpoints, manifest
 
 `begin` is the first step that removes or replaces a whole file.  Before it, a run in place only places its token and
-finishes a replacement that another run began.  A dry run takes no step from `begin` on, and finishes nothing.
+finishes a replacement that another run began.  A dry run stops before `begin`, and finishes no replacement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC):
-    """The destination of a run; `catalogue` is the file that lists the originals which it kept."""
+    """The destination of a run; `catalogue` is the file that lists the originals that the run kept."""
 
     catalogue: Path | None = None
 
@@ -47,7 +47,7 @@ class Destination(ABC):
 
     @abstractmethod
     def settle(self, listing: LogListing) -> LogListing | None:
-        """Return the listing after an interrupted replacement is completed; None if that is impossible here."""
+        """Complete an interrupted replacement and return the new listing; None if this is impossible here."""
 
     @abstractmethod
     def place_of(self, listing: LogListing) -> Place:
@@ -55,7 +55,7 @@ class Destination(ABC):
 
     @abstractmethod
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
-        """Prepare the first change; return the partitions that must stay as they are, with their failures."""
+        """Prepare the first change; return the partitions that must not be changed, with their failures."""
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
@@ -75,11 +75,11 @@ class Destination(ABC):
 
     @abstractmethod
     def withdraw(self) -> None:
-        """Take back a complete result whose check failed."""
+        """Withdraw a complete result whose check failed."""
 
     @abstractmethod
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
-        """Complete the result; return the reason code and text of reports that failed by this, by their index.
+        """Complete the result; return the reason code and text of each report that fails here, by index.
 
         `spark` returns the run's SparkContext, or raises `RunStopped`.
         """

@@ -1,7 +1,7 @@
 """Rewriting in place: new segments replace old ones in their own directory, under the directory's lock.
 
-Invariants: only the driver renames files.  The cleaner checkpoint is lowered before the commit, so a crash between the
-two only makes a later cleaning read more.
+Invariants: only the driver renames files.  The cleaner checkpoint is lowered before the commit, so after a crash
+between the two, a later cleaning only reads more.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogDirectories(Destination):
         self._originals: BackupLinks | None = None
 
     def open(self) -> list[SelectedDirectory]:
-        """Check every directory before any change; read them again under their locks."""
+        """Check every directory before any change; read each again under its lock."""
         options, own = self._options, self._own
         options.open_directories(self._fs, in_place=not own.dry_run)
         if own.keep_originals is not None:
@@ -124,7 +124,7 @@ class LogDirectories(Destination):
             discard_parts(each.listing.path, self._run_id, self._fs)
 
     def withdraw(self) -> None:
-        """Do nothing: a result in place stays as it is."""
+        """Do nothing: a result in place cannot be withdrawn."""
 
     def complete(self, reports: Sequence[RewriteReport], _spark: Callable[[], Any]) -> dict[int, tuple[str, str]]:
         """Complete the catalogue of originals."""

@@ -41,7 +41,7 @@ class RewriteOptions:
         return None if path is None else Path(path).absolute()
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options suit the log directories of `common`.
+        """Check that the options are compatible with the log directories of `common`.
 
         Raises:
             UsageError: a log directory is a URI, or two options exclude each other.

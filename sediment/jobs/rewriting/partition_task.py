@@ -3,7 +3,7 @@
     driver   RewriteTask ──> plan_partition ──> PartitionPlan ──> a SegmentTask each ──> rewrite_segment ──> driver
                               view, free space                     .part files, or files of an output
 
-A `Place` says where the new segments go: beside the old ones, or to an output.
+A `Place` determines where the new segments go: next to the old ones, or to an output.
 
 Invariants: nothing in a source directory is renamed here.  A segment's task needs no other segment, so tasks run
 anywhere and in any order.  An error of a partition is part of its result, so Spark does not retry a task that would
@@ -104,13 +104,13 @@ class Place(Protocol):
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
-        """Give the parts of a new segment their final names in the output; return none without an output."""
+        """Give the parts of a new segment their final names in the output, and return them; none without an output."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """New segments are parts beside the old ones, until the driver commits them."""
+    """New segments are parts next to the old ones, until the driver commits them."""
 
     def environment(self, task: TaskOfRun) -> AbstractContextManager[tuple[Fs, OnBytes]]:
         """Yield file operations that write while the run holds the directory (`task_environment`)."""

@@ -46,7 +46,7 @@ class PlannedPartition:
         return self.selected.listing
 
     def lowered_checkpoint(self) -> int | None:
-        """Return the partition's cleaner checkpoint after the rewrite if that lowers it, else None."""
+        """Return the partition's cleaner checkpoint after the rewrite if the rewrite lowers it, else None."""
         now = self.selected.directory.checkpoints.of(self.selected.partition).first_dirty
         lowered = self.plan.next_dirty_offset
         return lowered if now is not None and lowered is not None and lowered < now else None

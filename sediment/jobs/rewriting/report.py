@@ -40,8 +40,8 @@ class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
     `originals` is the directory of --keep-originals, and `catalogue` the file there that lists the files kept by this
-    run.  `output` is the directory or URI of --output.  None: there is none.  `seconds_by_stage` has the driver's wall
-    time.
+    run.  `output` is the directory or URI of --output.  Each is None if it does not exist.  `seconds_by_stage` has the
+    driver's wall time.
     """
 
     dry_run: bool
@@ -78,7 +78,7 @@ def segments_after(listing: LogListing, groups: Iterable[CleanedGroup]) -> list[
 
 
 def columns_with(own: Sequence[TableColumn[Any]]) -> tuple[TableColumn[Any], ...]:
-    """Return the columns of a rewriting command; its `own` ones stand before the bytes."""
+    """Return the columns of a rewriting command, with its `own` columns before the bytes."""
     return (
         *name_and_status(),
         TableColumn("segments", _segments, lambda row: row.segments_rewritten, rank=1),

@@ -5,7 +5,7 @@
 
 1. Open the directories, list the selected partitions, and complete interrupted replacements.
 2. Plan every partition.  A dry run that only counts ends here.
-3. Let the command approve the plans or end the run; nothing has changed so far.
+3.  Let the command approve the plans or end the run; nothing has changed yet.
 4. Begin, and rewrite the segments.
 5. Once all segments of a partition are written, commit it.
 
@@ -69,10 +69,10 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     command: ClassVar[str]
     rewrites_in_dry_run: ClassVar[bool]
-    """True if a dry run rewrites in memory, so that its figures are exact; False if the plans are enough."""
+    """True if a dry run rewrites in memory, which makes its figures exact; False if it only plans."""
 
     output_keeps_failed: ClassVar[bool]
-    """True if a partition that fails is in an output as an identical copy; False if the output is not complete then."""
+    """True if an output gets an identical copy of a partition that fails; False if such an output stays incomplete."""
 
     def __init__(self, options: CommonOptions, own: Own, stop: threading.Event, stack: ExitStack) -> None:
         self.run_id = new_run_id()
@@ -94,7 +94,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @property
     def catalogue(self) -> Path | None:
-        """The file that lists the originals which the run kept; None if there is none."""
+        """The file that lists the originals that the run kept; None if there is none."""
         return self._destination.catalogue
 
     # -------------------------------------------------------------------------------------- what a command decides
@@ -120,11 +120,11 @@ class RewritingRun(ABC, Generic[Own, Report]):
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> Report:
         """Return the command's report of a partition; `planned` is None if the partition was not planned.
 
-        The status of `report` is that of an error, UNCHANGED, or "" for a partition that was rewritten.
+        The status of `report` is that of an error, or UNCHANGED, or "" if the partition was rewritten.
         """
 
     def _finish(self, reports: list[Report]) -> list[Report]:
-        """Return the reports after the last steps of the command, which still holds the locks."""
+        """Perform the last steps of the command while the locks are held, and return the final reports."""
         return reports
 
     # ------------------------------------------------------------------------------------------------------ the run

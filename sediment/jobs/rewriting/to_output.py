@@ -1,11 +1,12 @@
 """Rewriting to an output: a new log directory with the rewritten segments and copies of all other files.
 
 1. Tasks write the new segments of a partition to the output, under their final names.
-2. `commit` notes that all of them are there.  A partition that fails has no such note.
-3. Once no partition is left, tasks copy the files that stay: those of a partition that were not replaced, or all.
+2.  `commit` records that all of them are written; a partition that fails gets no such record.
+3.  Once no partition is left, tasks copy the other files: those that were not replaced, or all files of a partition.
 4. The driver lists the sources again and writes the checkpoints, then the manifest.
 
-A file that a failed partition left is overwritten by its copy, or removed, because the manifest does not name it.
+If a partition failed, its files in the output are overwritten by its copy, or removed because the manifest does not
+name them.
 
 Invariants: nothing in a source changes.  Without `keeps_failed`, the output is complete only if no partition failed.
 """
@@ -48,7 +49,7 @@ _INCOMPLETE = (OUTPUT_INCOMPLETE, "another partition could not be written, so th
 class NewLogDirectory(Destination):
     """The output of the run; the stack releases its lock.
 
-    With `keeps_failed` a partition that could not be rewritten is in the output as an identical copy.
+    With `keeps_failed`, the output gets an identical copy of a partition that could not be rewritten.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class NewLogDirectory(Destination):
         return []
 
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        """Note the new files of a partition, and those that stay."""
+        """Record the new files of a partition, and the files to copy."""
         partition = planned.selected.partition
         place = self.directory.partition(partition, dry_run=False)
         changed = [group for group in swap.groups if group.parts]
@@ -118,7 +119,7 @@ class NewLogDirectory(Destination):
         return True
 
     def mark(self, listing: LogListing, mark: Uncleanable) -> None:
-        """Note the mark for the output; the source gets none."""
+        """Record the mark for the output; nothing is written to the source."""
         self._marks[listing.partition] = mark
 
     def end(self, planned: Sequence[PlannedPartition]) -> None:
@@ -129,7 +130,7 @@ class NewLogDirectory(Destination):
         self.directory.withdraw()
 
     def complete(self, reports: Sequence[RewriteReport], spark: Callable[[], Any]) -> dict[int, Reason]:
-        """Copy the files that stay and complete the output, or leave it incomplete and say why."""
+        """Copy the unchanged files and complete the output, or leave it incomplete and report why."""
         if not reports:
             return {}
         failed = {report.partition for report in reports if report.status in (FAILED, QUARANTINED)}
@@ -150,7 +151,7 @@ class NewLogDirectory(Destination):
         return _failed(reports, dict.fromkeys(changed, SOURCE_CHANGED), _INCOMPLETE)
 
     def _copy(self, spark: Callable[[], Any]) -> dict[str, Reason]:
-        """Copy the files that stay; return the partitions that could not be copied."""
+        """Copy the unchanged files; return the partitions that could not be copied."""
         places = [self.directory.partition(partition, dry_run=False) for partition in self.directory.source_of]
         try:
             sc = spark()
@@ -177,7 +178,7 @@ class NewLogDirectory(Destination):
         return lost
 
     def _abandoned(self, reports: Sequence[RewriteReport], lost: dict[str, Reason]) -> dict[int, Reason]:
-        """Leave the output incomplete; no partition counts as done then."""
+        """Leave the output incomplete, so that no partition counts as done."""
         if self._is_claimed:
             self.directory.abandon()
         stopped = (STOPPED, "the run was stopped before the output was complete")
@@ -185,7 +186,7 @@ class NewLogDirectory(Destination):
 
 
 def _failed(reports: Sequence[RewriteReport], reasons: Mapping[str, Reason], usual: Reason) -> dict[int, Reason]:
-    """Return the reasons for which reports failed, by their index, except of those that failed before."""
+    """Return the reason for each report that failed, by index, except for reports that had failed before."""
     return {
         index: reasons.get(report.partition, usual)
         for index, report in enumerate(reports)

@@ -8,8 +8,8 @@
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` holds the configs of its
 topics.  A metadata log rules even if it is empty, because a controller that has one may have changed the configs since.
 
-One of a node's log directories holds the metadata log, or the checkpoint, which applies to all of them.  The search
-order is
+One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
+directories.  The search order is
 1. the directory that `--metadata` names,
 2. the log directory itself,
 3. the directories of the run with the same cluster and node id in meta.properties,
@@ -97,7 +97,7 @@ def open_directories(
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """Return the settings of partitions by their directories; None if no metadata log is known.
+    """Return the settings of each partition, by partition directory; None if no metadata log is known.
 
     Raises:
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
@@ -238,7 +238,8 @@ def _with_settings(
         return replace(directory, settings=settings)
     meta = directory.meta
     if meta is None and settings.metadata_dir is not None:
-        # A copy without meta.properties belongs to the node that --metadata names, and has its dynamic configs.
+        # A copy without meta.properties belongs to the node that --metadata names, so that node's dynamic configs
+        # apply.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
     # Dynamic broker configs also hold passwords, so only keys for logs are kept.
     broker = metadata.configs_of_broker(meta.node_id if meta else None)

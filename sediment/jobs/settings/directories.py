@@ -58,7 +58,7 @@ class SelectedDirectory:
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
         """Return the settings for a partition; `name` is the name of its directory if that is not the usual one.
 
-        A topic that was deleted while the broker was down is unknown to the cluster, and a broker's start renames its
+        If a topic was deleted while the broker was down, the cluster does not know it, and a broker's start renames its
         directory to `-stray`.  Such a topic is neither compacted nor expired unless `--set` gives its policy.
 
         Raises:
@@ -103,7 +103,7 @@ def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
 
 
 def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories in the `--config` file that may have `__cluster_metadata-0`, likeliest first."""
+    """Return the directories in the `--config` file that may contain `__cluster_metadata-0`, likeliest first."""
     named = settings.config_file.get("metadata.log.dir", "").strip()
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 

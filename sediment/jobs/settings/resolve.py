@@ -64,8 +64,8 @@ _INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 class Origin(StrEnum):
     """Sources of a value, strongest last.
 
-    CREATION is the config with which Kafka creates an internal topic; it applies if the topic's own config is not known
-    from metadata.
+    CREATION is the config with which Kafka creates an internal topic; it applies if no metadata gives the topic's own
+    config.
     """
 
     DEFAULT = "default"
@@ -77,7 +77,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One value as the user wrote it, under `key`, which may differ from the key that was requested."""
+    """One value as the user wrote it; its `key` may differ from the requested key."""
 
     key: Key
     text: str
@@ -194,8 +194,8 @@ class Settings:
         """Return True if a source states the value of `name`, so compaction may use it.
 
         Kafka's default counts as stated with `--broker-defaults`.  It also counts as stated if `--config` is the
-        broker's own file and the cluster's metadata shows that the topic does not set the key.  The file of a KRaft
-        node does not state keys that delete data unless the topic's own configs are known.
+        broker's own file and the cluster's metadata shows that the topic does not set the key.  For keys that delete
+        data, the file of a KRaft node counts only if the topic's own configs are known.
 
         Raises:
             SettingsError: the key is unknown.
@@ -235,7 +235,7 @@ class Settings:
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
         """Return the effective value of every topic key for `topic`, with its `origin`.
 
-        A key that deletes data and that no source states has the value None and the origin `not stated`.
+        If no source states a key that deletes data, its value is None and its origin is `not stated`.
         """
         found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
         unstated = {name for name in _DELETING_KEYS if not self.is_stated(topic, name)}
@@ -245,7 +245,7 @@ class Settings:
         }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
-        """Check that one cleanup policy is not set for several topics; warn of settings for unselected topics.
+        """Refuse one cleanup policy for several topics; warn of settings for unselected topics.
 
         Raises:
             SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata.
@@ -290,7 +290,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value that Kafka gives an internal topic at creation; None with metadata, which has the value."""
+        """Return the value that Kafka gives an internal topic at creation; None with metadata, which contains it."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs

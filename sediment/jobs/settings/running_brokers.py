@@ -1,6 +1,6 @@
 """Detection of log directories that a broker or another run uses while a command only reads them.
 
-Like a directory after a crash, it has no clean-shutdown marker, but it needs no repair.
+Such a directory has no clean-shutdown marker, like one after a crash, but it needs no repair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
     """Warn of directories whose lock another process holds; for commands that take no lock.
 
     Returns:
-        The reason why segments beyond the recovery point are not cleaned, by path of each such directory.
+        For each such directory, by path, the reason why segments beyond the recovery point are not cleaned.
     """
     running = {}
     for directory in directories:

@@ -28,7 +28,7 @@ class Selection:
         return _matches(name, self.partitions) and (not self.topics or _matches(topic_of(name), self.topics))
 
     def names_topic(self, topic: str) -> bool:
-        """Return True if a glob names this very topic, or partitions of it."""
+        """Return True if a glob names exactly this topic, or partitions of it."""
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
@@ -54,7 +54,7 @@ class Selection:
 def topic_of(partition: str) -> str:
     """Return the topic in the name of a partition's directory, which may be that of a future replica.
 
-    Of any other name, this is the part before the last dash.
+    If the name has another form, return the part before its last dash.
     """
     try:
         return parse_partition_directory(partition)[0].topic

@@ -1,4 +1,4 @@
-"""Reasons to leave a partition alone because no source states a setting, with the option that would state it.
+"""Reasons to leave a partition alone: no source states a setting; each reason names the option that would state it.
 
 Invariant: a setting that no source states (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
 horizon.

@@ -86,7 +86,7 @@ _ended_if_killed: list[Callable[[], None]] = []
 
 @contextmanager
 def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` if a signal kills this process in the block; `end` stops a process that would outlive this one."""
+    """Call `end` if a signal kills this process during the block; `end` stops a child that would outlive it."""
     _ended_if_killed.append(end)
     try:
         yield
@@ -129,7 +129,7 @@ def end_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal ends it at once.
+    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal interrupts it.
 
     Outside `end_on_signals` and outside the main thread, nothing sets the event, because this package handles no
     signals there.
@@ -147,7 +147,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End the command at once on a signal within this block, or on one earlier in the `stop_on_signals` block.
+    """End the command on a signal within this block, or on an earlier one in the `stop_on_signals` block.
 
     Raises:
         RunStopped: a signal arrived.

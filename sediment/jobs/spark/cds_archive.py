@@ -27,7 +27,7 @@ def make_archive(master: str = "local[2]") -> Path:
         gateway = SparkContext._gateway
     finish_stopping()
     assert gateway is not None
-    # Closing the JVM's input makes it exit, and it writes the archive at its exit.
+    # The JVM exits when its input is closed, and writes the archive when it exits.
     gateway.proc.stdin.close()
     gateway.proc.wait()
     SparkContext._gateway = None

@@ -1,8 +1,8 @@
 """JVM options for an archive of the classes that Spark loads when it starts.
 
 With the archive, a JVM maps the classes instead of parsing JARs.  `sediment warm-up` creates the archive once
-(`cds_archive`), and every later local run uses it.  Invariant: an archive never makes a run fail, because the JVM
-starts without an archive that another JVM or other JARs made.
+(`cds_archive`), and every later local run uses it.  Invariant: an archive never makes a run fail, because a JVM ignores
+an archive that another JVM or other JARs made.
 
 Source: JEP 350, dynamic archives of class data sharing.
 """

@@ -4,8 +4,8 @@ A SparkContext is enough for a run; a SparkSession takes a second longer and is 
 given to spark-submit or in `spark-defaults.conf` override the settings made here.
 
 Invariants: an active context is used unchanged and stays running.  A context made here is stopped, with all of its
-tasks, at the end of the `with` block.  Messages of Spark during its start are shown only if it does not start; messages
-are not shown after a signal ended the run.
+tasks, at the end of the `with` block.  Messages that Spark prints while it starts are shown only if the start fails;
+none are shown after a signal has ended the run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MoreSettings = Callable[[Mapping[str, str]], Mapping[str, str]]
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _STDERR = 2
 LEAST_FILES, ENOUGH_FILES = 512, 65536
-"""Limits of open files: below the first Spark does not start, and the second is enough for every run."""
+"""Limits of open files: Spark does not start below the first; the second is enough for every run."""
 
 _WANTED_BY_CONVERTERS = "pyspark.testing.utils"  # needed at the first call to the JVM; this loads pandas and pyarrow
 _CAUSE = re.compile(r"(?:Exception|Error): (.+)")
@@ -77,8 +77,8 @@ _KNOWN_CAUSES = (
     ),
 )
 
-# The driver's JVM is short-lived and mostly waits for Python, so an optimising compiler and a parallel collector would
-# only delay it.
+# The driver's JVM is short-lived and mostly waits for Python; an optimising compiler and a parallel collector would
+# only slow it down.
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 _EVERYWHERE = {
@@ -91,9 +91,8 @@ _EVERYWHERE = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-# For millions of rows an optimising compiler is worth its time: with the quick compiler a scan takes more than twice as
-# long.  With Unix domain sockets, the Python processes that planned a query leave a traceback on stderr when Spark
-# stops.
+# For millions of rows an optimising compiler pays off: with the quick compiler a scan takes more than twice as long.
+# With Unix domain sockets, the Python processes that planned a query leave a traceback on stderr when Spark stops.
 _FOR_ROWS = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.unix.domain.socket.enabled": "false",
@@ -140,7 +139,7 @@ def create_session(master: str | None, app_name: str, given: SparkSession | None
     """Yield a SparkSession on the context of `spark_context`, with the same errors.
 
     `spark.read.format("kafka-log")` is registered.  The settings of `given`, and of a session that was active, stay
-    unchanged, because the new session is another one of the same context.
+    unchanged, because the new session is a separate session of the same context.
     """
     require_spark()  # the import of the data source needs it
     from sediment.jobs.datasource import register
@@ -166,10 +165,10 @@ def plain_session(
 
 
 def require_spark() -> None:
-    """Check that PySpark is installed, which only some commands need.
+    """Check that PySpark is installed; only some commands need it.
 
     Raises:
-        UsageError: it is not.
+        UsageError: PySpark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise UsageError("this needs Spark, and the Python package pyspark is missing", advice=INSTALL_SPARK)
@@ -261,7 +260,7 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
 
 
 class _Launched(subprocess.Popen[bytes]):
-    """A JVM that is being launched; a signal that arrives meanwhile is raised when the JVM's process is known."""
+    """A JVM that is being launched; a signal during the launch is raised once the JVM's process is known."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         with end_on_signals(), stop_on_signals():
@@ -308,7 +307,7 @@ def _unless_stopping(_record: logging.LogRecord) -> bool:
 
 
 def _import_meanwhile(module: str) -> None:
-    """Import a module in the background while the JVM starts; an error is raised again at its first use."""
+    """Import a module in the background while the JVM starts; an error is raised again at the module's first use."""
 
     def load() -> None:
         with contextlib.suppress(Exception):
@@ -357,7 +356,7 @@ _stopping: list[threading.Thread] = []
 
 
 def _stop(sc: SparkContext) -> None:
-    """Stop the JVM's side now and Python's side, which waits a second for accumulators, in the background."""
+    """Stop the JVM's side now; stop Python's side, which waits a second for accumulators, in the background."""
     from py4j.protocol import Py4JError
 
     address = sc._accumulatorServer.server_address

@@ -27,8 +27,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # of a task; more would delay its results
-_LEAST_ROUNDS = 4  # unless fewer are better; with this many, slots of different speed end at about the same time
-_LOST_ALONE = 8  # largest number of items lost in separate tasks; if more are lost, the items are not the cause
+_LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speed finish at about the same time
+_LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
 _WAITING_JOBS = 2  # in addition to one for each slot, so no slot waits for the driver
 
@@ -65,7 +65,7 @@ def _never() -> bool:
 def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
     """Return the number of tasks that each slot runs one after another: as few as the weights allow.
 
-    Few tasks are better: items of one task overlap, and each task costs Spark some CPU time.
+    Fewer tasks are better: items of one task overlap, and each task costs Spark some CPU time.
     """
     return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_ITEMS * slots)))
 
@@ -131,7 +131,7 @@ def _results(
         finished.put([TaskResult(item, None, error) for item in task])
 
     def submit(task: list[Item], lost_with: Exception | None = None) -> None:
-        """Run `task`; `lost_with` is the error that ended an earlier task with the same items."""
+        """Run `task`; `lost_with` is the error with which an earlier task of the same items ended."""
         nonlocal lost_alone
         if is_stopped():
             fail(task, NotStartedError("the run was stopped"))

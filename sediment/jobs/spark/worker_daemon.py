@@ -3,7 +3,7 @@
 Spark starts it once per executor and talks to it over stdin and stdout.  Before the first fork it loads and runs every
 compiled kernel and imports PySpark's worker, so all workers inherit them.
 
-Invariant: only Spark's own protocol reaches stdout; if the warm-up fails, a run takes longer but does not fail.
+Invariant: only Spark's own protocol reaches stdout; if the warm-up fails, the run is slower but does not fail.
 """
 
 from __future__ import annotations

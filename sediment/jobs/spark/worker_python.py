@@ -1,4 +1,4 @@
-"""Check of the Python that Spark runs: it has to have this package, to plan and to read."""
+"""Check of the Python that Spark runs, which needs this package to plan and to read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LIMIT_SECONDS = 60
 
 
 def check_worker_python(spark: SparkSession) -> None:
-    """Check that the Python which Spark runs beside the driver has this package.
+    """Check that the Python that Spark runs on the driver's machine has this package.
 
     Sessions of Spark Connect, and applications that distribute Python files themselves, are not checked.
 
     Raises:
-        UsageError: it lacks the package.
+        UsageError: that Python lacks the package.
     """
     from pyspark.sql import SparkSession
 

@@ -25,8 +25,8 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 class SegmentFacts:
     """A segment; without batches, its offsets are None and `largest_ms` is -1.
 
-    `disorder` counts the batches whose offsets are not above the batch before.  `has_legacy` is True if some batches
-    have magic 0 or 1.
+    `disorder` counts the batches whose offsets are not above those of the previous batch.  `has_legacy` is True if some
+    batches have magic 0 or 1.
     """
 
     base_offset: int

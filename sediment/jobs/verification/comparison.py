@@ -88,7 +88,7 @@ class Pair:
 
 
 def compare(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
-    """Return the report of a pair, or the error that a log changed meanwhile."""
+    """Return the report of a pair, or an error if a log changed meanwhile."""
     try:
         report = _Comparison(pair).report()
     except (SedimentError, OSError) as error:

@@ -43,7 +43,7 @@ Int64s = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _ROWS_AT_ONCE = 1 << 14
-_SAMPLED = 64  # one batch in this many gives its base offset to the sample
+_SAMPLED = 64  # the sample gets the base offset of one batch out of this many
 _DATA = -1  # of `kinds`; the others are control types
 
 

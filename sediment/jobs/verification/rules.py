@@ -161,7 +161,8 @@ class PairRules:
     def removable_end(self) -> int:
         """Return the end of the offsets at which a tombstone or marker may be missing.
 
-        Past an unreadable batch they must stay, because the batch may hold an older value of the key.
+        Past an unreadable batch, tombstones and markers must stay, because the batch may hold an older value of the
+        key.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
 
@@ -203,7 +204,7 @@ def _range(batch: np.void) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Return a field of a row as the texts show it."""
+    """Return a field of a row in the form that the texts show."""
     plain = value.item()
     return str(plain).lower() if isinstance(plain, bool) else plain
 

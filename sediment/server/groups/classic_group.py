@@ -71,7 +71,7 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.
 class Member:
     """Member of a group; `joining` and `syncing` are the waiters of its requests.
 
-    A new member waits for its first generation; until then, its session limits how long it may wait.
+    A new member waits for its first generation; until then, the length of its session limits the wait.
     """
 
     member_id: str
@@ -196,7 +196,7 @@ class ClassicGroup:
     def commit_error(self, identity: MemberIdentity, generation: int, *, transactional: bool = False) -> ErrorCode:
         """Return NONE if the member may commit offsets.
 
-        A negative generation means a client that is not a member; then the group must have no members.
+        With a negative generation, the client is not a member, and the group must have no members.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -265,7 +265,7 @@ class ClassicGroup:
     def _accepts(self, member_id: str) -> bool:
         """Return True if `group.max.size` allows the member.
 
-        During a rebalance only the waiting members count, so the last ones to rejoin are left out.
+        During a rebalance only the waiting members count, so the members that rejoin last are rejected.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -476,7 +476,7 @@ class ClassicGroup:
         return joined is not None
 
     def _chosen_protocol(self) -> str:
-        """Return the protocol with the most votes among those that all members support; the first of equals."""
+        """Return the protocol with the most votes among those that all members support; on a tie, the first one."""
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -512,7 +512,7 @@ class ClassicGroup:
             self._deadlines_ms.pop(_Phase.SYNC, None)
 
     def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
-        """Store the assignments; if they pass the limit, answer the leader with Kafka's error for too large records."""
+        """Store the assignments; if they exceed the limit, send the leader Kafka's error for too large a record."""
         if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
             self._assign(dict(request.assignments), now_ms)
             return

@@ -2,7 +2,7 @@
 
     load                the groups of the directory, updated by the commits of the state directory
     join, sync          answered now or later, in any thread, through the given function
-    heartbeat, leave, commit, fetch, describe, list     answered at once
+    heartbeat, leave, commit, fetch, describe, list     answered immediately
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the directory's partition of a
 group cannot be read, the group gets UNKNOWN_SERVER_ERROR, which clients do not retry: without its offsets, the group
@@ -66,7 +66,7 @@ class _Group:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
     commit_guard: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a commit is written, so that memory and disk get commits in the same order; `guard` is not held."""
+    """Held, without `guard`, while a commit is written, so that memory and disk get commits in the same order."""
 
     wake: Cancelable | None = None
     own_bytes: int = 0

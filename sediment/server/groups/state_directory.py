@@ -11,7 +11,7 @@ Open:
 
 Invariants: a commit is on disk before `append` returns.  After a failed write or sync, the file counts as lost; the
 next commit rewrites it from the offsets in memory, which include only acknowledged commits.  The log is also rewritten
-when it has grown to several times its size.
+when it has grown to several times its size after the last rewrite.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _KINDS = {
 
 @dataclass(slots=True)
 class StoredGroup:
-    """Group of a log directory; `kind` is None if only offsets are left of it."""
+    """Group of a log directory; `kind` is None if only its offsets are left."""
 
     kind: GroupKind | None = None
     generation: int = 0

@@ -1,7 +1,7 @@
 """Handlers of committed offsets: OffsetCommit and OffsetFetch.
 
 From version 10 on, requests and responses identify topics by id.  An offset that was committed for one topic id is not
-returned for another: the topic was deleted and created again.
+returned for another id of the same name, because the topic was deleted and created again.
 
 Source: Kafka's KafkaApis and OffsetMetadataManager.
 """
@@ -214,5 +214,5 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if the offset belongs to an earlier topic of the same name; an id made of a name cannot show this."""
+    """Return True if the offset belongs to an earlier topic of this name; an id derived from a name cannot show it."""
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

@@ -1,7 +1,7 @@
 """Fetch: slices of logs within one limit of bytes, and waits at the log end.
 
-A read-only log never grows.  So a fetch with data is answered at once, regardless of its `min_bytes`.  A fetch without
-data waits for `max_wait_ms`, but at most LONGEST_WAIT_MS, on the timer and without a thread.
+A read-only log never grows.  So a fetch with data is answered immediately, regardless of its `min_bytes`.  A fetch
+without data waits for `max_wait_ms`, but at most LONGEST_WAIT_MS, on the timer and without a thread.
 
 Every fetch is a full fetch: the session id in the answer is 0, which makes clients send full fetches (KIP-227).
 

@@ -5,7 +5,7 @@
     ConsumerGroupHeartbeat                              rejected: this coordinator supports only the classic protocol
     DescribeGroups, ListGroups                          views
 
-Differences between message versions are handled here, and are unknown to the coordinator.
+Differences between message versions are handled here; the coordinator does not know them.
 
 Source: Kafka's KafkaApis and GroupCoordinatorService.
 """
@@ -170,7 +170,7 @@ class GroupHandlers:
 
 
 def _refuse_new_protocol(_request: Request) -> Any:
-    """Return the answer of a broker that does not support KIP-848, on which a consumer stops.
+    """Return the answer of a broker without KIP-848; a consumer that gets this answer stops.
 
     If the API were not offered at all, librdkafka would wait forever.
     """

@@ -192,7 +192,7 @@ class MetadataHandlers:
             ]
         return partitions
 
-    # ------------------------------------------------------------------------------------------------------ what is not
+    # ------------------------------------------------------------------------------------------------------ unsupported
     def list_partition_reassignments(self, request: Request) -> Any:
         """Return an empty list."""
         return m.ListPartitionReassignmentsResponse(error_message=None)

@@ -1,7 +1,7 @@
-"""Requests that a read-only server rejects: those that would change something, and those about ACLs.
+"""Requests that a read-only server rejects: requests that would change something, and requests about ACLs.
 
 Every answer has an error that clients do not retry, and a message if the version has a field for it.  A producer
-without acknowledgements gets no answer; its connection is closed, as Kafka does.
+without acknowledgements gets no answer; its connection is closed, as in Kafka.
 
 Source: Kafka's KafkaApis, for a principal that lacks the permission.
 """

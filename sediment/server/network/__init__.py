@@ -1,1 +1,1 @@
-"""Connections: acceptor, processors, frames, and the request queue; the contents of requests are unknown here."""
+"""Connections: acceptor, processors, frames and the request queue; nothing here looks into requests."""

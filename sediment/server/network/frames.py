@@ -234,9 +234,9 @@ class ResponseSend:
             self._pieces.append(memoryview(b"".join(run)))
 
     def write_to(self, transport: TransportLayer, budget_bytes: int) -> bool:
-        """Continue sending until the transport layer would block or took `budget_bytes`; return True if all is sent.
+        """Send until the transport layer would block or has taken `budget_bytes`; return True if everything is sent.
 
-        A slice that was taken only in part has filled the socket, so another attempt would fail.
+        If only part of a slice was taken, the socket is full, so another attempt would fail.
 
         Raises:
             OSError: the connection or the file failed.

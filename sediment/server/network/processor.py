@@ -5,9 +5,9 @@
     sent       the connection is unmuted and reads again
 
 A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
-processor then handles the frame itself, because a hand-over would cost more than the request.  If this takes long on
-average, as on a slow disk, all frames go through the channel for a while, so that other connections do not wait.  A
-single long request does not trigger this: on a busy machine, any thread sometimes has to wait for its turn.
+processor then handles the frame itself, because a hand-over would cost more than the request.  If such requests take
+long on average, as on a slow disk, all frames go through the channel for a while, so that other connections do not
+wait.  A single long request does not trigger this: on a busy machine, any thread sometimes has to wait for its turn.
 
 Deadlines, each checked several times within its duration:
 
@@ -404,7 +404,7 @@ class Processor:
             self._close(channel)
 
     def _read_or_wait(self, channel: KafkaChannel) -> None:
-        """Read at once if bytes were received that the socket does not report, otherwise wait for the socket."""
+        """Read now if bytes were received that the socket does not report, otherwise wait for the socket."""
         if channel.reader.has_ahead or channel.transport.has_buffered:
             self._read(channel)
         else:

@@ -67,7 +67,7 @@ class TransportLayer(Protocol):
         ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if the call would block; `more` means that other bytes follow at once."""
+        """Return the number of bytes taken, 0 if the call would block; `more` means that more bytes follow now."""
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
@@ -178,8 +178,8 @@ class SslTransportLayer:
     def is_at_end(self) -> bool:
         """Return True if the peer has ended its stream and every byte was received.
 
-        The end of a TLS stream is a record too.  To reach it, this decrypts the record before it and keeps the bytes
-        for `receive_into`.
+        The end of a TLS stream is a record too.  To reach that record, this method decrypts the record before it and
+        keeps the bytes for `receive_into`.
         """
         if not self._received:
             try:

@@ -466,7 +466,7 @@ def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> Frozen
         except StorageError as error:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
             failed.append(LeftOut(log.partition, log.directory, error))
-    left_out += failed if readable else failed[1:]  # the first one stays and answers with its error
+    left_out += failed if readable else failed[1:]  # the first one is served, and answers with its error
     best = max(readable, key=lambda each: each[0], default=None)
     return best[1] if best is not None else next(iter(logs), None)
 

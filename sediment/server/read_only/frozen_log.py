@@ -5,7 +5,7 @@
     times   first segment that reaches the time -> its time index -> its records                  04 §9
     epochs  `leader-epoch-checkpoint`, or the headers where it is missing                       04 §4
 
-The files are those in the listing that the log was created with.  A changed segment causes a `StorageError`.
+The log reads only the files in the listing with which it was created.  A changed segment causes a `StorageError`.
 
 Invariants
 * Nothing is written and no lock is taken.
@@ -78,7 +78,7 @@ class Fetched:
     """The result of a read: a slice that begins with a batch and may end inside one; None without data.
 
     The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
-    transactions that overlap it; None unless only committed data was read.
+    transactions that overlap the slice; None unless only committed data was read.
     """
 
     records: FileSlice | None
@@ -138,8 +138,8 @@ class _AbortedTransactions:
 class FrozenLog:
     """The log in the directory of `listing`; `checkpoints` give its log start and high watermark.
 
-    If a checkpoint file exists but has no high watermark for the log, it is the log start; without a file, it is the
-    log end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
+    If a checkpoint file exists but has no high watermark for the log, the log start is used; without a file, the log
+    end is used.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class FrozenLog:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which no read can succeed any more; None before such an error."""
+        """The error that makes every later read fail; None if there was none."""
         return self._failure
 
     # ---------------------------------------------------------------------------------------------------------- offsets
@@ -246,7 +246,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Return the result of `read`; after an error in the files, which never change, fail at once from then on."""
+        """Return the result of `read`; after an error in the files, which never change, every later call fails too."""
         try:
             return read()
         except OSError as error:

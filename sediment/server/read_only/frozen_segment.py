@@ -65,7 +65,7 @@ class Run(NamedTuple):
 class UnreadableRange:
     """Bytes [start_position, end_position) of a segment in which no batch can be read.
 
-    `from_offset` is the offset after the last batch before them.
+    `from_offset` is the offset after the last batch before this range.
     """
 
     path: str
@@ -260,7 +260,7 @@ _buffers = _Buffers()
 
 
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
-    """Return the end of the good batches from `start` on, at least `until` if all are good, and why it ends."""
+    """Return the end of the good batches from `start` on (at least `until` if all are good), and why they end."""
     buffer, rows = _buffers.bytes, _buffers.rows
     good, previous = start, files.base_offset - 1
     while good < until:

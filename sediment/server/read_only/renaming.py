@@ -3,7 +3,7 @@
     NEW=OLD        OLD is served as NEW
     NEW=DIR:OLD    DIR's partitions of OLD are served as NEW, separate from OLD in other directories
 
-A renamed topic is not served under its old name from the same place.
+A renamed topic is not also served under its old name from the same directory.
 
 Invariant: both names are checked before they become part of a path.
 """

@@ -4,8 +4,8 @@ A line of the file is `name:SCRAM-SHA-256:iterations:salt:stored key:server key`
 Blank lines and lines that begin with # are skipped.  A name may contain colons, because the other five fields are
 parsed from the end.
 
-Invariant: an unknown user also gets a credential, which matches no password.  It is the same at each attempt and looks
-like the credentials of known users, so a client cannot find out which users exist.
+Invariant: an unknown user also gets a credential, which matches no password.  That credential is the same at each
+attempt and looks like those of known users, so a client cannot find out which users exist.
 
 Source: RFC 5802; Kafka's ScramCredential, ScramMechanism and UserScramCredentialRecord.
 """

@@ -5,7 +5,7 @@
     SaslHandshake 0      -> tokens in frames without a header until the exchange is complete
 
 Invariants: every failure gets the same response after the same delay, and then the connection is closed.  Secrets are
-compared in constant time.  An unknown user takes as much work as a wrong password.
+compared in constant time.  Rejecting an unknown user takes as much work as rejecting a wrong password.
 
 Source: RFC 5802, RFC 4616; Kafka's SaslServerAuthenticator.
 """

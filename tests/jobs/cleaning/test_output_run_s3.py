@@ -19,6 +19,7 @@ from sediment.segment_io.stores import Store
 from tests.corpus import load_case
 from tests.jobs.cleaning.test_output_run import CLEANER, COMPACT, MANIFEST, image, kill_when
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree
+from tests.ports import free_port
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 pytestmark = pytest.mark.s3
@@ -33,9 +34,7 @@ def endpoint():
     server = Path(__file__).parents[3] / ".venv-s3" / "bin" / "moto_server"
     if not server.exists():
         pytest.skip("the server is not here; make test-s3 brings it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     running = subprocess.Popen(
         [server, "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
