@@ -893,7 +893,12 @@ def dump(
     timestamps_ms: str | None = None,
     partitions: Texts = (),
     allow_empty_selection: bool = False,
+    last: int | None = None,
+    key: Texts = (),
+    key_format: Literal["text", "hex", "base64"] = "text",
+    header: Texts = (),
     columns: Texts | None = None,
+    config: Path | None = None,
     keys: bool = False,
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
     on_corruption: Literal["fail", "skip", "rows"] = "fail",
@@ -911,7 +916,12 @@ def dump(
         timestamps_ms: only timestamps from A to below B, as `A:B`.
         partitions: names or globs of partitions to select.
         allow_empty_selection: accept a name or glob that matches nothing.
+        last: only the last records of each partition, at most this many.
+        key: only records with one of these keys.
+        key_format: format of `key`.
+        header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
         columns: names of the columns, in their order; default: all.
+        config: the broker's server.properties, for the table `topics`.
         keys: keys of records without their values.
         isolation: isolation level, as for a consumer.
         on_corruption: raise at a corrupt batch, skip it, or return it as a row.

@@ -16,7 +16,6 @@ Invariants
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import logging
@@ -53,18 +52,18 @@ from pyspark.sql.types import (
 )
 
 from sediment.jobs.data_source.kafka_options import LATEST
-from sediment.jobs.data_source.offset_bounds import batch_bounds, end_offset, first_offset, stream_starts
+from sediment.jobs.data_source.offset_bounds import batch_bounds, stream_starts
 from sediment.jobs.data_source.one_sentence import in_one_sentence
 from sediment.jobs.data_source.options import FORMAT, SourceOptions
 from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, with_options
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.jobs.spark.worker_python import check_worker_python
-from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError, UsageError
+from sediment.jobs.table_readers.read_rows import read_rows
+from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.live_segments import live_segments
-from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice
 from sediment.segment_io.partition.sources import Source, find_sources
+from sediment.segment_io.tables.log_ends import LogEnds, first_offset
 from sediment.segment_io.tables.planning import (
     ScanTask,
     TableTask,
@@ -73,8 +72,7 @@ from sediment.segment_io.tables.planning import (
     plan_scan_tasks,
     plan_table,
 )
-from sediment.segment_io.tables.readers import read_table
-from sediment.segment_io.tables.schema import READ_COMMITTED, Column, TableRequest
+from sediment.segment_io.tables.schema import Column, TableRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -299,7 +297,7 @@ def _batches(
     skipped: list[UnreadableRange] = []
     # A stream continues at its offsets in new files. A frame must not, because its rows would mix planned and new
     # files.
-    yield from read_table(
+    yield from read_rows(
         request, partition.value, Fs(), on_unreadable=skipped.append, on_lost=on_lost, follow=on_lost is not None
     )
     if skipped:
@@ -342,7 +340,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._request = options.request
-        self._ends = _LogEnds(options)
+        self._ends = LogEnds(options.paths, options.request.isolation, options.selects)
         self._target: dict[str, int] | None = None
 
     @in_one_sentence
@@ -452,51 +450,3 @@ class _RefusedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raise the error."""
         raise self._error
-
-
-class _LogEnds:
-    """The next offsets of all partitions; an offset is read again only after the partition's files have changed."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._known: dict[str, tuple[Any, int]] = {}
-
-    def sources(self) -> dict[str, Source]:
-        """Return the selected sources by topic-partition.
-
-        Raises:
-            UsageError: a partition is in two log directories, or a path names a single segment.
-        """
-        found: dict[str, Source] = {}
-        for source in filter(self._options.selects, find_sources(self._options.paths, Fs())):
-            other = found.setdefault(str(source.partition), source)
-            if other.directory != source.directory:
-                raise UsageError(
-                    f"partition {source.partition} is in two directories, {other.directory.parent} and "
-                    f"{source.directory.parent}",
-                    advice="stream each log directory on its own",
-                )
-            if source.base_offset is not None:
-                raise UsageError(
-                    "a single segment cannot be streamed", path=str(source.directory), advice="name its directory"
-                )
-        return found
-
-    def now(self) -> dict[str, int]:
-        """Return the next offset of each partition, except partitions that disappear meanwhile."""
-        ends = {}
-        for name, source in self.sources().items():
-            with contextlib.suppress(NotALogDirectoryError):
-                ends[name] = self._end(name, source)
-        return ends
-
-    def _end(self, name: str, source: Source) -> int:
-        fs = Fs()
-        is_committed = self._options.request.isolation == READ_COMMITTED
-        checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition) if is_committed else None
-        seen = (live_segments(source, fs)[-1:], checkpoints)
-        known, end = self._known.get(name, (None, 0))
-        if known != seen:
-            end = end_offset(self._options.request, source, fs)
-            self._known[name] = (seen, end)
-        return end

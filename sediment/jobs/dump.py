@@ -1,8 +1,14 @@
-"""`sediment dump PATH …`: the contents of a log's files, as a table for people, JSON lines, or Parquet.
+"""`sediment dump PATH …`: the contents of a log's files, as a table for people, lines, an Arrow stream, or Parquet.
 
 `dump` shows everything that kafka-dump-log shows, and more.  Printed rows are read in this process, without Spark, so
 the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
 cases the rows are the same as those of `spark.read.format("kafka-log")`.
+
+    paths, table, ranges, conditions ---> RowQuery ---> a table for people          by default
+                                              |-------> JSON, CSV, a format         lines, as they are read
+                                              |-------> Arrow                       the same, undecoded
+                                              |-------> Parquet                     into a new directory
+                                              `-------> Follower ---> lines, Arrow  until a signal
 
 Invariants: rows go to stdout as they are read, everything else to stderr; an unfinished output leaves no directory.
 """
@@ -17,14 +23,14 @@ if __name__ == "__main__":
 import contextlib
 import fnmatch
 import html
-import json
+import io
 import logging
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,26 +39,29 @@ from rich.console import Console
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
 from sediment.jobs.command_line.standard_output import error_console, write_result
 from sediment.jobs.completion import complete_partition, complete_path
+from sediment.jobs.dumping.follow import Follower
+from sediment.jobs.dumping.line_outputs import CsvLines, FormattedLines, JsonLines, LineOutput
+from sediment.jobs.dumping.message_format import MessageFormat
+from sediment.jobs.dumping.plain_rows import COLUMNS_FOR_DECODING, decoded, json_text, rows_of, text_of
+from sediment.jobs.dumping.record_selection import RecordSelection
+from sediment.jobs.dumping.row_query import RowQuery
 from sediment.jobs.reporting.columns import TableColumn
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.screen import screen_text
-from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError, UsageError
+from sediment.jobs.spark.cancellation import stop_on_signals
+from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.coordinator_records import (
-    COORDINATOR_TOPICS,
-    decode_control_record,
-    decode_coordinator_record,
-)
-from sediment.segment_io.internal_topics.metadata_records import METADATA_TOPICS, metadata_record_json
 from sediment.segment_io.partition.partition_directories import check_patterns
-from sediment.segment_io.partition.slices import Bounds
+from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables import schema
-from sediment.segment_io.tables.planning import TableTask, UnreadableRange, parse_range, plan_table
-from sediment.segment_io.tables.readers import read_table
+from sediment.segment_io.tables.log_ends import LogEnds
+from sediment.segment_io.tables.planning import UnreadableRange, parse_range
 from sediment.segment_io.tables.schema import (
     FAIL,
     ISOLATIONS,
@@ -73,6 +82,8 @@ _LOGGER = logging.getLogger(__name__)
 SHOWN_ROWS = 1000
 SHOWN_CHARACTERS = 60
 _HEAD_ROWS = 20
+_CHUNK_ROWS = 1000
+_FOLLOW_FORMAT = r"%t-%p\t%o\t%k\t%s\n"
 DIRECT_BYTES = 1 << 30  # up to this size, one process writes Parquet files faster than Spark starts
 
 _NAMED_TABLES = {
@@ -87,7 +98,7 @@ _DIRECTORY_TABLE = "segments"
 _MAIN_COLUMNS = frozenset(
     {
         *("partition", "offset", "key", "value", "baseOffset", "lastOffset", "producerId", "firstOffset"),
-        *("epoch", "startOffset", "problem"),
+        *("epoch", "startOffset", "problem", "group", "committedOffset", "lag"),
     }
 )
 """Columns that people see on a terminal of any width."""
@@ -130,19 +141,32 @@ _SHOWN = {
 _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 
 
+class Form(Enum):
+    """Forms of rows on stdout; FORMAT is that of --format."""
+
+    TABLE = "a table"
+    JSON = "--json"
+    CSV = "--csv"
+    ARROW = "--arrow"
+    FORMAT = "--format"
+
+
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
     """Options of the output; if `limit` is None, every row is printed.
 
-    With `master`, or with `spark`, which is a session of the caller, Spark writes the output to `to`.
+    With `follow`, rows are printed until a signal arrives.  With `master`, or with `spark`, which is a session of the
+    caller, Spark writes the output to `to`.
     """
 
-    as_json: bool
+    form: Form
     to: Path | None
     limit: int | None
     quiet: bool
     master: str | None
     spark: SparkSession | None = None
+    format: MessageFormat | None = None
+    follow: LogEnds | None = None
 
     def messages(self) -> Console:
         """Return the console for messages: stderr, silent with --quiet."""
@@ -156,15 +180,14 @@ class TableDump(Result):
     A row is a dict; its timestamps are ms since the epoch.
     """
 
-    def __init__(self, request: TableRequest, tasks: Sequence[TableTask], limit: int | None) -> None:
-        self._request = request
-        self._tasks = tasks
+    def __init__(self, query: RowQuery, limit: int | None) -> None:
+        self._query = query
         self._limit = limit
 
     @property
     def schema(self) -> pa.Schema:
         """Names and types of the columns."""
-        return arrow_schema(self._request.selected())
+        return arrow_schema(self._query.request.selected())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a `pyarrow.RecordBatchReader`, which holds one batch at a time in memory."""
@@ -183,22 +206,23 @@ class TableDump(Result):
         return pa.Table.from_batches(self._batches(), self.schema)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return _rows(self._batches())
+        for batch in self._batches():
+            yield from rows_of(batch)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        return f"<TableDump of {self._request.what}: {', '.join(self.schema.names)}>"
+        return f"<TableDump of {self._query.request.what}: {', '.join(self.schema.names)}>"
 
     def _repr_html_(self) -> str:
-        head = TableDump(self._request, self._tasks, min(self._limit or _HEAD_ROWS, _HEAD_ROWS)).to_pandas()
-        return f"<p>{html.escape(self._request.what)}: the first {len(head)} rows</p>{head.to_html()}"
+        head = TableDump(self._query, min(self._limit or _HEAD_ROWS, _HEAD_ROWS)).to_pandas()
+        return f"<p>{html.escape(self._query.request.what)}: the first {len(head)} rows</p>{head.to_html()}"
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         left = self._limit
         unreadable: list[UnreadableRange] = []
-        for batch in _batches(self._request, self._tasks, Fs(), unreadable):
+        for batch in self._query.batches(Fs(), unreadable.append):
             rows = batch if left is None else batch.slice(0, left)
             yield rows
             left = None if left is None else left - rows.num_rows
@@ -208,27 +232,57 @@ class TableDump(Result):
             _LOGGER.warning("%s", _unreadable_text(unreadable))
 
 
-def dump(request: TableRequest, sources: Sequence[Source], options: DumpOptions) -> int:
-    """Print or write the rows of `request` and return the exit status.
+def dump(query: RowQuery, options: DumpOptions) -> int:
+    """Print or write the rows of `query` and return the exit status.
 
     Raises:
-        UsageError: `options.to` exists, or a master is given without it.
+        UsageError: `options.to` exists.
         SedimentError: a file cannot be read.
     """
-    fs = Fs()
-    tasks = plan_table(request, sources, fs)
     unreadable: list[UnreadableRange] = []
     status = EXIT_DONE
     if options.to is not None:
-        _write(request, sources, tasks, options, options.to, unreadable)
-    elif options.master is not None:
-        raise UsageError("--master needs --to", advice="leave out --master; rows are printed without Spark")
+        _write(query, options, options.to, unreadable)
+    elif options.follow is not None:
+        status = _follow(query, options.follow, options, unreadable)
     else:
-        batches = _batches(_with_columns_for_decoding(request), tasks, fs, unreadable)
-        status = (_print_json if options.as_json else _print_table)(batches, request, options)
+        reads = query.with_columns(_more_columns(query, options))
+        status, _ = _print(reads.batches(Fs(), unreadable.append), query.request, options)
     if unreadable:
         options.messages().print(_unreadable_text(unreadable), markup=False)
     return status
+
+
+def _follow(query: RowQuery, ends: LogEnds, options: DumpOptions, unreadable: list[UnreadableRange]) -> int:
+    messages = options.messages()
+    follower = Follower(
+        query.with_columns(_more_columns(query, options)),
+        ends,
+        on_unreadable=unreadable.append,
+        on_notice=lambda text: messages.print(text, markup=False),
+    )
+    with stop_on_signals() as stop:
+        status, printed = _print(follower.batches(stop), query.request, options)
+        if stop.is_set():
+            messages.print(f"stopped after {counted(printed, 'record')}")
+    return status
+
+
+def _print(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
+    """Print rows in the form of the options; return the exit status and the number of rows printed."""
+    if options.form is Form.TABLE:
+        return _print_table(batches, request, options)
+    if options.form is Form.ARROW:
+        return _print_arrow(batches, request, options)
+    return _print_lines(batches, _line_output(request, options), request, options)
+
+
+def _line_output(request: TableRequest, options: DumpOptions) -> LineOutput:
+    names = [column.name for column in request.selected()]
+    is_terminal = sys.stdout.isatty()
+    if options.format is not None:
+        return FormattedLines(options.format, for_terminal=is_terminal)
+    return CsvLines(names, for_terminal=is_terminal) if options.form is Form.CSV else JsonLines(names)
 
 
 def _unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
@@ -236,37 +290,24 @@ def _unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
     return f"{len(unreadable)} unreadable batches, {size_bytes} bytes; the first: {unreadable[0].error}"
 
 
-def _write(
-    request: TableRequest,
-    sources: Sequence[Source],
-    tasks: Sequence[TableTask],
-    options: DumpOptions,
-    to: Path,
-    unreadable: list[UnreadableRange],
-) -> None:
+def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[UnreadableRange]) -> None:
     """Write the rows as Parquet into the new directory `to`; use Spark for many rows or if the caller asks for it."""
     if to.exists():
         raise UsageError("the output exists", path=str(to), advice="name a directory that does not")
     is_asked = options.master is not None or options.spark is not None
-    if is_asked or sum(task.size_bytes for task in tasks) > DIRECT_BYTES:
-        _write_with_spark(request, sources, options, to)
+    if query.is_whole and (is_asked or sum(task.size_bytes for task in query.tasks(Fs())) > DIRECT_BYTES):
+        _write_with_spark(query, options, to)
     else:
-        _write_parquet(_batches(request, tasks, Fs(), unreadable), arrow_schema(request.selected()), to)
+        _write_parquet(query.batches(Fs(), unreadable.append), arrow_schema(query.request.selected()), to)
 
 
-def _with_columns_for_decoding(request: TableRequest) -> TableRequest:
-    """Return `request` with the hidden columns that decoding of keys and values needs."""
-    names = tuple(column.name for column in request.selected())
-    if request.what != "records" or not {"key", "value"} & set(names):
-        return request
-    return replace(request, columns=(*names, *(name for name in ("key", "topic", "control") if name not in names)))
-
-
-def _batches(
-    request: TableRequest, tasks: Sequence[TableTask], fs: Fs, unreadable: list[UnreadableRange]
-) -> Iterator[pa.RecordBatch]:
-    for task in tasks:
-        yield from read_table(request, task, fs, on_unreadable=unreadable.append)
+def _more_columns(query: RowQuery, options: DumpOptions) -> tuple[str, ...]:
+    """Return the hidden columns that the format, or the decoding of keys and values, needs."""
+    if options.format is not None:
+        return options.format.columns()
+    names = {column.name for column in query.request.selected()}
+    is_decoded = query.request.what == "records" and {"key", "value"} & names and options.form is not Form.ARROW
+    return COLUMNS_FOR_DECODING if is_decoded else ()
 
 
 # ------------------------------------------------------------------------------------------------------------- Parquet
@@ -285,7 +326,7 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, to: Pat
         raise
 
 
-def _write_with_spark(request: TableRequest, sources: Sequence[Source], options: DumpOptions, to: Path) -> None:
+def _write_with_spark(query: RowQuery, options: DumpOptions, to: Path) -> None:
     from sediment.jobs.command_line.progress import stages_of
     from sediment.jobs.spark.session import create_session, require_spark
 
@@ -300,9 +341,9 @@ def _write_with_spark(request: TableRequest, sources: Sequence[Source], options:
         ):
             spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             reader = spark.read.format(FORMAT)
-            for name, value in _as_options(request).items():
+            for name, value in _as_options(query.request).items():
                 reader = reader.option(name, value)
-            reader.load([_path(source) for source in sources]).write.parquet(str(to))
+            reader.load([_path(source) for source in query.sources]).write.parquet(str(to))
     except BaseException:
         # Remove only our own files, because another process may have written to the directory at the same time.
         with contextlib.suppress(OSError):
@@ -324,6 +365,7 @@ def _as_options(request: TableRequest) -> dict[str, str]:
         return "" if value == unbounded else str(value)
 
     return {
+        **({} if request.config is None else {"config": request.config}),
         "what": request.what,
         "columns": ",".join(column.name for column in request.selected()),
         "isolation": request.isolation,
@@ -335,108 +377,99 @@ def _as_options(request: TableRequest) -> dict[str, str]:
     }
 
 
-# ---------------------------------------------------------------------------------------------------------- JSON lines
-def _print_json(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> int:
-    names = [column.name for column in request.selected()]
-    rows = _Checked(_rows(batches))
-    for row in islice(rows, options.limit):
-        write_result(json.dumps(_plain(row, names), ensure_ascii=False, separators=(",", ":")) + "\n")
-    return rows.finish(request, options)
-
-
+# ------------------------------------------------------------------------------------------------------- rows to stdout
 class _Checked:
-    """Iterator that counts rows; `problems` counts the problems that the table `indexes` finds."""
+    """Count of rows; `problems` counts the problems that the table `indexes` finds."""
 
-    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
-        self._rows = rows
+    def __init__(self, request: TableRequest) -> None:
+        self.reads_all = request.what == "indexes"
         self.count = 0
         self.problems = 0
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for row in self._rows:
-            self.count += 1
-            self.problems += row.get("problems") or 0
-            yield row
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Count rows, whether they are shown or not."""
+        self.count += len(rows)
+        self.problems += sum(row.get("problems") or 0 for row in rows)
 
-    def finish(self, request: TableRequest, options: DumpOptions) -> int:
-        """Return the exit status; problems in `indexes` count even if their rows are not shown."""
-        if request.what != "indexes":
+    def finish(self, options: DumpOptions) -> int:
+        """Return the exit status."""
+        if not self.reads_all:
             return EXIT_DONE
-        for _ in self:
-            pass
         options.messages().print(f"{self.count} files checked, {self.problems} problems")
         return EXIT_FAILED if self.problems else EXIT_DONE
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield rows as dictionaries, timestamps as ms since the epoch."""
+def _print_lines(
+    batches: Iterator[pa.RecordBatch], output: LineOutput, request: TableRequest, options: DumpOptions
+) -> tuple[int, int]:
+    """Print the rows as they are read; return the exit status and the number of rows printed."""
+    checked, printed = _Checked(request), 0
+    write_result(output.head)
+    for rows in _chunks(batches):
+        checked.add(rows)
+        shown = rows if options.limit is None else rows[: options.limit - printed]
+        if shown:
+            write_result(b"".join(map(output.line, shown)))
+        printed += len(shown)
+        if printed == options.limit and not checked.reads_all:
+            break
+    return checked.finish(options), printed
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in lists, so that the text of a large batch is never in memory as a whole."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, _CHUNK_ROWS):
+            yield list(rows_of(batch.slice(start, _CHUNK_ROWS)))
+
+
+class _Stdout(io.RawIOBase):
+    """stdout for a writer of bytes."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        write_result(bytes(content))
+        return len(content)
+
+
+def _print_arrow(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
+    """Write the rows as an Arrow IPC stream; return the exit status and the number of rows."""
     import pyarrow as pa
 
+    checked, printed = _Checked(request), 0
+    writer = pa.ipc.new_stream(_Stdout(), arrow_schema(request.selected()))
     for batch in batches:
-        columns = [
-            column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in batch.columns
-        ]
-        times = [field.name for field in batch.schema if pa.types.is_timestamp(field.type)]
-        for row in pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist():
-            for name in times:
-                row[name] = None if row[name] is None else row[name] // 1000
-            yield row
-
-
-def _plain(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a row for JSON: printable bytes as text, other bytes as `{"hex": …}`, and known records decoded."""
-    decoded = _decoded(row)
-    return {name: decoded[name] if name in decoded else _plain_value(row[name]) for name in names}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        text = _text(value)
-        return {"hex": value.hex()} if text is None else text
-    if isinstance(value, list):
-        return [{name: _plain_value(part) for name, part in pair.items()} for pair in value]
-    return value
-
-
-def _decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the decoded key and value of a coordinator's or metadata record; empty for other records."""
-    if "key" not in row:
-        return {}
-    key, value = row["key"], row.get("value")
-    if row["control"]:
-        marker = decode_control_record(key, value)
-        return {} if marker is None else {"key": marker, "value": None}
-    if row["topic"] in COORDINATOR_TOPICS:
-        record = decode_coordinator_record(row["topic"], key, value)
-        return {} if record is None else {"key": record.key_json(), "value": record.value_json()}
-    if row["topic"] in METADATA_TOPICS and value is not None:
-        with contextlib.suppress(UnsupportedDataError, CorruptBatchError):
-            return {"value": metadata_record_json(value, row["topic"])}
-    return {}
-
-
-def _text(value: bytes) -> str | None:
-    """Return `value` as text if it is UTF-8 without characters that a terminal interprets, else None."""
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if all(character.isprintable() or character in "\t\n\r" for character in text) else None
+        if checked.reads_all:
+            checked.add(list(rows_of(batch)))
+        rows = batch if options.limit is None else batch.slice(0, options.limit - printed)
+        if rows.num_rows:
+            writer.write_batch(rows)
+        printed += rows.num_rows
+        if printed == options.limit and not checked.reads_all:
+            break
+    writer.close()  # not after an error, so that a reader sees that the stream is incomplete
+    return checked.finish(options), printed
 
 
 # ---------------------------------------------------------------------------------------------------- table for people
-def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> int:
-    rows = _Checked(_rows(batches))
-    limit = options.limit
-    shown = list(islice(rows, limit))
-    is_more = limit is not None and any(True for _ in rows)
+def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
+    checked, shown, is_more = _Checked(request), list[dict[str, Any]](), False
+    for rows in _chunks(batches):
+        checked.add(rows)
+        room = None if options.limit is None else options.limit - len(shown)
+        shown += rows[:room]
+        is_more = is_more or len(rows[:room]) < len(rows)
+        if is_more and not checked.reads_all:
+            break
     is_chosen = request.columns not in (None, _shown(request))
     cells = tuple(_column(column, number, is_chosen=is_chosen) for number, column in enumerate(request.selected()))
-    decoded = [[{**row, **_decoded(row)}] for row in shown]
-    write_result(screen_text(lambda screen: screen.table(decoded, cells)))
+    known = [[{**row, **decoded(row)}] for row in shown]
+    write_result(screen_text(lambda screen: screen.table(known, cells)))
     if is_more:
-        options.messages().print(f"these are the first {limit} rows; --limit 0 shows all, --json one a line")
-    return rows.finish(request, options)
+        options.messages().print(f"these are the first {options.limit} rows; --limit 0 shows all, --json one a line")
+    return checked.finish(options), len(shown)
 
 
 def _column(column: schema.Column, number: int, *, is_chosen: bool) -> TableColumn[dict[str, Any]]:
@@ -463,7 +496,7 @@ def _cell(kind: str, value: Any) -> str:
     if isinstance(value, bytes):
         return _short(_bytes_cell(value))
     if isinstance(value, dict):
-        return _short(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        return _short(json_text(value))
     return str(value)
 
 
@@ -477,7 +510,7 @@ def _time(timestamp_ms: int) -> str:
 def _bytes_cell(value: bytes | None) -> str:
     if value is None:
         return ""
-    text = _text(value)
+    text = text_of(value)
     return f"0x{value.hex()}" if text is None else text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
@@ -504,7 +537,25 @@ def _short(text: str) -> str:
 @click.option(
     "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing; meant for scheduled jobs."
 )
+@click.option(
+    "--last", metavar="N", type=click.IntRange(min=0), help="Print only the last N records of each partition."
+)
+@click.option("--key", multiple=True, metavar="KEY", help="Print only records with this key; repeatable.")
+@click.option(
+    "--key-format", type=click.Choice(KEY_FORMATS), default=TEXT, show_default=True, help="Read --key in this format."
+)
+@click.option(
+    "--header",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Print only records with this header; if repeated, with all of these headers.",
+)
 @click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Read the broker's server.properties, for the table topics.",
+)
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
 @click.option(
     "--isolation",
@@ -525,17 +576,34 @@ def _short(text: str) -> str:
     help=f"Print at most N rows (default for a table: {SHOWN_ROWS}; 0: all).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row instead of a table.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a line of names.")
+@click.option("--arrow", "as_arrow", is_flag=True, help="Write an Arrow IPC stream to stdout.")
+@click.option(
+    "-f",
+    "--format",
+    "message_format",
+    metavar="FORMAT",
+    help=r"Print records in FORMAT, with kcat's tokens: %s %S %R %k %K %T %h %t %p %o %%, and \n \r \t \xHH.",
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on and print records as they are appended, until Ctrl-C; --limit ends it too.",
+)
 @click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this new directory instead.")
 @click.option("--master", metavar="URL", help="Write with Spark on this master; only with --to.")
 @click.option("--quiet", is_flag=True, help="Print no messages on stderr.")
-def command(as_json: bool, quiet: bool, **given: Any) -> None:
+def command(
+    as_json: bool, as_csv: bool, as_arrow: bool, message_format: str | None, follow: bool, quiet: bool, **given: Any
+) -> None:
     """Print the contents of segments and of their indexes and checkpoints.
 
     PATH is a log directory, a partition directory, a file of a segment, or a glob of these.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     with errors_as_exit_status():
-        sys.exit(_run(_Arguments(**given), as_json=as_json, quiet=quiet))
+        flags = {Form.JSON: as_json, Form.CSV: as_csv, Form.ARROW: as_arrow}
+        sys.exit(_run(_Arguments(**given), flags, message_format, follow=follow, quiet=quiet))
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,7 +616,12 @@ class _Arguments:
     timestamps_ms: str | None
     partitions: tuple[str, ...]
     allow_empty_selection: bool
+    last: int | None
+    key: tuple[str, ...]
+    key_format: str
+    header: tuple[str, ...]
     columns: str | None
+    config: Path | None
     keys: bool
     isolation: str
     on_corruption: str
@@ -565,10 +638,34 @@ class _Arguments:
         if not self.allow_empty_selection:
             names = [str(source.partition) for source in sources]
             check_patterns(self.partitions, names, where=", ".join(self.paths))
-        return [source for source in sources if not self.partitions or self._is_selected(source)]
+        return [source for source in sources if self.selects(source)]
 
-    def _is_selected(self, source: Source) -> bool:
-        return any(fnmatch.fnmatchcase(str(source.partition), pattern) for pattern in self.partitions)
+    def selects(self, source: Source) -> bool:
+        """Return True if the partition of `source` matches a --partition, or none was given."""
+        name = str(source.partition)
+        return not self.partitions or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.partitions)
+
+    def query(self, found: Sequence[Source], form: Form | None, *, follow: bool = False) -> RowQuery:
+        """Return the query for the rows of `found`; `form` is None for the Python function.
+
+        Raises:
+            UsageError: as `select` and `request`, or a key or header is malformed.
+        """
+        options = {
+            "--format": form is Form.FORMAT and not follow,
+            "--follow": follow,
+            "--last": self.last is not None,
+            "--key": self.key,
+            "--header": self.header,
+        }
+        for_records = [name for name, given in options.items() if given]
+        if for_records and self.what not in (None, "records"):
+            raise UsageError(f"{for_records[0]} is for records only", advice="add --what records")
+        request = self.request("records" if for_records else _default_table(found), for_people=form is Form.TABLE)
+        selection = RecordSelection.parse(
+            self.key, self.key_format, self.header, messages_only=form is Form.FORMAT and request.what == "records"
+        )
+        return RowQuery(request, tuple(self.select(found)), selection, self.last)
 
     def request(self, default_table: str, *, for_people: bool) -> TableRequest:
         """Return the request for the rows; `for_people` leaves out columns that would make a table too wide.
@@ -582,6 +679,7 @@ class _Arguments:
             bounds=Bounds(*parse_range(self.offsets, "--offsets"), *parse_range(self.timestamps_ms, "--timestamps-ms")),
             isolation=self.isolation,
             on_corruption=self.on_corruption,
+            config=None if self.config is None else str(self.config),
         )
         request.selected()
         if self.keys and request.what != "records":
@@ -593,15 +691,45 @@ class _Arguments:
         return replace(request, columns=_shown(request)) if for_people else request
 
 
-def _run(given: _Arguments, *, as_json: bool, quiet: bool) -> int:
-    if as_json and given.to is not None:
-        raise UsageError("--json and --to exclude each other", advice="choose JSON lines or Parquet")
-    for_people = not as_json and given.to is None
-    limit = SHOWN_ROWS if for_people and given.limit is None else given.limit
-    options = DumpOptions(as_json, given.to, limit or None, quiet, given.master)
-    found = find_sources(given.paths, Fs())
-    sources = given.select(found)
-    return dump(given.request(_default_table(found), for_people=for_people), sources, options)
+def _run(
+    given: _Arguments, flags: Mapping[Form, bool], message_format: str | None, *, follow: bool, quiet: bool
+) -> int:
+    if given.master is not None and given.to is None:
+        raise UsageError("--master needs --to", advice="leave out --master; rows are printed without Spark")
+    form = _form(given, flags, message_format, follow=follow)
+    limit = SHOWN_ROWS if form is Form.TABLE and given.limit is None and given.last is None else given.limit
+    query = given.query(find_sources(given.paths, Fs()), form if given.to is None else None, follow=follow)
+    bounds = query.request.bounds
+    if follow and (bounds.end_offset, bounds.end_timestamp_ms) != (ALL.end_offset, ALL.end_timestamp_ms):
+        raise UsageError("--follow has no end, and --offsets or --timestamps-ms has one", advice="leave out the end")
+    if given.to is not None and given.master is not None and not query.is_whole:
+        raise UsageError("--master does not apply to --last, --key and --header", advice="leave out --master")
+    ends = LogEnds(given.paths, given.isolation, given.selects) if follow else None
+    is_format = form is Form.FORMAT
+    parsed = MessageFormat.parse(_FOLLOW_FORMAT if message_format is None else message_format) if is_format else None
+    return dump(query, DumpOptions(form, given.to, limit or None, quiet, given.master, format=parsed, follow=ends))
+
+
+def _form(given: _Arguments, flags: Mapping[Form, bool], message_format: str | None, *, follow: bool) -> Form:
+    """Return the form of the rows on stdout; a table if they go to files.
+
+    Raises:
+        UsageError: options exclude each other, or stdout is a terminal and the form is binary.
+    """
+    forms = [form for form, is_given in {**flags, Form.FORMAT: message_format is not None}.items() if is_given]
+    outputs = [form.value for form in forms] + ([] if given.to is None else ["--to"])
+    if len(outputs) > 1:
+        raise UsageError(f"{outputs[0]} and {outputs[1]} exclude each other", advice="choose one output")
+    if follow and given.to is not None:
+        raise UsageError("--follow and --to exclude each other", advice="leave out --to")
+    form = forms[0] if forms else Form.FORMAT if follow else Form.TABLE
+    chosen = "--columns" if given.columns is not None else "--keys" if given.keys else None
+    if form is Form.FORMAT and chosen is not None:
+        option = "--format" if forms else "--follow"
+        raise UsageError(f"{chosen} does not apply to {option}", advice=f"leave out {chosen}, or print --json or --csv")
+    if form is Form.ARROW and sys.stdout.isatty():
+        raise UsageError("--arrow is binary, and stdout is a terminal", advice="redirect stdout to a file or a pipe")
+    return form
 
 
 def perform(*, spark: SparkSession | None = None, **options: Any) -> TableDump:
@@ -612,17 +740,14 @@ def perform(*, spark: SparkSession | None = None, **options: Any) -> TableDump:
         SedimentError: a file cannot be read.
     """
     given = _Arguments(**options)
-    found = find_sources(given.paths, Fs())
-    sources = given.select(found)
-    request = given.request(_default_table(found), for_people=False)
-    tasks = plan_table(request, sources, Fs())
+    query = given.query(find_sources(given.paths, Fs()), None)
     if given.to is not None:
         unreadable: list[UnreadableRange] = []
-        output = DumpOptions(as_json=True, to=given.to, limit=None, quiet=True, master=given.master, spark=spark)
-        _write(request, sources, tasks, output, given.to, unreadable)
+        output = DumpOptions(Form.TABLE, given.to, limit=None, quiet=True, master=given.master, spark=spark)
+        _write(query, output, given.to, unreadable)
         if unreadable:
             _LOGGER.warning("%s", _unreadable_text(unreadable))
-    return TableDump(request, tasks, given.limit or None)
+    return TableDump(query, given.limit or None)
 
 
 def _default_table(sources: Sequence[Source]) -> str:

@@ -22,6 +22,7 @@ import click
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
+from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
 from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options, screen_options
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.erasing.check_evidence import (
@@ -35,10 +36,6 @@ from sediment.jobs.erasing.envelope import BadEnvelopeError
 from sediment.jobs.erasing.erase_run import EraseRun
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseRunReport, print_report
-from sediment.jobs.erasing.subjects import (
-    KEY_FORMATS,
-    TEXT,
-)
 from sediment.jobs.erasing.verdict_table import (
     ACTIONS,
 )

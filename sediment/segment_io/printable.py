@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(_escaped, text)
 
 
+def printable_json(text: str) -> str:
+    r"""Return JSON with the same characters escaped as `\u009b`; the result is JSON of the same value."""
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def encodable(text: str) -> str:
     r"""Return `text` with undecodable bytes as `\udcff`, for tables and pages; change no other character."""
     return text.encode(errors="backslashreplace").decode()

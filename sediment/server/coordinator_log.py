@@ -118,22 +118,30 @@ class CoordinatorTopic:
         _LOGGER.error("%s cannot be read, and clients get an error for its contents: %s", partition, error)
 
 
-def read_records(log: CoordinatorLog, fs: Fs) -> Iterator[LoggedRecord]:
-    """Yield the records in order; corrupt batches are left out, with a warning for each.
+def warn_of_unreadable(unreadable: UnreadableRange) -> None:
+    """Log a warning of a batch that is left out."""
+    _LOGGER.warning("records of a coordinator are left out: %s", unreadable.error)
+
+
+def read_records(
+    log: CoordinatorLog,
+    fs: Fs,
+    *,
+    on_corruption: str = SKIP,
+    on_unreadable: Callable[[UnreadableRange], None] = warn_of_unreadable,
+) -> Iterator[LoggedRecord]:
+    """Yield the records in order; with SKIP, corrupt batches are left out, and `on_unreadable` gets each.
 
     A plain record with a value is left out if its table has a later plain record of the same key with a value.
 
     Raises:
+        CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
         SedimentError: the directory was removed, or its files were replaced while they were read.
     """
-    request = TableRequest(columns=_COLUMNS, bounds=log.bounds, on_corruption=SKIP)
+    request = TableRequest(columns=_COLUMNS, bounds=log.bounds, on_corruption=on_corruption)
     for task in plan_table(request, [log.source], fs):
-        for table in read_table(request, task, fs, on_unreadable=_warn, follow=False):
+        for table in read_table(request, task, fs, on_unreadable=on_unreadable, follow=False):
             yield from _current_records(table)
-
-
-def _warn(unreadable: UnreadableRange) -> None:
-    _LOGGER.warning("records of a coordinator are left out: %s", unreadable.error)
 
 
 def _current_records(table: pa.RecordBatch) -> Iterator[LoggedRecord]:

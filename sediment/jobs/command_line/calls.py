@@ -25,7 +25,12 @@ from sediment.jobs.spark.cancellation import RunStopped
 from sediment.jobs.spark.session import check_session, finish_stopping
 from sediment.segment_io.errors import UsageError
 
-TERMINAL_OPTIONS = frozenset({"json", "quiet", "log_format", "yes", "changed", "sort", "by_topic", "bytes"})
+TERMINAL_OPTIONS = frozenset(
+    {
+        *("json", "quiet", "log_format", "yes", "changed", "sort", "by_topic", "bytes"),
+        *("format", "csv", "arrow", "follow"),
+    }
+)
 """Options of the terminal, which Python functions do not have."""
 
 _RENAMED = {

@@ -45,6 +45,17 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "print the keys at some offsets, one JSON object per record",
                 "sediment dump /var/lib/kafka/data/orders-0 --what records --offsets 100:200 --keys --json",
             ),
+            (
+                "print the last ten messages of each partition with a key, as kcat does",
+                "sediment dump '/var/lib/kafka/data/orders-*' -f '%p %o %k %s\\n' --last 10 --key order-17",
+            ),
+            ("show the lag of consumer groups", "sediment dump /var/lib/kafka/data --what groups"),
+            (
+                "show the config of a topic, and where each value comes from",
+                "sediment dump /var/lib/kafka/data --what topics --partition 'orders-*' --config "
+                "/etc/kafka/server.properties",
+            ),
+            ("print messages as a broker appends them", "sediment dump /var/lib/kafka/data/orders-0 --last 0 --follow"),
         ),
         "erase": (
             (

@@ -98,15 +98,17 @@ def help_in_one_sentence_if_not_printed() -> Iterator[None]:
         raise SystemExit(1) from error
 
 
-def write_result(text: str) -> None:
-    """Write `text` to stdout and flush it; characters outside the encoding of stdout are escaped.
+def write_result(result: str | bytes) -> None:
+    """Write text or bytes to stdout and flush it; characters of text outside the encoding of stdout are escaped.
 
     Raises:
         OutputError: stdout is full, closed, or a pipe without a reader.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
+        if isinstance(result, str):
+            result = result.encode(encoding, "backslashreplace").decode(encoding)
+        click.echo(result, nl=False)
     except OSError as error:
         _drop_what_is_buffered()
         raise OutputError(error.strerror or str(error), reader_left=isinstance(error, BrokenPipeError)) from error

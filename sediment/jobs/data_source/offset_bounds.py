@@ -16,11 +16,11 @@ from sediment.jobs.data_source.kafka_options import EARLIEST_OFFSET, LATEST_OFFS
 from sediment.jobs.data_source.options import SourceOptions
 from sediment.segment_io.errors import OffsetOutOfRangeError, UsageError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.log_ends import end_offset, first_offset
 from sediment.segment_io.tables.readers import first_offset_since
-from sediment.segment_io.tables.schema import READ_COMMITTED, TableRequest
+from sediment.segment_io.tables.schema import TableRequest
 
 
 def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> Mapping[Source, Bounds]:
@@ -58,28 +58,6 @@ def stream_starts(options: SourceOptions, sources: Mapping[str, Source], fs: Fs)
     return {name: offset for name, offset in starts.items() if offset != ALL.first_offset}
 
 
-def end_offset(request: TableRequest, source: Source, fs: Fs) -> int:
-    """Return the log end offset, or for READ_COMMITTED the last stable offset.
-
-    Raises:
-        NotALogDirectoryError: the directory does not exist.
-    """
-    # Imported late, because these modules load compiled code, which a process that only plans does not need.
-    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
-    from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
-
-    if request.isolation != READ_COMMITTED:
-        return log_end_offset(source, fs)
-    checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
-    return committed_range(source, checkpoints, fs).end_offset
-
-
-def first_offset(source: Source | None, fs: Fs) -> int:
-    """Return the base offset of the first segment, or 0 if no segment exists."""
-    segments = live_segments(source, fs) if source else ()
-    return segments[0].base_offset if segments else 0
-
-
 def _start(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> int:
     positions = kafka.start
     if positions is None:
@@ -91,7 +69,7 @@ def _start(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -
     if found is not None:
         return found
     if kafka.is_latest_without_record:
-        return end_offset(request, source, fs)
+        return end_offset(request.isolation, source, fs)
     raise UsageError(
         f"{positions.option} is {position}, and no record has this timestamp or a later one",
         partition=str(source.partition),
@@ -115,10 +93,10 @@ def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, s
     if offset == EARLIEST_OFFSET:
         return ALL.first_offset
     if offset == LATEST_OFFSET:
-        return end_offset(request, source, fs)
+        return end_offset(request.isolation, source, fs)
     if kafka.fails_on_data_loss:
         whole = replace(source, base_offset=None, log_name=None, named=None)
-        first, end = first_offset(whole, fs), end_offset(request, whole, fs)
+        first, end = first_offset(whole, fs), end_offset(request.isolation, whole, fs)
         if not first <= offset <= end:
             raise OffsetOutOfRangeError(
                 f"{positions.option} is {offset}, and the log holds the offsets from {first} to below {end}",

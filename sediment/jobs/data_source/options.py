@@ -39,6 +39,7 @@ _OPTIONS = {
     "paths": "paths to read, as a JSON list",
     "what": "name of the table",
     "columns": "names, separated by commas",
+    "config": "the broker's server.properties, for the table topics",
     "topics": "names, separated by commas",
     "partitions": "numbers, separated by commas",
     "isolation": "read_uncommitted or read_committed",
@@ -88,6 +89,7 @@ class SourceOptions:
             on_corruption=_one_of(given, "on_corruption", ON_CORRUPTION, FAIL),
             topics=subscribed_topics(given) if topics is None else frozenset(topics),
             partitions=_numbers(given, "partitions"),
+            config=given.get("config"),
         )
         request.selected()
         _check_positions(kafka, request.what)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sediment.jobs.command_line.key_formats import TEXT
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.paths import is_uri
-from sediment.jobs.erasing.subjects import (
-    TEXT,
-)
 from sediment.jobs.erasing.verdict_table import (
     REPLACE,
 )

@@ -9,21 +9,17 @@ Invariant: errors name the line of a file, never its content.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from sediment.compaction.rewrite.suppression import subject_hmac
+from sediment.jobs.command_line.key_formats import KEY_FORMAT_ADVICE, TEXT, decode_key
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 
-TEXT, HEX, BASE64 = "text", "hex", "base64"
-KEY_FORMATS = (TEXT, HEX, BASE64)
-
+_TEXT_LINES_ADVICE = "write UTF-8 lines that end with a line feed only, or use --key-format hex"
 _LEAST_SECRET_BYTES = 16
 _OWNER_ONLY = 0o600
 
@@ -50,45 +46,23 @@ class Condition:
         return (subject_hmac(secret, self.text.encode()),)
 
 
-def _from_text(line: bytes) -> bytes:
-    if line.endswith(b"\r"):
-        raise ValueError
-    line.decode()
-    return line
-
-
-def _from_base64(line: bytes) -> bytes:
-    return base64.b64decode(line.strip(), validate=True)
-
-
-def _from_hex(line: bytes) -> bytes:
-    return binascii.unhexlify(line.strip())
-
-
-_PARSERS: Mapping[str, tuple[Callable[[bytes], bytes], str]] = MappingProxyType(
-    {
-        TEXT: (_from_text, "write UTF-8 lines that end with a line feed only, or use --key-format hex"),
-        HEX: (_from_hex, "write two hexadecimal digits for each byte"),
-        BASE64: (_from_base64, "write base64 with its padding"),
-    }
-)
-
-
 def read_keys(file: Path, key_format: str) -> Keys:
     """Return the keys in `file`, each once.
 
     Raises:
         UsageError: the file cannot be read, has no key, or a line is empty or not in `key_format`.
     """
-    parse, advice = _PARSERS[key_format]
     lines = read_input(file, "--keys-file").removesuffix(b"\n").split(b"\n")
     keys = set()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise UsageError(f"line {number} is empty", path=str(file), advice="write one key a line")
         try:
-            keys.add(parse(line))
+            if key_format == TEXT and line.endswith(b"\r"):
+                raise ValueError
+            keys.add(decode_key(line, key_format))
         except ValueError:  # without a cause, because the text of the cause would quote the line
+            advice = _TEXT_LINES_ADVICE if key_format == TEXT else KEY_FORMAT_ADVICE[key_format]
             raise UsageError(f"line {number} is not a key as {key_format}", path=str(file), advice=advice) from None
     return Keys(tuple(sorted(keys)))
 

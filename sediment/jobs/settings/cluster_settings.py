@@ -118,6 +118,29 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
 
 
 # ------------------------------------------------------------------------------------------------------------- metadata
+def find_metadata(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> dict[Path, ClusterMetadata | None]:
+    """Return the metadata that applies to each of `log_dirs`; None if none is known.
+
+    A `bootstrap.checkpoint` with topics counts too if no metadata log exists.
+
+    Raises:
+        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
+    """
+    from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
+
+    checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
+    directories = [
+        SelectedDirectory(path, read_meta_properties(fs, path / META_PROPERTIES_FILE), (), checkpoints)
+        for path in log_dirs
+    ]
+    known: dict[Path, ClusterMetadata | None] = {}
+    return {
+        directory.path: _metadata_of(directory, directories, settings, known, fs)
+        or read_cluster_metadata(directory.path, fs)
+        for directory in directories
+    }
+
+
 def _metadata_of(
     directory: SelectedDirectory,
     directories: Sequence[SelectedDirectory],

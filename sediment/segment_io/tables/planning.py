@@ -15,7 +15,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, TableRequest
+from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, WHOLE_TABLES, TableRequest
 
 BATCHES_TASK_BYTES = 512 << 20  # larger than for records, because only headers are decoded
 OPEN_SEGMENT_BYTES = 1 << 20  # opening a segment takes as long as reading this many bytes
@@ -67,8 +67,8 @@ def plan_table(
     if task_bytes is None:
         task_bytes = BATCHES_TASK_BYTES if request.what == "batches" else SLICE_BYTES
     if request.what not in SLICED_TABLES:
-        groups = range(0, len(wanted), SOURCES_PER_TASK)
-        return [TableTask(sources=tuple(wanted[start : start + SOURCES_PER_TASK])) for start in groups]
+        count = max(len(wanted), 1) if request.what in WHOLE_TABLES else SOURCES_PER_TASK
+        return [TableTask(sources=tuple(wanted[start : start + count])) for start in range(0, len(wanted), count)]
     return pack_scan_tasks(
         [
             scan_task

@@ -1,6 +1,7 @@
 """Tables of a log's files: their columns, requests for rows, and pyarrow schemas.
 
     records, batches          one row each, read from slices of segments
+    groups, topics            one row for each committed offset or config in an internal topic
     the others                one row for each entry of a small file
 
 Columns have the names of Spark's Kafka source if it has them, otherwise Kafka's own terms.  A missing value is null,
@@ -169,6 +170,28 @@ _INDEXES = (
     Column("problems", "long", "entries that the log contradicts"),
     Column("problem", "string", "the first problem; null if there is none"),
 )
+_GROUPS = (
+    Column("group", "string", "id of the group"),
+    Column("kind", "string", "classic, consumer, share or streams"),
+    Column("members", "int", "number of members when the log ended"),
+    Column("topic", "string", "of the committed offset; null in the only row of a group without one"),
+    Column("partition", "int", "of the committed offset"),
+    Column("committedOffset", "long", "next offset that the group reads"),
+    Column("leaderEpoch", "int", "of the last record before it; null if the client gave none"),
+    Column("metadata", "string", "text of the client"),
+    Column("committed", "timestamp", "time of the commit"),
+    Column("pending", "bool", "an open transaction also has an offset for the partition"),
+    Column("logEndOffset", "long", "of the partition; null if the log directory does not hold it"),
+    Column("lag", "long", "logEndOffset less committedOffset"),
+)
+_TOPICS = (
+    Column("topic", "string", "of a partition in the paths"),
+    Column("topicId", "string", "from the cluster's metadata; null if it does not know the topic"),
+    Column("partitions", "int", "number of partitions in the metadata; null if it does not know the topic"),
+    Column("key", "string", "config of the topic, such as retention.ms"),
+    Column("value", "string", "in the unit of `key`; null if nothing states it"),
+    Column("source", "string", "Kafka's name of the source, BOOTSTRAP_CHECKPOINT, or NOT_STATED"),
+)
 _CORRUPTION = Column("corruption", "string", "error of these bytes, which are in `value`; null in a good row")
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
@@ -182,7 +205,15 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "producers": _PRODUCERS,
     "epochs": _EPOCHS,
     "indexes": _INDEXES,
+    "groups": _GROUPS,
+    "topics": _TOPICS,
 }
+CLUSTER_TABLES = frozenset({"groups", "topics"})
+"""Tables of what internal topics say of the cluster; they are read in layers above this one."""
+
+WHOLE_TABLES = frozenset({"topics"})
+"""Tables whose rows depend on all sources together, so that one task reads them."""
+
 SLICED_TABLES = frozenset({"records", "batches"})
 
 
@@ -202,6 +233,8 @@ class TableRequest:
     on_corruption: str = FAIL
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
+    config: str | None = None
+    """Path of the broker's properties file, for the table `topics`."""
 
     def selected(self) -> tuple[Column, ...]:
         """Return the requested columns in the requested order.

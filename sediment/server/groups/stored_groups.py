@@ -4,9 +4,11 @@
     0, 1        offset commit                 offset of a partition; in a transaction pending until its marker
     2           classic group                 generation and protocol type
     3, 11, 17   consumer, share, streams      kind of the group
-    others      members and assignments       none
+    5, 10, 19   member of such a group        id of a member
+    others      assignments                   none
 
-Members are not kept, because no member of a read-only directory can return.  Offsets do not expire.
+A server serves no members, because no member of a read-only directory can return.  Their ids are kept for the table
+`groups`.  Offsets do not expire.
 
 Invariants: superseded records do not affect the result.  Records that cannot be
 decoded are left out, with one warning for each partition.
@@ -17,10 +19,12 @@ Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from sediment.segment_io.errors import UnsupportedDataError
 from sediment.segment_io.format.layout import NO_PRODUCER_ID
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
@@ -29,7 +33,9 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     decode_coordinator_record,
 )
 from sediment.segment_io.protocol import messages as m
-from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records
+from sediment.segment_io.tables.planning import UnreadableRange
+from sediment.segment_io.tables.schema import FAIL, SKIP
+from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records, warn_of_unreadable
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.offset_records import committed_offset, decode_committed_offset
 
@@ -53,28 +59,47 @@ _KINDS = {
     m.ShareGroupMetadataKey.API_KEY: GroupKind.SHARE,
     m.StreamsGroupMetadataKey.API_KEY: GroupKind.STREAMS,
 }
+_MEMBERS = frozenset(
+    key.API_KEY
+    for key in (m.ConsumerGroupMemberMetadataKey, m.ShareGroupMemberMetadataKey, m.StreamsGroupMemberMetadataKey)
+)
 
 
 @dataclass(slots=True)
 class StoredGroup:
-    """Group of a log directory; `kind` is None if only its offsets are left."""
+    """Group of a log directory; `kind` is None if only its offsets or members are left."""
 
     kind: GroupKind | None = None
     generation: int = 0
     protocol_type: str | None = None
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
+    members: set[str] = field(default_factory=set)
 
 
-def replay_groups(log: CoordinatorLog, fs: Fs) -> dict[str, StoredGroup]:
+def replay_groups(
+    log: CoordinatorLog,
+    fs: Fs,
+    *,
+    on_corruption: str = SKIP,
+    on_unreadable: Callable[[UnreadableRange], None] = warn_of_unreadable,
+) -> dict[str, StoredGroup]:
     """Return the groups of a partition, by group id.
 
     Raises:
+        CorruptBatchError, UnsupportedDataError: with FAIL, a batch cannot be read, or a record cannot be decoded.
         SedimentError, OSError: the partition cannot be read, was removed, or was replaced while it was read.
     """
     replay = _Replay()
     unknown = 0
-    for record in read_records(log, fs):
+    for record in read_records(log, fs, on_corruption=on_corruption, on_unreadable=on_unreadable):
         unknown += not replay.add(record)
+    if unknown and on_corruption == FAIL:
+        raise UnsupportedDataError(
+            f"{unknown} records cannot be decoded",
+            partition=str(log.source.partition),
+            path=str(log.source.directory),
+            advice="use a Sediment that knows this Kafka, or skip what cannot be read (on_corruption)",
+        )
     if unknown:
         _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
     return {group_id: group for group_id, group in replay.groups.items() if group.kind is not None}
@@ -118,8 +143,12 @@ class _Replay:
             if value is not None:
                 group = self._group(key.group)
                 group.generation, group.protocol_type = value.generation, value.protocol_type or None
+                group.members = {member.member_id for member in value.members}
         elif kind in _KINDS:
             self._set_kind(key.group_id, None if value is None else _KINDS[kind])
+        elif kind in _MEMBERS:
+            members = self._group(key.group_id).members
+            members.discard(key.member_id) if value is None else members.add(key.member_id)
         return True
 
     def _group(self, group_id: str) -> StoredGroup:
@@ -132,6 +161,7 @@ class _Replay:
         group = self._group(group_id)
         group.kind, group.generation, group.protocol_type = kind, 0, None
         if kind is None:
+            group.members.clear()
             self._topic_offsets.clear()  # the next commit creates the group again
 
     def _commit(self, record: LoggedRecord, key: Any, value: Any) -> None:

@@ -1,0 +1,83 @@
+"""Forms in which `dump` writes a row to stdout: JSON, CSV, or a format of the caller.
+
+Invariant: text from a row reaches a terminal without characters that the terminal interprets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sediment.jobs.dumping.message_format import MessageFormat
+from sediment.jobs.dumping.plain_rows import json_text, plain_row
+from sediment.segment_io.printable import printable
+
+_Row = Mapping[str, Any]
+_QUOTED = frozenset('",\r\n')
+
+
+class LineOutput(Protocol):
+    """A form of rows, and the bytes before the first of them."""
+
+    @property
+    def head(self) -> bytes:
+        """Bytes before the first row."""
+        ...
+
+    def line(self, row: _Row) -> bytes:
+        """Return one row."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines:
+    """One JSON object for each row."""
+
+    names: Sequence[str]
+    head: bytes = b""
+
+    def line(self, row: _Row) -> bytes:
+        """Return one row as JSON and a line feed."""
+        return json_text(plain_row(row, self.names)).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class CsvLines:
+    """CSV with a line of names.  A field is the value in JSON: text as it is, and objects and lists as JSON text.
+
+    Null is an empty field, and an empty text is `""`.
+    """
+
+    names: Sequence[str]
+    for_terminal: bool
+
+    @property
+    def head(self) -> bytes:
+        """The line of names."""
+        return ",".join(self.names).encode() + b"\n"
+
+    def line(self, row: _Row) -> bytes:
+        """Return one row and a line feed."""
+        return ",".join(map(self._field, plain_row(row, self.names).values())).encode() + b"\n"
+
+    def _field(self, value: Any) -> str:
+        if value is None:
+            return ""
+        text = value if isinstance(value, str) else json_text(value)
+        if self.for_terminal:
+            text = printable(text)
+        return text if text and _QUOTED.isdisjoint(text) else '"' + text.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class FormattedLines:
+    """Messages in a format of the caller, who also says how a message ends."""
+
+    format: MessageFormat
+    for_terminal: bool
+    head: bytes = b""
+
+    def line(self, row: _Row) -> bytes:
+        """Return one message."""
+        return self.format.line(row, for_terminal=self.for_terminal)

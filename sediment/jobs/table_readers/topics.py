@@ -1,0 +1,113 @@
+"""The table `topics`: the config of each topic, and the source of each value.
+
+    DYNAMIC_TOPIC_CONFIG               the topic's own config in the metadata log
+    BOOTSTRAP_CHECKPOINT               the same in bootstrap.checkpoint, before a node writes a metadata log
+    DYNAMIC_BROKER_CONFIG              config of this broker in the metadata log
+    DYNAMIC_DEFAULT_BROKER_CONFIG      config of all brokers in the metadata log
+    STATIC_BROKER_CONFIG               the properties file of the request
+    NOT_STATED                         none of these; the value is null
+
+All but BOOTSTRAP_CHECKPOINT and NOT_STATED are Kafka's names (ConfigEntry.ConfigSource).
+
+Invariant: Kafka's default is never a value, because the broker's own file may state another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, Value
+from sediment.jobs.settings.cluster_settings import find_metadata
+from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.segment_io.format.names import META_PROPERTIES_FILE
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.schema import TableRequest, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+
+_NOT_STATED = "NOT_STATED"
+
+
+def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the topics of `sources`, by log directory and topic.
+
+    Raises:
+        SettingsError: the file cannot be read, or a stated value is one that Kafka would refuse.
+        SedimentError: the metadata cannot be read.
+    """
+    import pyarrow as pa
+
+    settings = Settings.load(None if request.config is None else Path(request.config), ())
+    topics: dict[Path, dict[str, None]] = {}
+    for source in sources:
+        topics.setdefault(source.directory.parent, {})[source.partition.topic] = None
+    found = find_metadata(list(topics), settings, fs)
+    seen: set[tuple[str, str]] = set()
+    rows: list[dict[str, Any]] = []
+    for log_dir, names in topics.items():
+        node = _Node(log_dir, found[log_dir], settings, fs)
+        for topic in sorted(names):
+            # The directories of one cluster share a topic; those of several clusters may have topics of one name.
+            identity = (node.cluster_id or str(log_dir), topic)
+            if identity not in seen:
+                seen.add(identity)
+                rows += node.rows(topic)
+    schema = arrow_schema(request.selected())
+    if rows:
+        arrays = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Node:
+    """The broker of a log directory: its settings, with the cluster's metadata if that is known."""
+
+    def __init__(self, log_dir: Path, metadata: ClusterMetadata | None, settings: Settings, fs: Fs) -> None:
+        meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
+        self.cluster_id = None if meta is None else meta.cluster_id
+        self._metadata = metadata
+        self._own: Mapping[str, str] = {}
+        self._settings = settings
+        if metadata is not None:
+            node_id = None if meta is None else meta.node_id
+            self._own = metadata.broker_configs.get(str(node_id), {})
+            # Dynamic broker configs also hold passwords, so only keys for logs are kept.
+            broker = {key: text for key, text in metadata.configs_of_broker(node_id).items() if key in BROKER_KEYS}
+            self._settings = settings.with_metadata(metadata.topic_configs, broker)
+
+    def rows(self, topic: str) -> Iterator[dict[str, Any]]:
+        """Yield a row for each config of a topic."""
+        metadata = self._metadata
+        partitions = None if metadata is None else metadata.partitions.get(topic)
+        common = {
+            "topic": topic,
+            "topicId": None if metadata is None else metadata.topic_ids.get(topic),
+            "partitions": None if partitions is None else len(partitions),
+        }
+        for name, (value, origin) in self._settings.in_force(topic).items():
+            source = self._source(topic, TOPIC_KEYS[name], origin)
+            is_stated = source != _NOT_STATED
+            yield {**common, "key": name, "value": _text(value) if is_stated else None, "source": source}
+
+    def _source(self, topic: str, key: Key, origin: str) -> str:
+        if origin == Origin.FILE:
+            return "STATIC_BROKER_CONFIG"
+        if origin != Origin.METADATA or self._metadata is None:
+            return _NOT_STATED
+        if not {key.name, *key.aliases}.isdisjoint(self._metadata.topic_configs.get(topic, {})):
+            return "BOOTSTRAP_CHECKPOINT" if self._metadata.is_bootstrap else "DYNAMIC_TOPIC_CONFIG"
+        stated = next(each.name for each in key.broker_names if each.name in self._settings.broker_overrides)
+        return "DYNAMIC_BROKER_CONFIG" if stated in self._own else "DYNAMIC_DEFAULT_BROKER_CONFIG"
+
+
+def _text(value: Value | None) -> str | None:
+    """Return a value as a properties file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else ",".join(value) if isinstance(value, tuple) else str(value)

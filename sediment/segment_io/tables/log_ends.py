@@ -1,0 +1,100 @@
+"""Ends of logs that may grow: the first offset of a partition, and the offset up to which a reader may read now.
+
+    read_uncommitted    the log end offset: the offset after the last complete batch
+    read_committed      the last stable offset
+
+Invariant: an end is read again only after the files of its partition have changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sediment.segment_io.errors import NotALogDirectoryError, UsageError
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.live_segments import live_segments
+from sediment.segment_io.partition.sources import Source, find_sources
+from sediment.segment_io.tables.schema import READ_COMMITTED
+
+
+def first_offset(source: Source | None, fs: Fs) -> int:
+    """Return the base offset of the first segment, or 0 if no segment exists."""
+    segments = live_segments(source, fs) if source else ()
+    return segments[0].base_offset if segments else 0
+
+
+def end_offset(isolation: str, source: Source, fs: Fs) -> int:
+    """Return the log end offset, or for READ_COMMITTED the last stable offset.
+
+    Raises:
+        NotALogDirectoryError: the directory does not exist.
+    """
+    # Imported late, because these modules load compiled code, which a process that only plans does not need.
+    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
+
+    if isolation != READ_COMMITTED:
+        return log_end_offset(source, fs)
+    checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
+    return committed_range(source, checkpoints, fs).end_offset
+
+
+class LogEnds:
+    """The partitions of some paths, and the next offset of each; both are looked up again at each call."""
+
+    def __init__(
+        self, paths: Sequence[str | Path], isolation: str, selects: Callable[[Source], bool] = lambda _source: True
+    ) -> None:
+        self._paths = paths
+        self._isolation = isolation
+        self._selects = selects
+        self._known: dict[str, tuple[Any, int]] = {}
+
+    def sources(self) -> dict[str, Source]:
+        """Return the selected sources by topic-partition.
+
+        Raises:
+            UsageError: a partition is in two log directories, or a path names a single segment.
+        """
+        found: dict[str, Source] = {}
+        for source in filter(self._selects, find_sources(self._paths, Fs())):
+            other = found.setdefault(str(source.partition), source)
+            if other.directory != source.directory:
+                raise UsageError(
+                    f"partition {source.partition} is in two directories, {other.directory.parent} and "
+                    f"{source.directory.parent}",
+                    advice="stream each log directory on its own",
+                )
+            if source.base_offset is not None:
+                raise UsageError(
+                    "a single segment cannot be streamed", path=str(source.directory), advice="name its directory"
+                )
+        return found
+
+    def now(self) -> dict[str, int]:
+        """Return the next offset of each partition, except partitions that disappear meanwhile."""
+        return {str(source.partition): end for source, end in self.of(self.sources().values()).items()}
+
+    def of(self, sources: Iterable[Source]) -> dict[Source, int]:
+        """Return the next offset of each of `sources`, except of those that disappear meanwhile."""
+        ends = {}
+        for source in sources:
+            with contextlib.suppress(NotALogDirectoryError):
+                ends[source] = self._end(source)
+        return ends
+
+    def _end(self, source: Source) -> int:
+        from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+
+        fs, name = Fs(), str(source.partition)
+        is_committed = self._isolation == READ_COMMITTED
+        checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition) if is_committed else None
+        seen = (live_segments(source, fs)[-1:], checkpoints)
+        known, end = self._known.get(name, (None, 0))
+        if known != seen:
+            end = end_offset(self._isolation, source, fs)
+            self._known[name] = (seen, end)
+        return end

@@ -1,0 +1,140 @@
+"""Following of a directory that changes: appends, new partitions, removed segments, truncation, and the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sediment.jobs.dumping import follow
+from sediment.jobs.dumping.follow import Follower
+from sediment.jobs.dumping.plain_rows import rows_of
+from sediment.jobs.dumping.row_query import RowQuery
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.sources import find_sources
+from sediment.segment_io.tables.log_ends import LogEnds
+from sediment.segment_io.tables.schema import READ_COMMITTED, READ_UNCOMMITTED, TableRequest
+from tests.segments import COMMIT, batch_bytes, marker_bytes, write_segment
+from tests.waiting import LIMIT_SECONDS
+
+
+class Followed:
+    """A follower of a directory, read as far as the caller asks."""
+
+    def __init__(self, path: Path, isolation: str = READ_UNCOMMITTED, last: int | None = None) -> None:
+        self.notices: list[str] = []
+        self.stop = threading.Event()
+        request = TableRequest(columns=("partition", "offset"), isolation=isolation)
+        query = RowQuery(request, find_sources([path], Fs()), last=last)
+        ends = LogEnds([path], isolation)
+        follower = Follower(query, ends, on_unreadable=lambda _range: None, on_notice=self.notices.append)
+        self._rows = self._all_rows(follower.batches(self.stop))
+
+    @staticmethod
+    def _all_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int]]:
+        for batch in batches:
+            for row in rows_of(batch):
+                yield row["partition"], row["offset"]
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        return [next(self._rows) for _ in range(count)]
+
+    def rest(self) -> list[tuple[int, int]]:
+        self.stop.set()
+        return list(self._rows)
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_POLL_SECONDS", 0.005)
+
+
+def append(log: Path, batch: bytes) -> None:
+    with log.open("ab") as file:
+        file.write(batch)
+
+
+def test_appended_records_new_segments_and_new_partitions_are_returned_once(tmp_path: Path) -> None:
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "ab")])
+    followed = Followed(tmp_path)
+    assert followed.take(2) == [(0, 0), (0, 1)]
+    append(log, batch_bytes(2, "c"))
+    assert followed.take(1) == [(0, 2)]
+    write_segment(tmp_path / "t-0", 3, [batch_bytes(3, "d")])
+    write_segment(tmp_path / "t-1", 0, [batch_bytes(0, "e")])
+    assert sorted(followed.take(2)) == [(0, 3), (1, 0)]
+    assert (followed.rest(), followed.notices) == ([], [])
+
+
+def test_a_batch_in_progress_waits_until_it_is_complete(tmp_path: Path) -> None:
+    batch = batch_bytes(1, "bc")
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "a"), batch[:-5]])
+    followed = Followed(tmp_path)
+    assert followed.take(1) == [(0, 0)]
+    append(log, batch[-5:] + batch_bytes(3, "d"))
+    assert followed.take(3) == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_only_the_first_round_is_limited_to_the_last_records(tmp_path: Path) -> None:
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abcd")])
+    followed = Followed(tmp_path, last=1)
+    assert followed.take(1) == [(0, 3)]
+    append(log, batch_bytes(4, "ef"))
+    assert followed.take(2) == [(0, 4), (0, 5)]
+
+
+def test_read_committed_waits_for_the_marker(tmp_path: Path) -> None:
+    transaction = batch_bytes(1, "bc", producer_id=7, transactional=True)
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "a"), transaction])
+    followed = Followed(tmp_path, READ_COMMITTED)
+    assert followed.take(1) == [(0, 0)]
+    append(log, marker_bytes(3, COMMIT, producer_id=7))
+    assert followed.take(2) == [(0, 1), (0, 2)]
+
+
+def test_lost_truncated_and_removed_records_are_said(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "ab")])
+    write_segment(tmp_path / "t-1", 0, [batch_bytes(0, "a")])
+    followed = Followed(tmp_path)
+    assert followed.take(3) == [(0, 0), (0, 1), (1, 0)]
+    for file in (tmp_path / "t-0").iterdir():
+        file.unlink()
+    write_segment(tmp_path / "t-0", 5, [batch_bytes(5, "f")])
+    shutil.rmtree(tmp_path / "t-1")
+    assert followed.take(1) == [(0, 5)]
+    assert sorted(followed.notices) == ["t-0: offsets 2 to 4 were removed before they were read", "t-1 was removed"]
+    (tmp_path / "t-0" / f"{5:020d}.log").write_bytes(b"")
+    write_segment(tmp_path / "t-1", 0, [batch_bytes(0, "z")])
+    assert followed.take(1) == [(1, 0)]
+    assert followed.notices[2:] == ["t-0 was truncated to offset 5"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_with_one_sentence_and_status_0(number: int, tmp_path: Path) -> None:
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "ab")])
+    command = [sys.executable, "-m", "sediment.jobs.cli", "dump", str(tmp_path), "--follow"]
+    if number == signal.SIGINT:
+        command += ["-f", r"%o=%k\n", "--last", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        killer = threading.Timer(LIMIT_SECONDS, process.kill)
+        killer.start()
+        first = process.stdout.readline()
+        append(log, batch_bytes(2, "c"))
+        others = [process.stdout.readline() for _ in range(1 if number == signal.SIGINT else 2)]
+        os.kill(process.pid, number)
+        rest, said = process.communicate()
+        killer.cancel()
+    if number == signal.SIGINT:
+        assert (first, others, said) == (b"1=b\n", [b"2=c\n"], b"stopped after 2 records\n")
+    else:
+        assert (first, others[-1], said) == (b"t-0\t0\ta\tvalue\n", b"t-0\t2\tc\tvalue\n", b"stopped after 3 records\n")
+    assert (process.returncode, rest) == (0, b"")
