@@ -242,7 +242,8 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
     """Return the most recent metadata log; the metadata logs of one cluster are copies of each other.
 
-    For a log that is corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
+    The checkpoint of a node that was never started counts only without a log.  For a log that is corrupt or cannot be
+    read, `on_unreadable` is called, and the log is skipped.
 
     Raises:
         SourceChangedError: the files of a metadata log changed too often while they were read.
@@ -251,7 +252,8 @@ def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadabl
         _unless_unreadable(path / str(METADATA_PARTITION), partial(read_cluster_metadata, path, fs), on_unreadable)
         for path in dict.fromkeys(paths)
     ]
-    return max((each for each in found if each is not None), key=lambda each: each.end_offset, default=None)
+    known = [each for each in found if each is not None]
+    return max(known, key=lambda each: (not each.is_bootstrap, each.end_offset), default=None)
 
 
 # --------------------------------------------------------------------------------------------------------------- topics

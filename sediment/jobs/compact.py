@@ -32,8 +32,8 @@ from sediment.engine.directory.loading.interrupted_swaps import finish_interrupt
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.directory.originals.backup_links import (
     BackupLinks,
-    check_backup_path,
-    check_originals_path,
+    backup_directory,
+    originals_directory,
     snapshot_log_dir,
     snapshot_partition,
 )
@@ -192,9 +192,9 @@ class _CompactionRun(CleaningRun):
         if not own.dry_run:
             for path in options.log_dirs:
                 if own.keep_originals is not None:
-                    check_originals_path(own.keep_originals, path, self._fs)
+                    self._stack.enter_context(originals_directory(own.keep_originals, path, self._fs))
                 if own.keep_before is not None:
-                    check_backup_path(own.keep_before, path, self._fs)
+                    self._stack.enter_context(backup_directory(own.keep_before, path, self._fs))
                 if own.hand_off is None:
                     self._locks[path] = self._stack.enter_context(DirectoryLock(path))
                 if own.keep_before is not None:

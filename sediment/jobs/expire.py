@@ -44,7 +44,7 @@ from sediment.engine.directory.delete_segments import (
 )
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
@@ -364,7 +364,7 @@ class _ExpiryRun:
         if not self._own.dry_run:
             for path in options.log_dirs:
                 if self._own.keep_originals is not None:
-                    check_originals_path(self._own.keep_originals, path, self._fs)
+                    self._stack.enter_context(originals_directory(self._own.keep_originals, path, self._fs))
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))
             directories = options.open_directories(self._fs, in_place=True)
         else:

@@ -33,7 +33,7 @@ from sediment.engine.directory.dry_run_overlay import OverlayFs, overlay_of
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import OriginalPartition, partition_before, segment_file_names
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
@@ -380,7 +380,7 @@ def recover(
         if not dry_run:
             for directory in directories:
                 if target is not None:
-                    check_originals_path(target, directory.path, fs)
+                    stack.enter_context(originals_directory(target, directory.path, fs))
                 locks[directory.path] = stack.enter_context(DirectoryLock(directory.path))
             # Read again, because a broker may have written until it released the lock.
         directories = _open_directories(options, fs)

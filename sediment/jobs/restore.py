@@ -33,7 +33,7 @@ import click
 from sediment.compaction.rewrite.suppression import SuppressionList, find_suppressed
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.originals.catalogue import (
     Catalogue,
     OriginalPartition,
@@ -287,7 +287,7 @@ class _RestoreRun:
         if not own.dry_run:
             for path in self._options.log_dirs:
                 check_filesystem(path, allow_network=own.allow_network_fs)
-                check_originals_path(own.originals, path, self._fs)
+                self._stack.enter_context(originals_directory(own.originals, path, self._fs))
             self._stack.enter_context(DirectoryLock(own.originals))
             for path in self._options.log_dirs:
                 self._locks[path] = self._stack.enter_context(DirectoryLock(path))

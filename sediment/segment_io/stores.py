@@ -1,4 +1,4 @@
-"""Directories that pyarrow.fs can reach: on this machine, on HDFS, and in object stores such as S3.
+"""Directories that pyarrow.fs can reach: on this machine, on HDFS (see `hdfs`), and in object stores such as S3.
 
 Names are relative to the directory of a store, with `/` between folders.
 
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ _ATTEMPTS = 10
 _LOCAL = "local"
 _ATOMIC = frozenset({"s3", "gcs", "abfs"})  # an object becomes visible when complete, and a rename copies it
 _SCHEME = "://"
+_HDFS = "hdfs://"
+_LIBHDFS = "libhdfs"
 _SINGLE_PUTS = "allow_delayed_open"
 _CREDENTIALS = re.compile(r"(?<=://)[^/?]*@|\?.*")
 
@@ -73,10 +76,9 @@ class Store:
     @cached_property
     def _opened(self) -> tuple[FileSystem, str]:
         import pyarrow as pa
-        from pyarrow.fs import FileSystem
 
         try:
-            filesystem, base = FileSystem.from_uri(_with_single_puts(self.where))
+            filesystem, base = _open_filesystem(self.where)
         except pa.ArrowException as error:
             raise UsageError(
                 f"the URI cannot be used: {_first_line(error)}",
@@ -326,6 +328,26 @@ class ListedFs(Fs):
     def scan(self, directory: Path) -> list[FileEntry]:
         """Return the files in the order of the listing."""
         return [FileEntry(name, file.size_bytes, file.mtime_ns, False) for name, file in self._files.items()]
+
+
+def _open_filesystem(where: str) -> tuple[FileSystem, str]:
+    if where.startswith(_HDFS) and find_spec("hdfs_native") is not None:
+        from sediment.segment_io.hdfs import open_hdfs
+
+        return open_hdfs(where)
+    from pyarrow.fs import FileSystem
+
+    try:
+        opened: tuple[FileSystem, str] = FileSystem.from_uri(_with_single_puts(where))
+    except OSError as error:
+        if where.startswith(_HDFS) and _LIBHDFS in str(error):
+            raise UsageError(
+                f"the URI cannot be used: {_first_line(error)}",
+                path=_CREDENTIALS.sub("", where),
+                advice="install kafka-sediment[hdfs], or set ARROW_LIBHDFS_DIR and CLASSPATH for a Hadoop installation",
+            ) from error
+        raise
+    return opened
 
 
 def _with_single_puts(where: str) -> str:

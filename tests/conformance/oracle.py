@@ -29,10 +29,12 @@ from tests.conformance.logs import SPEC, writing_steps
 
 KAFKA_VERSION = "4.2.0"
 SPARK_VERSION = "4.2.0"
+HADOOP_VERSION = "3.5.0"
 JARS_VARIABLE = "SEDIMENT_KAFKA_JARS"
 _PACKAGES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36")
 _TOOLS_PACKAGES = (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",)
 _SPARK_KAFKA_PACKAGES = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",)
+_HADOOP_PACKAGES = (f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP_VERSION}",)
 _SOURCES = Path(__file__).parent / "java"
 _MAIN = "sediment.oracle.Main"
 
@@ -672,6 +674,17 @@ def spark_kafka_jars() -> Path:
     directory = platformdirs.user_cache_path("sediment") / f"spark-kafka-{SPARK_VERSION}"
     jar = f"*spark-token-provider-kafka-0-10_2.13-{SPARK_VERSION}.jar"
     return _fetched(directory, jar, _SOURCES / "spark-kafka-pom.xml", _SPARK_KAFKA_PACKAGES)
+
+
+def hadoop_jars() -> Path:
+    """Return the directory of the JARs of HDFS's servers.
+
+    Raises:
+        OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
+    """
+    directory = platformdirs.user_cache_path("sediment") / f"hadoop-{HADOOP_VERSION}"
+    jar = f"*hadoop-client-minicluster-{HADOOP_VERSION}.jar"
+    return _fetched(directory, jar, _SOURCES / "hadoop-pom.xml", _HADOOP_PACKAGES)
 
 
 def _fetched(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -> Path:

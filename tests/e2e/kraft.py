@@ -59,8 +59,9 @@ _DEFAULTS = {
 class KafkaNode:
     """One node of a cluster of its own; `properties` are a broker's, over what a small node needs.
 
-    With `joins` it is only a broker, of the cluster whose controller that node is.  With `file` it is the node of that
-    properties file, whose directory is not formatted.  `data` is its only entry of log.dirs, `log` the file that the
+    With `joins` it is only a broker, of the cluster whose controller that node is.  With `is_standalone` its quorum is
+    dynamic, and it is the only voter.  With `file` it is the node of that properties file, whose directory is not
+    formatted.  `data` is its only entry of log.dirs, `log` the file that the
     last start wrote to.
 
     Raises:
@@ -73,6 +74,7 @@ class KafkaNode:
         properties: Mapping[str, str] | None = None,
         *,
         joins: KafkaNode | None = None,
+        is_standalone: bool = False,
         file: Path | None = None,
     ) -> None:
         self._home = home
@@ -100,9 +102,14 @@ class KafkaNode:
         else:
             self._cluster_id, self._voters = joins._cluster_id, joins._voters
             self._properties |= {"process.roles": "broker", "listeners": listener}
-        self._properties["controller.quorum.voters"] = self._voters
+        if is_standalone:
+            self._properties["controller.quorum.bootstrap.servers"] = controller
+        else:
+            self._properties["controller.quorum.voters"] = self._voters
         self._write_properties()
-        self.run_tool("kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", self.config_file())
+        more = ["--standalone"] if is_standalone else []
+        formatting = ("format", f"--cluster-id={self._cluster_id}", "-c", self.config_file(), *more)
+        self.run_tool("kafka.tools.StorageTool", *formatting)
 
     @property
     def bootstrap(self) -> str:

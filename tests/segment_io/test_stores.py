@@ -93,3 +93,23 @@ def test_an_unknown_scheme_is_wrong_use():
 def test_a_listing_looks_like_a_directory(tmp_path):
     (entry,) = ListedFs({"x": StoredFile(4, 7)}).scan(tmp_path)
     assert (entry.name, entry.size_bytes, entry.mtime_ns, entry.is_directory) == ("x", 4, 7, False)
+
+
+# ---------------------------------------------------------------------------------------------------------------- hdfs
+@pytest.mark.parametrize("uri", ["hdfs://me@namenode:8020/logs", "hdfs://namenode:8020/logs?user=me", "hdfs:///logs"])
+def test_a_directory_on_hdfs_names_a_namenode_and_no_user(uri):
+    with pytest.raises(UsageError, match="HADOOP_USER_NAME") as refused:
+        Store(uri).files()
+    assert "me@" not in str(refused.value) and "user=" not in str(refused.value)
+
+
+def test_equal_paths_of_two_clusters_are_different_directories():
+    one, other = Store("hdfs://one:8020/a%20b/"), Store("hdfs://other:8020/a%20b")
+    assert one.identity != other.identity
+    assert one.identity == Store("hdfs://one:8020/a%20b").identity == pickle.loads(pickle.dumps(one)).identity
+    assert one.identity[1] == "/a b"
+
+
+def test_hdfs_by_http_is_refused():
+    with pytest.raises(UsageError, match="hdfs://"):
+        Store("webhdfs://namenode:9870/logs").files()

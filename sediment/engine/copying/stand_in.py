@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE
+from sediment.segment_io.format.names import BOOTSTRAP_FILE, METADATA_PARTITION, PARTITION_METADATA_FILE
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.partition_directories import find_partitions
 from sediment.segment_io.stores import Store, StoredFile
@@ -20,12 +20,12 @@ from sediment.segment_io.stores import Store, StoredFile
 def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_ids: bool = False) -> list[str]:
     """Return the `names` that describe a log directory: the metadata log, and files outside the partitions.
 
-    With a metadata log or `topic_ids`, `partition.metadata` of the partitions is included.  A bucket may hold objects
-    of any name, so only files directly in the directory or in one of `folders` are returned.
+    With a metadata log, a `bootstrap.checkpoint` or `topic_ids`, `partition.metadata` of the partitions is included.
+    A bucket may hold objects of any name, so only files directly in the directory or in one of `folders` are returned.
     """
     listed = [(name, *name.rpartition("/")) for name in names]
     metadata = str(METADATA_PARTITION)
-    takes_ids = topic_ids or any(folder == metadata for _, folder, _, _ in listed)
+    takes_ids = topic_ids or any(folder == metadata or name == BOOTSTRAP_FILE for name, folder, _, _ in listed)
     found = []
     for name, folder, slash, file in listed:
         is_beside = not slash and name not in folders

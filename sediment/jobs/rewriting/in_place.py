@@ -15,7 +15,7 @@ from typing import Any
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
-from sediment.engine.directory.originals.backup_links import BackupLinks, check_originals_path
+from sediment.engine.directory.originals.backup_links import BackupLinks, originals_directory
 from sediment.engine.directory.swap import commit, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
@@ -69,7 +69,7 @@ class LogDirectories(Destination):
         for path in options.log_dirs:
             check_filesystem(path, allow_network=own.allow_network_fs)
             if own.keep_originals is not None:
-                check_originals_path(own.keep_originals, path, self._fs)
+                self._stack.enter_context(originals_directory(own.keep_originals, path, self._fs))
             self._locks[path] = self._stack.enter_context(DirectoryLock(path))
         directories = options.open_directories(self._fs, in_place=True)
         check_stopped_cleanly(directories)

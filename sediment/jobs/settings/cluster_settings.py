@@ -5,15 +5,18 @@
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-One of a node's log directories contains the metadata log, which applies to all of the node's directories.  The search
-order is
+A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` holds the configs of its
+topics.  A metadata log rules even if it is empty, because a controller that has one may have changed the configs since.
+
+One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
+directories.  The search order is
 1. the directory that `--metadata` names,
 2. the log directory itself,
 3. the directories of the run with the same cluster and node id in meta.properties,
 4. `metadata.log.dir` and `log.dirs` of the `--config` file, under the same condition.
 
-Invariant: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
-selected topic.
+Invariants: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
+selected topic.  A checkpoint without topics, as on a formatted node, is not metadata.
 
 Source: docs/reference/commands.md, Settings.
 """
@@ -31,9 +34,16 @@ from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.checkpoints import MetaProperties
-from sediment.segment_io.format.names import META_PROPERTIES_FILE, METADATA_PARTITION, TopicPartition
+from sediment.segment_io.format.names import (
+    BOOTSTRAP_FILE,
+    META_PROPERTIES_FILE,
+    METADATA_PARTITION,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdown
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
 if TYPE_CHECKING:
@@ -69,12 +79,14 @@ def open_directories(
     if not allow_empty:
         partitions = [str(partition) for directory in directories for partition in directory.all_partitions]
         selection.check(partitions, where=", ".join(names or map(str, paths)))
-    if settings.metadata_dir is not None and not _holds_metadata(settings.metadata_dir, fs):
+    known: dict[Path, ClusterMetadata | None] = {}
+    if settings.metadata_dir is not None and not (
+        _holds_log(settings.metadata_dir, fs) or _metadata(settings.metadata_dir, known, fs)
+    ):
         raise UsageError(
             f"--metadata {settings.metadata_dir} does not hold {METADATA_PARTITION}",
             advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
         )
-    known: dict[Path, ClusterMetadata | None] = {}
     found = {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
     topics = {partition.topic for directory in directories for partition in directory.partitions}
     settings.check_selection(topics, have_metadata=all(metadata is not None for metadata in found.values()))
@@ -136,15 +148,15 @@ def _metadata_of(
     known: dict[Path, ClusterMetadata | None],
     fs: Fs,
 ) -> ClusterMetadata | None:
-    """Return the content of the metadata log of the directory's node, or None; `known` caches it by path."""
+    """Return the metadata of the directory's node, or None; `known` caches it by path."""
     if settings.metadata_dir is not None:
         _check_cluster(directory, settings.metadata_dir, fs)
-    for place in _metadata_places(directory, directories, settings, fs):
-        if place not in known:
-            known[place] = _metadata(place, fs)
-        if known[place] is not None:
-            return known[place]
-    return None
+    places = tuple(_metadata_places(directory, directories, settings, fs))
+    logs = tuple(place for place in places if _holds_log(place, fs))
+    if not logs and _has_been_started(directory.path, fs):
+        return None
+    found = (_metadata(place, known, fs) for place in logs or places)
+    return next((metadata for metadata in found if metadata is not None), None)
 
 
 def _metadata_places(
@@ -158,7 +170,7 @@ def _metadata_places(
         if _is_same_node(directory.meta, other.meta):
             yield other.path
     for place in configured_metadata_dirs(settings):
-        if _holds_metadata(place, fs) and _is_same_node(
+        if (_holds_log(place, fs) or fs.exists(place / BOOTSTRAP_FILE)) and _is_same_node(
             directory.meta, read_meta_properties(fs, place / META_PROPERTIES_FILE)
         ):
             yield place
@@ -211,17 +223,35 @@ def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None,
         )
 
 
-def _holds_metadata(log_dir: Path, fs: Fs) -> bool:
+def _holds_log(log_dir: Path, fs: Fs) -> bool:
     return fs.is_directory(log_dir / str(METADATA_PARTITION))
 
 
-def _metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    if not _holds_metadata(log_dir, fs):
+def _has_been_started(log_dir: Path, fs: Fs) -> bool:
+    """Return True if a broker has used the directory since it was cloned or adopted.
+
+    A broker's start removes the marker of a clean stop, and its stop writes one with the broker's epoch.
+    """
+    marker = read_clean_shutdown(fs, log_dir)
+    return fs.exists(log_dir / RECOVERY_POINT_FILE) if marker is None else marker.broker_epoch is not None
+
+
+def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
+    """Return the content of the metadata log; without a log, that of the checkpoint that the first start will read."""
+    if log_dir not in known:
+        known[log_dir] = _read_metadata(log_dir, fs)
+    return known[log_dir]
+
+
+def _read_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
+    has_log = _holds_log(log_dir, fs)
+    if not has_log and (not fs.exists(log_dir / BOOTSTRAP_FILE) or _has_been_started(log_dir, fs)):
         return None
-    # Imported late, because this loads compiled kernels, which a directory without a metadata log does not need.
+    # Imported late, because this loads compiled kernels, which a directory without metadata does not need.
     from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 
-    return read_cluster_metadata(log_dir, fs)
+    found = read_cluster_metadata(log_dir, fs)
+    return None if found is None or (has_log and found.is_bootstrap) else found
 
 
 def _with_settings(

@@ -89,6 +89,10 @@ _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
     "with --config and --set"
 )
+_BOOTSTRAP_ADVICE = (
+    f"restore it from a backup, or work on a copy without {BOOTSTRAP_FILE} and give the topics' settings with --config "
+    "and --set"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ class ClusterMetadata:
     mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
     `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.
     `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.
-    `has_open_transaction` is True if the log ends inside a metadata transaction.
+    `has_open_transaction` is True if the log ends inside a metadata transaction, and `is_bootstrap` if the state is that
+    of `bootstrap.checkpoint`.
     """
 
     topic_ids: Mapping[str, str]
@@ -117,7 +122,6 @@ class ClusterMetadata:
     quorum_records: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     has_open_transaction: bool = False
     is_bootstrap: bool = False
-    """True if the state is that of `bootstrap.checkpoint`, because no node has written a metadata log."""
     leader_epochs: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
@@ -150,7 +154,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     for _ in range(_ATTEMPTS):
         snapshot = latest_snapshot(entry.name for entry in fs.scan(directory))
         try:
-            return _read(directory, snapshot, fs) or _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
+            found = _read(directory, snapshot, fs)
         except FileNotFoundError:
             continue
         except SedimentError as error:
@@ -160,6 +164,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
             error.path = error.path or str(directory)
             error.advice = _ADVICE
             raise
+        return found or _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
     raise SourceChangedError(
         "the metadata log's files are replaced faster than they can be read",
         partition=str(METADATA_PARTITION),
@@ -227,9 +232,13 @@ def _read_bootstrap(path: Path, fs: Fs) -> ClusterMetadata | None:
     if not fs.exists(path):
         return None
     state = _State()
-    end_offset = _read_snapshot(path, state)
-    metadata = state.metadata(end_offset)
-    return replace(metadata, is_bootstrap=True) if metadata.topic_ids else None
+    try:
+        end_offset = _read_snapshot(path, state)
+    except SedimentError as error:
+        error.advice = _BOOTSTRAP_ADVICE
+        raise
+    metadata = replace(state.metadata(end_offset), is_bootstrap=True)
+    return metadata if metadata.topic_ids else None
 
 
 def _missing(offset: int, path: Path) -> CorruptBatchError:

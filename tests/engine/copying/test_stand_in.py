@@ -46,3 +46,8 @@ def test_errors_name_the_source_in_place_of_the_stand_in(tmp_path: Path) -> None
     assert refused.value.path == "s3://bucket/logs/t-0"
     with pytest.raises(OSError, match="s3://bucket/logs/x"), errors_naming("s3://bucket/logs", tmp_path):
         (tmp_path / "x").read_bytes()
+
+
+def test_topic_ids_come_along_with_a_checkpoint_that_may_name_topics() -> None:
+    names = ["bootstrap.checkpoint", "t-0/partition.metadata"]
+    assert placeholder_files(names, {"t-0"}) == names

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.directory.lock import DirectoryLock
 from tests.corpus import load_case
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree, write_checkpoint
 from tests.segments import batch_bytes, write_segment
@@ -82,6 +83,24 @@ def test_places_that_will_not_do_are_refused(given, tmp_path):
     outcome = sediment("compact", log_dir, other, "--keep-before", tmp_path / "before", *sets)
     assert (outcome.status, "one log directory" in outcome.stderr) == (2, True)
     assert tree(log_dir) == before
+
+
+@pytest.mark.parametrize("option", ["--keep-before", "--keep-originals"])
+def test_a_run_that_is_refused_leaves_no_directory(nothing_to_remove, tmp_path, option):
+    log_dir, mine = nothing_to_remove, tmp_path / "mine"
+    mine.mkdir()
+    sets = ("--set=t:cleanup.policy=compact",)
+    with DirectoryLock(log_dir):
+        assert sediment("compact", log_dir, option, tmp_path / "deep" / "before", *sets).status == 1
+        assert sediment("compact", log_dir, option, mine, *sets).status == 1
+    assert not (tmp_path / "deep").exists()
+    assert mine.is_dir()
+
+
+def test_a_run_that_keeps_no_originals_leaves_no_directory(nothing_to_remove, tmp_path):
+    kept = tmp_path / "deep" / "kept"
+    assert sediment("compact", nothing_to_remove, "--keep-originals", kept, "--set=t:cleanup.policy=delete").status == 0
+    assert not (tmp_path / "deep").exists()
 
 
 OFFSETS = "__consumer_offsets"

@@ -42,7 +42,7 @@ def read(log_dir: Path) -> ClusterMetadata | None:
 def test_the_records_are_the_metadata_of_a_directory_without_a_metadata_log(tmp_path: Path) -> None:
     written(tmp_path, *RECORDS)
     found = read(tmp_path)
-    assert found is not None
+    assert found is not None and found.is_bootstrap
     assert found.topic_configs == {"orders": {"retention.ms": "5"}}
     assert found.replicas == {"orders": {0: (1,)}}
     assert found.features == {"metadata.version": 25}

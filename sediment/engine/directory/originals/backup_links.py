@@ -13,8 +13,8 @@ links show the partition before the first run.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,26 +65,36 @@ _MARKS = (
 )  # fmt: skip
 
 
-def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
+@contextmanager
+def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
     """Create `target` and check, before any other change, that files of `log_dir` can be linked into it.
+
+    At the end, every directory that was created here and is still empty is removed.
 
     Raises:
         UsageError: `target` is on another filesystem, or is not a directory.
     """
+    missing = [each for each in (target, *target.parents) if not fs.is_directory(each)]
     try:
-        _make_directories(target, fs)
-    except OSError as error:
-        raise UsageError(
-            f"the directory for the originals cannot be created: {error.strerror}",
-            path=str(target),
-            advice=_OTHER_DIRECTORY,
-        ) from error
-    if target.stat().st_dev != log_dir.stat().st_dev:
-        raise _other_filesystem(target, log_dir)
+        try:
+            _make_directories(target, fs)
+        except OSError as error:
+            raise UsageError(
+                f"the directory for the originals cannot be created: {error.strerror}",
+                path=str(target),
+                advice=_OTHER_DIRECTORY,
+            ) from error
+        if target.stat().st_dev != log_dir.stat().st_dev:
+            raise _other_filesystem(target, log_dir)
+        yield
+    finally:
+        for each in missing:
+            _remove_if_empty(each, fs)
 
 
-def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """Check a path for originals like `check_backup_path`; also check that it is outside log directories and snapshots.
+@contextmanager
+def originals_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
+    """Do as `backup_directory`, after a check that `target` is outside log directories and snapshots.
 
     Raises:
         UsageError: the path is such a directory or inside one, is on another filesystem, or is not a directory.
@@ -98,7 +108,8 @@ def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
                 path=str(target),
                 advice="name a directory outside all log directories",
             )
-    check_backup_path(target, log_dir, fs)
+    with backup_directory(target, log_dir, fs):
+        yield
 
 
 def link_replaced_files(swap: PreparedSwap, target: Path, fs: Fs) -> tuple[Path, ...]:
