@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sediment.compaction.chunk_reader import ChunkBoundaries, FallbackRequiredError, Progress
 from sediment.compaction.cleaner import CleaningPass
@@ -52,6 +53,9 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
+if TYPE_CHECKING:
+    from sediment.compaction.reencode.plan import Encoding
+
 _MOST_SEEDS = 8  # collisions under all of these seeds cannot be a coincidence
 
 
@@ -61,7 +65,7 @@ class SplitWork:
 
     `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is the seed of
     the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the keys of each are
-    folded together.
+    folded together.  `encoding` is what the survivors get; None: they keep theirs.
     """
 
     plan: CleaningPlan
@@ -69,6 +73,7 @@ class SplitWork:
     seed: int
     run_limit: int
     ranges: int
+    encoding: Encoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,7 @@ def clean_log(
     progress: Progress | None = None,
     keep_unreadable: bool = False,
     exact_keys: bool = False,
+    encoding: Encoding | None = None,
 ) -> PreparedSwap:
     """Clean the groups of `plan` into synced `.part` files beside their sources; wait until all are written.
 
@@ -116,6 +122,7 @@ def clean_log(
             progress=progress,
             keep_unreadable=keep_unreadable,
             exact_keys=exact_keys,
+            encoding=encoding,
         ).written()
 
 
@@ -129,6 +136,7 @@ def sweep_log(
     progress: Progress | None = None,
     keep_unreadable: bool = False,
     exact_keys: bool = False,
+    encoding: Encoding | None = None,
 ) -> SweptLog:
     """Clean the groups of `plan` into `.part` files beside their sources, which `write_behind` writes.
 
@@ -137,7 +145,8 @@ def sweep_log(
     `keep_unreadable`, unreadable batches stay unchanged, and so does every record that their unknown content may
     protect.  `unreadable` of the groups lists these batches, and the checkpoint stays below them.  With `exact_keys`,
     two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys with equal
-    hashes count as the same.
+    hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec or size, as in a
+    re-encoding.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
@@ -152,7 +161,7 @@ def sweep_log(
     attempts = _Attempts(plan, fs, progress or _no_progress, keep_unreadable)
     with _errors_of(plan):
         while True:
-            writer = _part_writer(plan, fs, write_behind, run_id, attempt)
+            writer = _part_writer(plan, fs, write_behind, run_id, attempt, encoding)
             try:
                 boundaries, certain_end_offset = attempts.scan()
                 with ExitStack() as stack:
@@ -280,7 +289,7 @@ def clean_split(
             is left.
     """
     with WriteBehind() as write_behind, _errors_of(work.plan):
-        writer = _part_writer(work.plan, fs, write_behind, run_id, attempt)
+        writer = _part_writer(work.plan, fs, write_behind, run_id, attempt, work.encoding)
         try:
             with ExitStack() as stack:
                 cleaning = CleaningPass(
@@ -299,8 +308,10 @@ def clean_split(
             raise
 
 
-def _part_writer(plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: str, attempt: str) -> PartWriter:
-    return PartWriter(plan.view.listing.path, plan.config, fs, write_behind, run_id, attempt)
+def _part_writer(
+    plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: str, attempt: str, encoding: Encoding | None
+) -> PartWriter:
+    return PartWriter(plan.view.listing.path, plan.config, fs, write_behind, run_id, attempt, encoding)
 
 
 @contextmanager

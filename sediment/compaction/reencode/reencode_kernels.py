@@ -10,7 +10,6 @@
 A group consists of batches that become one batch.  It may extend from one chunk into the next.
 1. Let the batch join the group if it may, and if the result stays within the limit.
 2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if compression gains nothing.
-3. Encode the batch alone if no other may join it, start the next group with it, or copy it if it is not wanted.
 3. Encode the batch alone if no other may join it, begin the next group with it, or copy it if it is not wanted.
 
     field                                     in a new batch

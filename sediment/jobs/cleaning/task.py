@@ -147,6 +147,7 @@ def _start_sweep(
             progress=on_bytes,
             keep_unreadable=task.options.on_corruption == KEEP,
             exact_keys=task.options.key_equality is KeyEquality.EXACT,
+            encoding=task.options.encoding,
         )
     except BaseException:
         discard()
