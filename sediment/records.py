@@ -7,7 +7,7 @@
 The first verifies the checksum, the second computes it.
 
 Errors are those of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
-`UsageError` for arguments that no batch can hold.  Any number of threads may use the functions.
+`UsageError` for arguments that no batch can hold.  The functions may be called from any number of threads.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def transaction_marker(
         leader_epoch: the epoch of the partition's leader.
 
     Raises:
-        UsageError: another type, or an argument is out of its range.
+        UsageError: `control_type` is another type, or an argument is out of its range.
 
     Source: kafka-log 01 §4.
     """

@@ -5,15 +5,15 @@
                                                                     or twice that if the chunk needs no decompression
 
 A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
-* the offset index: the scan of a chunk then checks that batches begin there;
-* a forward scan: it also finds flags for each batch, and the unreadable bytes.
+* the offset index: the scan of a chunk checks that batches begin at the positions of its entries;
+* a forward scan, which also finds the flags of each batch and the unreadable bytes.
 Messages of magic 0 and 1 become equivalent batches of magic 2.
 
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
 checked against the listing.
 
-Memory: two chunks (messages of magic 0 and 1 take space in both formats), plus decompressed records of up to
-_AHEAD_CHUNKS chunks for each.  Kernels decompress most records without the interpreter lock, on the reading thread and
+Memory: two chunks (messages of magic 0 and 1 take space in both formats), and for each of the two, up to _AHEAD_CHUNKS
+chunks of decompressed records.  Kernels decompress most records without the interpreter lock, on the reading thread and
 on one more thread.
 """
 
@@ -68,7 +68,7 @@ from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, read_into
 
 CHUNK_BYTES = 2 << 20
-_PLAIN_CHUNKS = 2  # chunks without decompression have this many times CHUNK_BYTES
+_PLAIN_CHUNKS = 2  # a chunk that needs no decompression is this many times CHUNK_BYTES
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
@@ -83,8 +83,8 @@ class ChunkBoundaries:
     """The positions at which the chunks of a segment begin, ascending, and the segment's size.
 
     `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan, and are empty without one.  `ordinals` counts
-    the batches before each position; `batch_flags` is uint8[batches].  `unreadable` are byte ranges [from, to); each
-    counts as one batch, flagged UNREADABLE.
+    the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges [from, to); each
+    range counts as one batch, flagged UNREADABLE.
     """
 
     positions: npt.NDArray[np.int64]
@@ -107,10 +107,10 @@ class Chunk:
     """Whole, checked batches of `segment`; they begin at `positions` of `buffer`.
 
     `source` holds the `size_bytes` read at `position` of the file; batch n begins at `origins`[n] of `source`.
-    `buffer` is the same memory if the chunk has no message of magic 0 or 1.  Otherwise it has the converted batches; of
-    compressed ones it has only the headers.  Decompressed records are at `payloads`, int64[batches, 2] of (address,
-    bytes), or in `decompressed`, by ordinal.  NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty
-    if no batch is compressed.
+    `buffer` is the same memory if the chunk has no message of magic 0 or 1.  Otherwise `buffer` contains the converted
+    batches, and only the headers of compressed batches.  Decompressed records are at `payloads`, int64[batches, 2] of
+    (address, bytes), or in `decompressed`, by ordinal.  NOT_DECOMPRESSED marks a batch without an address.  `payloads`
+    is empty if no batch is compressed.
     """
 
     segment: SegmentRef
@@ -134,7 +134,7 @@ class Chunk:
         return int(np.searchsorted(self.positions, position, side="right")) - 1
 
     def payload_at(self, position: int) -> tuple[int, memoryview]:
-        """Return codec and compressed payload of the batch at `position` of the buffer."""
+        """Return the codec and the compressed payload of the batch at `position` of the buffer."""
         view = self.buffer.data
         size_bytes = int.from_bytes(view[position + BATCH_LENGTH : position + BATCH_LENGTH + 4], "big")
         codec = view[position + ATTRIBUTES + 1] & CODEC_MASK
@@ -142,11 +142,11 @@ class Chunk:
 
 
 class ChunkReader:
-    """The reader of one partition's segments; a chunk is overwritten when the second chunk after it is prepared.
+    """The reader of one partition's segments; the memory of each chunk is reused for the second chunk after it.
 
-    `every` has all segments of the partition; the offsets of a segment end at the base of the next one.
+    `every` has all segments of the partition, because the offsets of each segment end at the base of the next one.
     `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 have expired in segments
-    that were last modified at or before `legacy_horizon_ms`.  `progress` is called with the bytes of each chunk before
+    that were last modified at or before `legacy_horizon_ms`.  `progress` is called with the size of each chunk before
     the chunk is yielded.
     """
 
@@ -179,7 +179,7 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Stop decompressing batches without survivors; `survivors` is as `sweep_chunk` takes it."""
+        """Stop decompressing batches without survivors; `survivors` is the bitmap that `sweep_chunk` takes."""
         self._survivors = survivors
 
     def size_bytes(self) -> int:
@@ -191,7 +191,7 @@ class ChunkReader:
     def chunks(
         self, segments: Sequence[SegmentRef], boundaries: dict[int, ChunkBoundaries], *, newest_first: bool
     ) -> Iterator[Chunk]:
-        """Yield the scanned chunks of `segments`; the next one is prepared while the caller works on one."""
+        """Yield the scanned chunks of `segments`; prepare the next chunk while the caller works on the current one."""
         jobs = [
             (segment, which, index)
             for segment in segments
@@ -222,7 +222,7 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages converted to batches of magic 2; decompress the first ones needed."""
+        """Return the chunk with its messages converted to batches of magic 2; decompress those that are used first."""
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
@@ -379,7 +379,7 @@ class ChunkReader:
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
 
     def error(self, status: int, chunk: Chunk, position: int) -> SedimentError:
-        """Return the error that a kernel's `status` means for the batch at `position` of a chunk's buffer."""
+        """Return the error for a kernel's `status`; the batch is at `position` of the chunk's buffer."""
         if status == CUT_MISSED:
             status = BAD_LENGTH
         at = position if chunk.buffer is chunk.source else int(chunk.origins[chunk.ordinal_at(position)])
@@ -415,7 +415,7 @@ def _scan_readable(
     with_flags: bool,
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` are (first, end) of the segment."""
+    """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` is its (first, end) range."""
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
         status, found, position = scan_chunk(buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:])
@@ -473,7 +473,7 @@ class SourceFiles:
 
 
 def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
-    """Return a function that returns a pool of one thread, started by its first call and joined by `stack`."""
+    """Return a function that creates a pool of one thread at its first call; `stack` shuts the pool down."""
     made: list[ThreadPoolExecutor] = []
 
     def pool() -> ThreadPoolExecutor:

@@ -1,4 +1,4 @@
-"""The cleaner's entry points: they turn a cleaning plan into prepared files, and fall back if a pass does not fit.
+"""The cleaner's entry points: they turn a cleaning plan into prepared files, and choose another pass if one fails.
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown
     scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
@@ -9,8 +9,9 @@ finds a transaction or an invalid chunk boundary.  The filled pass is used if of
 the config bounds the map: Kafka's rule for a full map needs a forward pass.  If batches are unreadable and the caller
 keeps them, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
-A large partition can be cleaned in splits instead.  Each split is swept twice: `collect_split_keys` collects its keys;
-`clean_split` then cleans it, given the survivors among the keys of all splits.  These passes are plain or scanned.
+A large partition can be cleaned in splits instead.  Each split is swept twice.  `collect_split_keys` collects its keys;
+`clean_split` then cleans it, given the survivors among the keys of all splits.  Both sweeps use plain or scanned
+passes.
 
 If the caller wants more proof than a 128-bit hash, whole keys are compared before each chunk is swept (`exact_keys`).
 A collision starts the pass again with another seed.
@@ -20,9 +21,9 @@ is being written.
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
-* With `task_memory_bytes`, total memory stays within this limit, or the partition is skipped and left unchanged.
-* Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`, which also writes; other
-  modules of this package do no I/O, except that `split` spills a fold into a temporary file.
+* If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more is skipped, unchanged.
+* Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` writes
+  files too, and `split` spills a fold into a temporary file.  Other modules of this package do no I/O.
 """
 
 from __future__ import annotations
@@ -56,16 +57,17 @@ from sediment.segment_io.fs import Fs
 if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
+_CAUSES_OF_FALLBACK = (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError)
 _MOST_SEEDS = 8  # collisions under all of these seeds cannot be a coincidence
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
-    """The plan of a partition that is cleaned in splits, and the parameters shared by its tasks.
+    """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
-    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `seed` is the seed of
-    the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the keys of each are
-    folded together.  `encoding` is what the survivors get; None: they keep theirs.
+    `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
+    `seed` is the seed of the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the
+    keys of each range are folded together.  `encoding` is the new encoding of the survivors; None: they keep theirs.
     """
 
     plan: CleaningPlan
@@ -78,9 +80,10 @@ class SplitWork:
 
 @dataclass(frozen=True, slots=True)
 class SweptLog:
-    """A partition after the sweep of all its groups; the last of them may still be being written."""
+    """A partition whose groups are all swept; a thread may still be writing the last group."""
 
     _plan: CleaningPlan
+    _writer: PartWriter
     _groups: Sequence[Future[CleanedGroup]]
     _next_dirty_offset: int
 
@@ -88,11 +91,15 @@ class SweptLog:
         """Wait for the synced `.part` files, and return them.
 
         Raises:
-            OSError: the filesystem failed; no further file of the partition was written.
+            OSError: the filesystem failed; no `.part` file of the partition is left.
         """
         wait(self._groups)
         with _errors_of(self._plan):
-            groups = tuple(future.result() for future in self._groups)
+            try:
+                groups = tuple(future.result() for future in self._groups)
+            except BaseException:
+                self._writer.remove_all()
+                raise
         listing = self._plan.view.listing
         return PreparedSwap(listing.partition, str(listing.path), groups, self._next_dirty_offset)
 
@@ -108,7 +115,7 @@ def clean_log(
     exact_keys: bool = False,
     encoding: Encoding | None = None,
 ) -> PreparedSwap:
-    """Clean the groups of `plan` into synced `.part` files beside their sources; wait until all are written.
+    """Clean the groups of `plan` into synced `.part` files next to their sources; wait until all are written.
 
     Arguments and errors are those of `sweep_log`.
     """
@@ -138,20 +145,22 @@ def sweep_log(
     exact_keys: bool = False,
     encoding: Encoding | None = None,
 ) -> SweptLog:
-    """Clean the groups of `plan` into `.part` files beside their sources, which `write_behind` writes.
+    """Clean the groups of `plan` into `.part` files next to their sources; `write_behind` writes these files.
 
-    With `task_memory_bytes`, which limits the memory, every output is written before this returns.  `progress` is
-    called with the bytes of each chunk after it was read and before it is used; its exceptions end the cleaning.  With
-    `keep_unreadable`, unreadable batches stay unchanged, and so does every record that their unknown content may
-    protect.  `unreadable` of the groups lists these batches, and the checkpoint stays below them.  With `exact_keys`,
-    two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys with equal
-    hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec or size, as in a
-    re-encoding.
+    `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.
+    `progress` is called with the size of each chunk between its reading and its use; an exception from it ends the
+    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, as is every record that their unknown
+    content may protect.  Each group lists these batches in `unreadable`, and the checkpoint stays below them.  With
+    `exact_keys`, two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys
+    with equal hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec or size, as in
+    a re-encoding.
+
+    On any error, no `.part` file of the partition is left.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, and `keep_unreadable` is False.
         CorruptIndexError: the transaction index contradicts a marker.
-        SourceChangedError: the segments are not those that were planned.
+        SourceChangedError: the segments differ from the planned ones.
         MapFullError: the bounded offset map cannot hold the first batch of the dirty range.
         MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
         HashCollisionError: under every seed that was tried, two keys have the same hash.
@@ -177,15 +186,17 @@ def sweep_log(
                         exact_keys=exact_keys,
                     )
                     groups, next_dirty_offset = cleaning.run()
-                    return SweptLog(plan, groups, min(next_dirty_offset, certain_end_offset))
-            except (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError) as error:
+                    return SweptLog(plan, writer, groups, min(next_dirty_offset, certain_end_offset))
+            except BaseException as error:
                 # Groups may be finished already.
                 writer.remove_all()
+                if not isinstance(error, _CAUSES_OF_FALLBACK):
+                    raise
                 attempts.fall_back(error)
 
 
 class _Attempts:
-    """The retry policy of one partition: it chooses the next pass from the errors of earlier passes."""
+    """The retry policy of one partition: it chooses the next pass according to the errors of earlier passes."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
@@ -245,7 +256,7 @@ def scan_log(
 ) -> dict[int, ChunkBoundaries]:
     """Run only the forward scan, for splits; return chunk boundaries by base offset of the segment.
 
-    `only_if_needed` skips the scan, and returns an empty dict, if no file beside the log mentions transactions.
+    With `only_if_needed`, if no file next to the log mentions transactions, skip the scan and return an empty dict.
 
     Raises:
         CorruptBatchError, CorruptIndexError, SourceChangedError: as `sweep_log`.

@@ -47,9 +47,8 @@ class CleanableRange:
     `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, the segment
     counts in both `clean_bytes` and `cleanable_bytes`.  `must_compact` is True if the maximum compaction lag is
     exceeded.  `force_checkpoint` is a new cleaner checkpoint to write even if the log is not cleaned, or None.
-    `unblocks_at_ms` is the first time at which the log is unblocked without other changes, or None if it never is.
-    `reason` is a sentence for an operator.  at which time alone unblocks the log, or None if it never does.  `reason`
-    is a sentence for an operator.
+    `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.  `reason` is
+    a sentence for an operator.
     """
 
     first_dirty_offset: int
@@ -91,7 +90,7 @@ def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
 
 
 def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:
-    """Return one sentence for an operator: which rule blocks, or which range can be cleaned."""
+    """Return a sentence for an operator that names the blocking rule or the range that can be cleaned."""
     match cleanable.blocked_by:
         case None:
             return (
@@ -131,7 +130,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
 
 
 def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:
-    """Return the first dirty offset, and the checkpoint to write if the stored one is outside the log (02 §2.1)."""
+    """Return the first dirty offset, and a new checkpoint if the stored one is outside the log, else None (02 §2.1)."""
     start, checkpoint = view.log_start_offset, view.first_dirty_checkpoint
     if from_start or checkpoint is None:
         return start, None
@@ -149,7 +148,7 @@ class _Segments:
 
     @classmethod
     def of(cls, view: LogView) -> _Segments:
-        """Return the segments of `view`; if it has none, the empty segment that a loader would create."""
+        """Return the segments of `view`, or the empty segment that a loader would create if there are none."""
         sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
         sizes = sizes or {view.log_start_offset: 0}
         return cls(list(sizes), [0, *accumulate(sizes.values())])

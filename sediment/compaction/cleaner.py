@@ -39,9 +39,9 @@ from sediment.segment_io.fs import Fs
 class CleaningPass:
     """One attempt at one partition or one split of it.
 
-    `boundaries` come from a forward scan, by base offset of the segment; empty without a scan.  `filter_by` selects how
-    records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed of the key hashes; None
-    means a random seed.  A pass that writes nothing needs no `writer`.
+    `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
+    `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed
+    of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class CleaningPass:
         return end_offset
 
     def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
-        """Sweep the groups, newest first; write each while the next one is swept; return futures in log order."""
+        """Sweep the groups, newest first, and write each during the sweep of the next; return futures in log order."""
         pending: list[Future[CleanedGroup]] = []
         try:
             for group in reversed(groups):
@@ -173,7 +173,7 @@ class CleaningPass:
         """Clean the groups of a split.
 
         Raises:
-            SourceChangedError: the batches of the split are not those for which `survivors` was made.
+            SourceChangedError: the split's batches differ from those from which `survivors` was computed.
         """
         self._kernels.begin_split(split.end_offset, INT64_MAX)
         self._kernels.use_survivors(survivors.bits)

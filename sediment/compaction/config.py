@@ -69,7 +69,8 @@ class CompactionConfig:
     def next_horizon_ms(self, now_ms: int) -> int | None:
         """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
 
-        The horizon is at most INT64_MAX, where a broker's sum would overflow; a broker ignores a negative horizon.
+        It writes none if the sum exceeds INT64_MAX.  A broker's sum would overflow there, and brokers ignore a negative
+        horizon.
         """
         if self.delete_retention_ms is None:
             return None

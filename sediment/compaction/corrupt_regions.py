@@ -12,7 +12,7 @@ reading can safely continue:
 2. a good batch that has an offset index entry
 3. the end of the segment
 
-Invariants: this module reads files and writes none; it trusts nothing in an unreadable batch, not even the header.
+Invariants: this module only reads files.  It trusts nothing in an unreadable batch, not even the header.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
     `untouchable` are base offsets of segments whose headers may give a broker the wrong last offset.  These segments
-    are not replaced, because after a crash during the replacement, a start would use that offset.
+    are not replaced, because a broker that starts after a crash during the replacement would use that offset.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -84,8 +84,8 @@ NOTHING_CORRUPT = CorruptRegions({}, frozenset())
 class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
-    `boundaries` are keyed by the base offset of the segment.  Below `certain_end_offset`, the base offset of a segment,
-    the result is the same as without corruption, so a later round need not clean that part again.
+    `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
+    Below it, the result is the same as without corruption, so a later round need not clean that part again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -325,7 +325,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 
 
 class _SegmentScan:
-    """The headers of one segment's readable batches, and its unreadable bytes in pieces.
+    """The headers of one segment's readable batches, and the pieces of its unreadable bytes.
 
     `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch.
     """
@@ -415,8 +415,8 @@ class _SegmentScan:
 def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], events: Sequence[_Event]) -> int:
     """Set the flags of transactional data, newest first; return the base of the first segment with undecided data.
 
-    A producer's data is decided by its next marker, unless an unreadable batch lies between them.  A transaction is
-    aborted if its marker and the transaction index agree that it is.
+    The next marker of a producer decides its data, unless an unreadable batch lies between the data and the marker.  A
+    transaction counts as aborted only if both its marker and the transaction index say so.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in plan.aborted}
     certain_end = INT64_MAX

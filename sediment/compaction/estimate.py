@@ -8,7 +8,7 @@ whole log.  The jackknife is also exact if no key occurs twice, or if every key 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
-VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that stay.
+VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that are kept.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SampledBatches:
 class Estimate:
     """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of all keys.
 
-    `tombstones_waiting` counts the tombstones that stay.  Their batches lose them between `first_horizon_ms` and
-    `last_horizon_ms`, which are None if no such batch has or will get a horizon.
+    `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
+    `last_horizon_ms`; both are None if no batch with such tombstones has a horizon or will get one.
     """
 
     keys: int
@@ -69,10 +69,10 @@ class Estimate:
 
 
 def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
-    """Return an estimate of what `plan` leaves, from a sample of about `sample_bytes`.
+    """Estimate the log that `plan` leaves, from a sample of about `sample_bytes`.
 
     Raises:
-        CorruptBatchError: a malformed batch is in a log that is small enough to be read as a whole.
+        CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.
     """
     listing = plan.view.listing
     return estimate_segments(
@@ -97,7 +97,7 @@ def estimate_segments(
     """Return an estimate of what cleaning `segments` leaves, from a sample of about `sample_bytes` of them.
 
     Raises:
-        CorruptBatchError: a malformed batch is in a log that is small enough to be read as a whole.
+        CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.
     """
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
     log_bytes = sum(segment.log_bytes for segment in segments)

@@ -1,4 +1,4 @@
-"""Proof that different keys of a partition have different hashes: whole keys are compared if their hashes are equal.
+"""Proof that different keys of a partition have different hashes: if two hashes are equal, whole keys are compared.
 
     slot      | hash of a key | address |          24 bytes: an offset map with addresses instead of offsets
                                    |
@@ -9,7 +9,7 @@ is swept or put into a map.  If another key has the same hash, the pass ends wit
 starts a new pass with a new seed.  So a finished cleaning has never treated two keys as one.
 
 Invariants
-* All keys that a sweep looks up are checked, in the sweep's order; at least those that enter its map are remembered.
+* Every key that a sweep looks up is checked, in the order of the sweep; every key that enters its map is remembered.
 * Keys are hashed as the sweep hashes them.
 * A key in a block never moves.
 """
@@ -166,7 +166,7 @@ def prove_chunk(
 
 
 class ExactKeys:
-    """The keys read in one cleaning of one partition; `seed` and `secrets` determine their hashes."""
+    """The keys that one cleaning of a partition has read; `seed` and `secrets` determine their hashes."""
 
     def __init__(self, seed: int, secrets: npt.NDArray[np.uint8], reader: ChunkReader) -> None:
         self._seed = np.uint64(seed)
@@ -186,7 +186,8 @@ class ExactKeys:
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
         """Compare the keys of a chunk with earlier keys that have the same hash, and remember them.
 
-        `check_memory` is called before an allocation with the total bytes after it; its exceptions end the check.
+        Before each allocation, `check_memory` is called with the total size that results; an exception from it ends the
+        check.
 
         Raises:
             HashCollisionError: two keys have the same hash.
@@ -242,7 +243,7 @@ class ExactKeys:
             self._state[END_ADDRESS] = block.ctypes.data + size_bytes
 
     def _hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to padded memory, past whose end kernels may read; return (address, bytes)."""
+        """Copy decompressed records to memory with padding that kernels may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self._payload.size < size_bytes + PADDING_BYTES:
             self._payload = padded_buffer(2 * size_bytes)

@@ -159,7 +159,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes would stay the same; the caller knows that no batch of the log changes."""
+        """Return True if the indexes stay the same; the caller has found already that no batch of the log changes."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -193,7 +193,7 @@ class GroupOutput:
     ) -> None:
         """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged.
 
-        `state` holds the registers of the sweep that fills the output, until `take`.
+        Until `take`, `state` holds the registers of the sweep that fills the output.
         """
         self._group = group
         self._unreadable = tuple(unreadable)
@@ -222,7 +222,7 @@ class GroupOutput:
         self.buffer = larger
 
     def place_original(self, source: ByteArray, *, is_unreadable: bool) -> None:
-        """Copy the batch at the sweep's cursor to the output as it was read, and move the cursor past it."""
+        """Copy the original bytes of the batch at the sweep's cursor to the output, and move the cursor past them."""
         state = self._state
         if state[registers.OUT_START] < source.size:
             self.grow(source.size)
@@ -268,9 +268,9 @@ class GroupOutput:
         return replace(cleaned, unreadable=self._unreadable)
 
     def _memory(self, size_bytes: int) -> ByteArray:
-        """Return a buffer that is filled from its end.
+        """Return a buffer that the sweep fills from the end.
 
-        If the task has a memory limit, the buffer is new, so its unused pages take no memory.
+        With a memory limit, the buffer is new and not reused, so its unused pages take no memory.
         """
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)

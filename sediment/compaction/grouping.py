@@ -23,8 +23,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentGroup:
     """One or more neighbouring segments that become one segment.
 
-    `last_offset` is the largest offset that the last segment can hold: one below the next segment's base, or below the
-    first uncleanable offset.
+    `last_offset` is the largest offset that the last segment can contain: the offset just before the next segment's
+    base or the first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]
@@ -81,7 +81,7 @@ class CleaningPlan:
 
     @property
     def may_hold_transactions(self) -> bool:
-        """True if a file beside the log mentions transactions; the sweep finds those that only the log contains."""
+        """True if a file next to the log mentions transactions; the sweep finds all others."""
         return (
             bool(self.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
@@ -176,7 +176,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Return the sizes of `segment`, with its indexes in whole entries, because inactive indexes are trimmed.
+        """Return the sizes of `segment`; count only whole index entries, because a trimmed index has no others.
 
         A missing index counts as 0; if the new index would be too large, the writer keeps only the entries that fit.
         """

@@ -158,7 +158,7 @@ class KernelDriver:
         return keys
 
     def met(self) -> SplitContents:
-        """Return the number of records read by the sweep of the split, and the digest of its batches."""
+        """Return the number of records that the sweep of the split has read, and the digest of the split's batches."""
         assert self._digest is not None
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
@@ -214,7 +214,7 @@ class KernelDriver:
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
-        """Call a resumable kernel until the chunk is done, and meet its requests; return False at MAP_FULL."""
+        """Call a resumable kernel until the chunk is done, and serve its requests; return False at MAP_FULL."""
         state = self.state
         batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
@@ -282,7 +282,7 @@ class KernelDriver:
         return ExactKeys(self._seed, self._secrets, self._reader)
 
     def _check_keys(self, chunk: Chunk, output: GroupOutput | None = None) -> None:
-        """Before a chunk is used, check that no two of its keys share a hash."""
+        """Check that no key of a chunk shares its hash with a different key, before the chunk is used."""
         if self._exact_keys is not None:
             self._exact_keys.check(
                 chunk,
@@ -292,7 +292,7 @@ class KernelDriver:
 
     # ------------------------------------------------------------------------------------------------ the memory budget
     def check_memory(self, output: GroupOutput | None, *, more_keys: int = 0, keys_bytes: int | None = None) -> None:
-        """Check that the memory for the present keys and `more_keys` stays within the task's limit, if there is one.
+        """Check that the memory for the current keys and `more_keys` stays within the task's limit, if there is one.
 
         Raises:
             MemoryBudgetError: the memory exceeds the limit.
@@ -323,7 +323,7 @@ def release_shared_memory() -> None:
 
 
 class WorkingMemory:
-    """Buffers of the kernels; each grows to what the largest batch needs."""
+    """Buffers of the kernels; each grows to the size that the largest batch needs."""
 
     def __init__(self) -> None:
         self.payload = padded_buffer(0)
@@ -358,7 +358,7 @@ class WorkingMemory:
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to padded memory, past whose end kernels may read; return (address, bytes)."""
+        """Copy decompressed records to memory with padding that kernels may read; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + padding.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)
@@ -366,7 +366,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the size of the buffers, except the columns of a run, which RUN_LIMIT limits."""
+        """Return the size of the buffers without the columns of a run, because RUN_LIMIT already limits those."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 

@@ -41,12 +41,12 @@ _Row = TypeVar("_Row", SegmentRef, "CleanStats")
 
 @dataclass(frozen=True, slots=True)
 class CleanStats:
-    """The counts of one group, as in Kafka's cleaner; messages of dropped batches do not count as read.
+    """The counts of one group, as Kafka's cleaner makes them: messages of dropped batches do not count as read.
 
-    `tombstones_waiting` counts the tombstones kept.  Their batches lose them between `first_horizon_ms` and
-    `last_horizon_ms`; if no such batch has a delete horizon, the first is greater than the last.
-    `batches_without_horizon` counts batches that got no horizon because delete.retention.ms is not stated.
-    `batches_encoded` counts batches written in another codec or size.
+    `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`; if
+    none of their batches has a delete horizon, the first time is greater than the last.  `batches_without_horizon`
+    counts batches that got no horizon because delete.retention.ms is not stated.  `batches_encoded` counts batches
+    written in another codec or size.
     """
 
     messages_read: int = 0
@@ -79,8 +79,8 @@ class CleanStats:
 class UnreadableBatch:
     """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` is the reason.
 
-    `segment` is its base offset; `position` is a byte position in its `.log`; `offset` is the offset after the previous
-    batch.
+    `segment` is the segment's base offset; `position` is a byte position in its `.log`; `offset` is the offset after
+    the previous batch.
     """
 
     segment: int
@@ -94,7 +94,8 @@ class UnreadableBatch:
 class CleanedGroup:
     """Source segments and their replacement; without `parts`, the sources stay, usually because nothing would change.
 
-    There is usually one part; several are needed if the result does not fit one segment file (2 GiB, or 2^31 offsets).
+    There is usually one part; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
+    offsets).
     """
 
     sources: tuple[SegmentRef, ...]
@@ -144,9 +145,10 @@ def to_json(swap: PreparedSwap) -> str:
 
 
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """Parse the JSON of `to_json`; check that every part can only become a segment file in its directory.
+    """Parse the JSON of `to_json`; check that every part can become nothing but a segment file in its directory.
 
-    This cannot check that the files come from a correct cleaning; `commit` compares names and sizes with the directory.
+    The function cannot check that a correct cleaning wrote the files; `commit` compares names and sizes with the
+    directory.
 
     Raises:
         CorruptDataError: `content` is not a prepared swap; the error names `path`.

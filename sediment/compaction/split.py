@@ -1,6 +1,6 @@
 """One partition cleaned in splits: the keys that splits exchange, and the fold that finds the survivors.
 
-    split 2   run 0 | run 1            newest first; a run is a limited number of latest key occurrences of its split
+    split 2   run 0 | run 1            newest first; a run has a limited number of keys, at their latest occurrences
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
@@ -9,7 +9,7 @@ shows this.  Between runs, their order shows it, because offsets increase.  A lo
 split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
-   each), a bit for each key that says if the key entered the map, and the numbers of the records as steps.
+   each), a bit for each key that is set if the key entered the map, and the steps between the numbers of the records.
 2. `fold_range` reads the blobs of one range, newest run first.  For each split it returns the numbers of the records
    that no newer run supersedes: the survivors.
 3. `collect_survivors` joins the results for all ranges into the bitmap of one split.
@@ -17,7 +17,7 @@ split.
 Keys and values never leave their split.
 
 Invariants
-* All records of a split are numbered, from its end.  Two sweeps that read the same batches give the same numbers;
+* All records of a split are numbered, from its end.  Two sweeps of the same batches assign the same numbers;
   `SplitContents` proves that the batches are the same.
 * Only the fold does I/O: it spills into a temporary file.
 """
@@ -61,7 +61,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits: only after a forward scan if `needs_scan`, otherwise only whole."""
+    """The log cannot be cleaned in these splits; if `needs_scan`, scan it forward first, otherwise clean it whole."""
 
     def __init__(self, needs_scan: bool) -> None:
         super().__init__(needs_scan)
@@ -72,7 +72,8 @@ class SplitNotApplicableError(Exception):
 class Split:
     """Adjacent groups of one partition that one task sweeps.
 
-    `end_offset` is the base offset of the next newer split, None for the newest; offsets of this split are below it.
+    `end_offset` is the base offset of the next newer split, or None for the newest; all offsets of this split are below
+    it.
     """
 
     number: int
@@ -106,8 +107,8 @@ class KeyRun:
     """The latest occurrences of keys in one run, as columns of n keys.
 
     `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the record
-    numbers.  `met` describes the part of the split that was swept so far; in the last run, which may be empty, it
-    describes the whole split.
+    numbers.  `met` describes the part of the split that was swept so far.  In the last run, `met` describes the whole
+    split; this run may be empty.
     """
 
     number: RunNumber
@@ -140,7 +141,7 @@ def cut_into_splits(groups: Sequence[SegmentGroup], splits: int) -> tuple[Split,
 
 
 def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Split, ...]:
-    """Return the splits that begin at group 0 and at each of `bounds`, ascending indexes of groups."""
+    """Return the splits that begin at group 0 and at each of `bounds`, which are ascending group indexes."""
     edges = [0, *bounds, len(groups)]
     parts = [tuple(groups[start:end]) for start, end in pairwise(edges)]
     above = [*(part[0].base_offset for part in parts[1:]), None]
@@ -156,7 +157,7 @@ def ranges_for(keys: int, budget_bytes: int) -> int:
 # ------------------------------------------------------------------------------------------------- numbers of records
 @kernel
 def _write_steps(numbers: npt.NDArray[np.int64], previous: int, address: int) -> int:
-    """Write ascending numbers at `address` as varlong steps, beginning after `previous`; return the next address."""
+    """Write the steps from `previous` through `numbers` as varlongs at `address`; return the address after them."""
     for index in range(numbers.size):
         address = write_varlong(address, numbers[index] - previous)
         previous = numbers[index]
@@ -211,8 +212,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob holds, little-endian: its number in the range and the number of its keys (uint32 each), their hashes (16
-    bytes each), the mapped bits, and the steps between their records' numbers.
+    A blob has these little-endian parts: its number in the range and the number of its keys (uint32 each), the hashes
+    (16 bytes each), the mapped bits, and the steps between the record numbers.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)
@@ -295,7 +296,8 @@ def fold_range(
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
     Memory stays within `budget_bytes` plus the answers.  If the blobs need more than half of the budget, they are
-    spilled to a file in `scratch`.  If the keys need more, they are folded in several passes over this file.
+    spilled to a file in `scratch`.  If a map of the keys needs more than half, the keys are folded in several passes
+    over the blobs.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []

@@ -5,7 +5,8 @@
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: the module is pure, so a plan predicts the choice of the run.  An estimate is made only if it can matter.
+Invariant: the module is pure, so a plan predicts the choice of the run.  Keys are estimated only if the estimate can
+change the choice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 MAPPED_KEY_BYTES = 48  # the most memory that a worker needs for one key
 COMPARED_KEY_BYTES = 72  # additional memory for one compared key, not counting the key itself
 SPLIT_FROM_BYTES = 4 << 30  # a smaller partition occupies its slot too briefly to delay the run
-_LEAST_RECORD_BYTES = 32  # records are hardly ever smaller in logs of gigabytes
+_LEAST_RECORD_BYTES = 32  # records are rarely smaller in logs of gigabytes
 
 
 class Strategy(StrEnum):
@@ -45,8 +46,8 @@ class KeyEquality(StrEnum):
 class Resources:
     """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, or None.
 
-    `all_bytes` is the size of all partitions of the run, `slots` the number of tasks that run at once, and
-    `task_memory_bytes` the memory limit of one task.
+    `all_bytes` is the size of all partitions of the run.  `slots` is the number of tasks that run at the same time.
+    `task_memory_bytes` is the memory limit of one task.
     """
 
     asked: Strategy | None

@@ -1,7 +1,7 @@
 """The forward scan of a partition with control or transactional batches: headers and control keys only.
 
-It finds everything that a backward sweep cannot: verified chunk boundaries, flags for each batch, and the
-surviving entries of the transaction index (kafka-log 02 §7).
+The scan finds what a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the surviving
+entries of the transaction index (kafka-log 02 §7).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
 
 
 def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
-    """Return the position for the first dirty offset from the offset index of its segment.
+    """Look up the position of the first dirty offset in the offset index of its segment.
 
     Kafka's second state begins at this position, not at the segment's first batch.  If a transaction's marker is
-    between the two, this state knows the transaction only from its index entry.
+    between these positions, this state knows the transaction only from its index entry.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):

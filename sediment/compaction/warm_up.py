@@ -1,7 +1,7 @@
 """Warm-up: clean a tiny log to load every kernel of the cleaner before workers are forked.
 
-The log is Kafka's own bytes (kafka-log 01 §3.5, §4): a transactional batch, its marker, and a compressed batch whose
-only key is written twice.
+The log consists of bytes that Kafka wrote (kafka-log 01 §3.5, §4): a transactional batch, its marker, and a compressed
+batch with two records of the same key.
 """
 
 from __future__ import annotations

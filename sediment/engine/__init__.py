@@ -1,1 +1,1 @@
-"""Ownership of log directories: `directory` for stopped ones, `live` for those that an engine uses; without Spark."""
+"""Ownership of log directories: `directory` is for stopped ones, `live` for those in use by an engine; no Spark."""

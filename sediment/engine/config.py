@@ -1,8 +1,9 @@
 """The complete effective config of a topic: for compaction, retention and live logs.
 
-Field names are Kafka's keys with underscores, defaults are Kafka's own (kafka-log 06 §1, §4).
+Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).
+
 Invariants: `compaction` and `retention` belong to one topic, so their cleanup policies are equal; every value that a
-live log uses is in Kafka's range, except that segments may be smaller than Kafka allows.
+live log uses is in Kafka's range, but segments may be smaller than Kafka allows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sediment.engine.value_ranges import (
     Whole,
     check_ranges,
 )
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 

@@ -1,7 +1,8 @@
 """Table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
-A topic key has one or more broker keys, and takes its default from the first one that is set, in that key's unit.
-Types, defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the exceptions.
+A topic key has one or more broker keys.  Its default is the value of the first broker key that is set, in that key's
+unit.  Types, defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the
+exceptions.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ValueType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerName:
-    """A broker key that gives a topic key its default; `unit_ms` is None if the value needs no conversion.
+    """A broker key that sets the default of a topic key; `unit_ms` is None if the value needs no conversion.
 
     With a unit, the result is in milliseconds and every negative value means -1.
     """
@@ -238,7 +239,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("offset.metadata.max.bytes", _INT, 4096),
     Key("offsets.retention.minutes", _INT, 10_080, 1),
     Key("offsets.retention.check.interval.ms", _LONG, 10 * _MINUTE_MS, 1),
-    # Not Kafka's.
+    # Sediment's own.
     Key("sediment.request.receive.timeout.ms", _LONG, 30 * _SECOND_MS, 1),
     Key("sediment.group.members.max.bytes", _LONG, 16 * _MIB, 1),
     Key("sediment.groups.max.bytes", _LONG, 128 * _MIB, 1),

@@ -2,7 +2,7 @@
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
-    3. partitions of one name in several directories are replicas of one partition, if they belong to one topic id
+    3. partitions with the same name in several directories are replicas of one partition if they share a topic id
     4. the replica with the greatest `ReplicaRank` is used
 
 Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; it opens
@@ -103,7 +103,7 @@ class ClusterDirectory:
         return str(self.at_uri or self.path)
 
     def only(self, partition: TopicPartition) -> ClusterDirectory:
-        """Return the directory with only this partition, so that a task does not carry entries of all partitions."""
+        """Return the directory with only this partition, so that a task does not get the entries of all partitions."""
         name = str(partition)
         files = {name: self.files[name]} if name in self.files else {}
         return replace(self, checkpoints=self.checkpoints.only(partition), partitions=(partition,), files=files)
@@ -135,7 +135,7 @@ class Replica:
         return local if store is None else StoreFs(store, name, self.directory.files.get(name, {}))
 
     def listed_again(self) -> Replica:
-        """Return the replica with its present files."""
+        """Return the replica with its current files."""
         store, name = self.directory.at_uri, str(self.partition)
         if store is None:
             return self
@@ -240,9 +240,9 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 
 
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
-    """Return the most recent metadata log: those of one cluster are copies of each other.
+    """Return the most recent metadata log; the metadata logs of one cluster are copies of each other.
 
-    A log that is corrupt or cannot be read is skipped, after a call of `on_unreadable`.
+    For a log that is corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
 
     Raises:
         SourceChangedError: the files of a metadata log changed too often while they were read.
@@ -267,7 +267,7 @@ def replicas_of_one_topic(
     """Return the replicas of the topic with the id `known` to the cluster, and the id.
 
     Raises:
-        UsageError: the replicas have several ids, and the cluster knows none of them.
+        UsageError: the replicas have several topic ids, and the cluster knows none of them.
     """
     ids = [_own_topic_id(replica, fs, on_unreadable) for replica in replicas]
     stated = {found: replica for replica, found in zip(replicas, ids, strict=True) if found is not None}

@@ -52,7 +52,7 @@ from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
@@ -247,7 +247,10 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
     if task.at_work is not None and found.reason_code == UNCLEAN:
         found = replace(found, reason=task.at_work)
     if task.encoding is not None:
-        found = _with_reencoding(task.encoding, cleaning, found, view)
+        from sediment.compaction.reencode.estimate import estimate_reencode
+
+        size = estimate_reencode(view, task.encoding, config, fs, sample_bytes=SAMPLE_BYTES)
+        found = replace(found, reencoded_bytes=size.log_bytes, reencode_sampled_bytes=size.sampled_bytes)
     if task.compaction_held is not None:
         code, reason = task.compaction_held
         found = replace(found, reason_code=code, reason=reason)
@@ -272,8 +275,6 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
 
 
 def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
-    from sediment.retention.policy import plan_view
-
     if task.retention_held is not None:
         code, reason = task.retention_held
         return RetentionOutlook(log_start_offset=view.log_start_offset, reason_code=code, reason=reason)
@@ -284,14 +285,6 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
         log_start_offset=plan.log_start_offset,
         next_at_ms=next((fate.goes_at_ms for fate in plan.kept), None),
     )
-
-
-def _with_reencoding(encoding: Encoding, task: CleaningTask, found: PartitionPlan, view: LogView) -> PartitionPlan:
-    """Return the plan with the sizes of a re-encoding."""
-    from sediment.compaction.reencode.estimate import estimate_reencode
-
-    estimate = estimate_reencode(view, encoding, task.config, Fs(), sample_bytes=SAMPLE_BYTES)
-    return replace(found, reencoded_bytes=estimate.log_bytes, reencode_sampled_bytes=estimate.sampled_bytes)
 
 
 def _with_cleaning(

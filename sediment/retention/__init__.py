@@ -1,1 +1,1 @@
-"""Retention: the segments that stay, by time, size and log start offset, as pure policy."""
+"""Retention: the segments to keep, by time, size and log start offset, as pure policy."""

@@ -1,4 +1,4 @@
-"""The retention policy: the segments of a log that expire, and the reason why each other segment stays.
+"""The retention policy and its config: the segments that expire, and the reason why each other segment is kept.
 
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
@@ -8,8 +8,9 @@ Invariants
 * The module is pure.
 * Expired segments are a prefix of the log below the high watermark.
 * The rules run in this order, each on the segments that the previous rule kept.
-* One segment always remains.  If every segment expires, an empty one is rolled first, at the log end offset.
-* An empty active segment stays.
+* One segment always remains.  If every segment expires, an empty segment is first created at the log end offset.
+* An empty active segment is kept.
+* Every segment of a tiered log is kept.
 
 Source: kafka-log 03 §2, §3, §6.
 """
@@ -22,11 +23,46 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from sediment.retention.config import RetentionConfig
 from sediment.segment_io.format.layout import INT64_MAX
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
+
+DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """The effective retention config of one topic.
+
+    Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1).  The tests in
+    tests/jobs/settings compare the defaults with the table of Kafka's keys.
+    """
+
+    cleanup_policy: tuple[str, ...] = (DELETE,)
+    """Any of `compact` and `delete`; without `delete`, segments expire only by the log start offset (03 §2)."""
+
+    retention_ms: int = 604_800_000
+    """A segment expires when its newest record is older than this; -1: never by age."""
+
+    retention_bytes: int = -1
+    """The oldest segments expire while the rest still holds this many bytes; below 0: never by size."""
+
+    remote_storage_enable: bool = False
+    """The log is tiered: a segment may expire only after it was copied to remote storage (03 §6)."""
+
+    remote_log_copy_disable: bool = False
+    """The tiered log no longer copies segments, and the ordinary rules apply again."""
+
+    @property
+    def is_tiered(self) -> bool:
+        """Return True if the log is tiered and the rules for local segments apply (03 §6)."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def deletes(self) -> bool:
+        """Return True if the cleanup policy expires segments by age and size."""
+        return DELETE in self.cleanup_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +101,7 @@ class SegmentDecision:
     """The decision on one segment: exactly one of `rule` and `kept` is set.
 
     `goes_at_ms` is the time at which retention.ms will expire the segment if nothing is appended.  It is None if the
-    segment expires now, never expires by time, or stays for a reason other than time.
+    segment expires now, never expires by time, or is kept for a reason other than time.
     """
 
     segment: SegmentState
@@ -88,7 +124,7 @@ class RetentionPlan:
     rolls_active: bool
 
     def keeping_active(self) -> RetentionPlan:
-        """Return the plan without deletion of the active segment, for a disk that is too full for a new segment."""
+        """Return the plan that keeps the active segment, for a disk that is too full for a new segment."""
         if not self.rolls_active:
             return self
         *others, active = self.fates
@@ -103,7 +139,7 @@ class RetentionPlan:
 
     @property
     def kept(self) -> tuple[SegmentDecision, ...]:
-        """Return the decisions on segments that stay."""
+        """Return the decisions on segments that are kept."""
         return tuple(fate for fate in self.fates if fate.rule is None)
 
     @property
@@ -125,7 +161,7 @@ def plan_retention(
     """Decide which of `segments` expire; they ascend, the last one is active; offsets are absolute, ends exclusive.
 
     After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are unverified
-    and stay.  Every segment of a tiered log stays, because no file shows which segments are in remote storage.
+    and are kept.  Every segment of a tiered log is kept, because no file shows which segments are in remote storage.
     """
     if config.is_tiered or not segments:
         fates = [SegmentDecision(segment, None, KeepReason.TIERED) for segment in segments]
@@ -223,7 +259,7 @@ def _why_kept(
 
 
 def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
-    """Return a clause for an operator that says why the segment expires or stays."""
+    """Return a clause for an operator that says why the segment expires or is kept."""
     match fate.rule or fate.kept:
         case Rule.LOG_START:
             return "all of it lies below the log start offset"

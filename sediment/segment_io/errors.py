@@ -193,7 +193,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from those that the run was planned for: the path is on another disk, or another process wrote."""
+    """Files differ from the planned ones: the path is on another disk, or another process changed them."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -261,7 +261,7 @@ class UnexpectedAppendOffsetError(RejectedAppendError):
 
 
 class OutOfOrderSequenceError(RejectedAppendError):
-    """A producer's batch does not follow the last one of that producer."""
+    """A producer's batch does not follow the producer's last batch."""
 
 
 class InvalidProducerEpochError(RejectedAppendError):

@@ -102,9 +102,9 @@ class FileMapping:
 
 
 class ReadableFile:
-    """A file that is open as `descriptor`, even if it is renamed or deleted.
+    """An open file with its `descriptor`, readable even after the file is renamed or deleted.
 
-    The file is closed by `close` or with its last reference, so readers of a deleted segment can finish.
+    The file is closed by `close` or after its last reference is gone, so readers of a deleted segment can finish.
     """
 
     __slots__ = ("descriptor", "path")
@@ -227,7 +227,7 @@ class Fs:
             return sorted(item.name for item in found if item.is_symlink() and not os.path.exists(item.path))
 
     def entry(self, path: Path) -> FileEntry | None:
-        """Return the entry of one path, links followed; None if the path does not exist."""
+        """Return the entry of one path, following links; None if the path does not exist."""
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -235,9 +235,9 @@ class Fs:
         return _entry(path.name, status)
 
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
-        """Return (size in bytes, mtime in ns, ctime in ns) of one path, links followed; None if it does not exist.
+        """Return (size in bytes, mtime in ns, ctime in ns) of one path, following links; None if it does not exist.
 
-        The ctime also reveals changes after which size and mtime were restored, and a file that was renamed to this
+        The ctime also reveals changes by programs that restored size and mtime, and a different file renamed to this
         path.
         """
         try:
@@ -247,7 +247,7 @@ class Fs:
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def identity(self, path: str) -> tuple[int, int, int] | None:
-        """Return inode, size in bytes and mtime in ns of the file at `path`, links followed; None if there is none."""
+        """Return inode, size in bytes and mtime in ns of the file at `path`, following links; None if there is none."""
         try:
             status = os.stat(path)
         except FileNotFoundError:
@@ -255,7 +255,7 @@ class Fs:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def file_stamp(self, path: Path) -> FileStamp | None:
-        """Return the state of the file at `path` without its content, links followed; None if there is none."""
+        """Return the state of the file at `path` without its content, following links; None if there is none."""
         try:
             status = path.stat()
         except FileNotFoundError:
@@ -263,7 +263,7 @@ class Fs:
         return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     def read_bytes(self, path: Path) -> bytes:
-        """Return the whole content of a file that is not larger than a segment may be.
+        """Return the whole content of a file, which must not exceed the largest size of a segment.
 
         Raises:
             OSError: EFBIG for a larger file; also FileNotFoundError, PermissionError, IsADirectoryError.
@@ -544,7 +544,7 @@ def _write_past_cache(descriptor: int, content: memoryview) -> int:
     """Write the whole blocks at the start of `content` directly to the device.
 
     Return the number of bytes written, which is 0 or too low if the filesystem does not support direct writes; the
-    caller then writes the rest as usual.  The file's position must be a multiple of a block.
+    caller then writes the rest as usual.  The file's position must be a multiple of the block size.
     """
     whole_bytes = len(content) - len(content) % _BLOCK_BYTES
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

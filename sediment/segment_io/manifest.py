@@ -5,13 +5,13 @@
     files                      name, size_bytes, sha256; for an incremental copy also held_in and source
 
 The manifest is written last, so a directory without one is not a complete copy.  An incremental copy may leave a file
-in an earlier copy: `held_in` names the directory of that copy, beside this one.  `source` is the stamp that the copied
-file had in its source, for comparison in a later incremental copy.
+in an earlier copy: `held_in` names the directory of that copy, which is next to this one.  `source` is the stamp that
+the file had in its source; a later incremental copy compares it.
 
 Each partition and each file has its own line, and the document is written in pieces, because a copy may have a million
 files.
 
-Invariant: no name or `held_in` in a manifest leads out of the copies, whatever the manifest contains.
+Invariant: no name or `held_in` in a manifest leads outside the copies, even if the manifest was forged.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class ManifestFile:
 
     @property
     def folder(self) -> str:
-        """Directory of the partition, empty for a file beside the partitions."""
+        """Directory of the partition, empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestPartition:
-    """A partition of a copy under its name there; values that the source does not state are None.
+    """A partition of a copy, under its name in the copy; values that the source does not state are None.
 
     `damage` describes corruption that was found in the log during the copy.
     """
@@ -129,7 +129,7 @@ def parse_manifest(document: bytes, *, path: str) -> Manifest:
     """Parse a manifest; `path` names its directory in errors.
 
     Raises:
-        CorruptDataError: the document is not a manifest, or a name in it leads out of the copies.
+        CorruptDataError: the document is not a manifest, or a name in it leads outside the copies.
     """
     try:
         content = json.loads(document)

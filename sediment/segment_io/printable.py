@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with undecodable bytes as `\udcff`, for tables and pages; every other character stays."""
+    r"""Return `text` with undecodable bytes as `\udcff`, for tables and pages; change no other character."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -43,7 +43,7 @@ class RangeFile(ReadableFile):
         return self._listed.size_bytes
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes and mtime in ns; the mtime is returned as the ctime too, which a store does not have."""
+        """Return size in bytes, mtime in ns, and the mtime again in place of a ctime, which a store does not have."""
         return self._listed.size_bytes, self._listed.mtime_ns, self._listed.mtime_ns
 
     def read(self, position: int, count: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Directories that pyarrow.fs reaches: on this machine, on HDFS, and in object stores such as S3.
+"""Directories that pyarrow.fs can reach: on this machine, on HDFS, and in object stores such as S3.
 
 Names are relative to the directory of a store, with `/` between folders.
 
@@ -49,7 +49,7 @@ class StoredFile:
 
 
 def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by their names there; '' is the folder of the store itself."""
+    """Return the files directly in each folder, by their names in it; '' is the folder of the store itself."""
     folders: dict[str, dict[str, StoredFile]] = {}
     for name, file in files.items():
         folder, _, rest = name.rpartition("/")
@@ -265,7 +265,7 @@ class Store:
             self._fs.sync_directory(self.local_path / folder)
 
     def free_bytes(self) -> int:
-        """Return the bytes that may still be written, also if the directory does not exist yet.
+        """Return the bytes that may still be written, even if the directory does not exist yet.
 
         The result is 2^63 - 1 for a store without a limit.
         """
@@ -338,8 +338,8 @@ def _with_single_puts(where: str) -> str:
 def _with_retries(filesystem: FileSystem) -> FileSystem:
     """Return the filesystem; for S3, add retries with growing waits for servers that are busy or drop connections.
 
-    Without this, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write` returns;
-    otherwise pyarrow would queue any number of them in memory.
+    Without these retries, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write`
+    returns; otherwise pyarrow would queue any number of them in memory.
     """
     if filesystem.type_name != "s3":
         return filesystem

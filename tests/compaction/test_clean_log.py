@@ -578,6 +578,21 @@ def test_a_partition_whose_write_fails_frees_its_disk_space_at_once(two_logs):
             swept.written()
 
 
+def test_a_sweep_that_ends_with_an_error_leaves_no_part(two_logs):
+    (first, _), given = two_logs
+    plan, fs, seen = plan_of(first, replace(given, segment_bytes=2000)), Fs(), []
+
+    def stop_after_a_write(_size_bytes):
+        seen.extend(first.glob("*.part"))
+        if seen:
+            raise InterruptedError
+
+    with WriteBehind() as write_behind, pytest.raises(InterruptedError):
+        sweep_log(plan, fs, write_behind, run_id="r", attempt="0", progress=stop_after_a_write)
+    assert seen
+    assert not list(first.glob("*.part"))
+
+
 def test_every_status_of_the_sweep_that_is_an_error_has_a_text():
     statuses = {value for name, value in vars(status).items() if name.startswith("BAD_")}
     assert statuses <= set(STATUS_TEXT)

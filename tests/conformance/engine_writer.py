@@ -9,7 +9,7 @@ from typing import Any
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format.layout import CODEC_NAMES
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs

@@ -16,7 +16,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import LogManager
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import FileMapping, Fs, OpenFile

@@ -11,7 +11,7 @@ from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, ValueType
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.value_ranges import OneOf, Range, Real, Truth, Whole
 from sediment.jobs.settings.resolve import Origin, parse_value
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 
 

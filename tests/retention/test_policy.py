@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sediment.retention.config import RetentionConfig
-from sediment.retention.policy import KeepReason, RetentionPlan, Rule, SegmentState, explain_retention, plan_retention
+from sediment.retention.policy import (
+    KeepReason,
+    RetentionConfig,
+    RetentionPlan,
+    Rule,
+    SegmentState,
+    explain_retention,
+    plan_retention,
+)
 from sediment.segment_io.format.layout import INT64_MAX
 
 NOW_MS = 1_700_000_000_000

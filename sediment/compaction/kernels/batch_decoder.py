@@ -1,6 +1,6 @@
 """The batches of one chunk as kernels read them: header fields, addresses of records, and hashes of keys.
 
-`fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls its two steps separately.
+`fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls the two steps of `decode_keys` separately.
 
 Invariants: `scan_chunk` has checked every batch; nothing enters the map here.
 """
@@ -127,7 +127,8 @@ def flags_of(batches: Batches, ordinal: int) -> int:
 def locate_records(header: Header, payloads: npt.NDArray[np.int64], ordinal: int) -> tuple[int, int, int]:
     """Return (status, address of the batch's records, their bytes).
 
-    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Reserve room for the header's record count only if it is OK.
+    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Reserve room for the header's record count only if the status
+    is OK.
     """
     if header.codec == 0:
         address, payload_bytes = header.address + BATCH_HEADER_BYTES, header.size_bytes - BATCH_HEADER_BYTES

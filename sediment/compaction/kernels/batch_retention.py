@@ -1,8 +1,8 @@
 """The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2).
 
 1. A batch of aborted data is dropped, and so is a marker after its delete horizon (`is_discarded`).
-2. The header of a batch that loses its records stays if the log's last offset or a producer's sequence numbers depend
-   on it (`keeps_header`).
+2. If a batch loses all its records, its header is kept if the log's last offset or a producer's sequence numbers
+   depend on it (`keeps_header`).
 
 Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.
 """
@@ -40,7 +40,7 @@ class ActiveProducers(NamedTuple):
 
 @inlined_kernel
 def keeps_header(header: Header, flags: int, first_uncleanable_offset: int, producers: ActiveProducers) -> bool:
-    """Return True if the header of a batch stays even without any of its records (kafka-log 02 §6.2).
+    """Return True if the header of a batch is kept even if all its records are dropped (kafka-log 02 §6.2).
 
     The header of the last batch before the bound preserves the last offset of the log.  The header of the last batch of
     an active producer preserves its sequence numbers.

@@ -1,4 +1,4 @@
-"""The first sweep of a split: the latest occurrence of each key, in runs that the tasks of all splits exchange.
+"""The first sweep of a split: collect the latest occurrence of each key, in runs that the tasks of all splits exchange.
 
 With `digest_of`, the caller checks that both sweeps of a split read the same batches.
 """
@@ -66,10 +66,10 @@ def collect_keys(
     run: RunKeys,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Collect the latest occurrence of every key below CURSOR, last batch first; only these can survive BY_BITMAP.
+    """Collect the latest occurrence of every key below CURSOR, last batch first; only these survive BY_BITMAP.
 
-    `run` receives the keys from index RUN_KEYS on.  RECORDS counts the records read so far; it is the number of the
-    next one.
+    `run` receives the keys from index RUN_KEYS on.  RECORDS counts the records read so far, so it is also the number of
+    the next record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     while state[CURSOR] > 0:

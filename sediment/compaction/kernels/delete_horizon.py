@@ -1,7 +1,7 @@
 """The delete horizon of a batch: the time after which its tombstones, or a marker without batches, are dropped.
 
-A cleaning writes a horizon into a batch that needs one and has none (kafka-log 02 §6.4).  If bit 6 of the attributes is
-set, the batch's base timestamp is its horizon.
+If a batch needs a horizon and has none, a cleaning writes one into it (kafka-log 02 §6.4).  If bit 6 of the attributes
+is set, the batch's base timestamp is its horizon.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ at most 3/4.
 
 A map has one of two uses:
 * A set of keys: a backward sweep only needs to know if a key occurred nearer to the log's end.
-* A map with offsets: offsets are put in log order and the last put wins; then the log is filtered against them.  Kafka
-  bounds such a map by its keys; `put_bounded` is Kafka's rule for a full map.
+* A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by it.
+  Kafka bounds such a map by its keys; `put_bounded` is Kafka's rule for a full map.
 
 Invariant: every table has an empty slot, so probing ends.
 """

@@ -178,9 +178,10 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records of a batch that are set in the bitmap `survivors`; bit `first` belongs to the last of `count`.
+    """Mark the records of a batch that are set in the bitmap `survivors`; bit `first` is that of the last record.
 
-    `rows` records are decoded: either all, or only the survivors.  Return the number of records kept.
+    `rows` is the number of decoded records: all of the `count` records, or only the survivors.  Return the number of
+    records kept.
     """
     total = 0
     for index in range(rows):

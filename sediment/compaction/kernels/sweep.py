@@ -14,13 +14,14 @@
 5. Filter the records.  `record_retention.filter_records`
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
 
-The sweep is resumable.  If it needs something that it cannot do itself (decompress, compress, enlarge the map or a
-buffer), it returns a status that requests this, with no batch half done, and continues at the next call.
+The sweep is resumable.  If it needs work that only the caller can do (decompress, compress, or enlarge the map or a
+buffer), it returns a status that requests this work, and continues at the next call.  It never returns with a batch
+half done.
 
 Invariants
 * The CRC of a batch is checked before any of its records is dropped: `scan_chunk` runs before `sweep_chunk` on every
   chunk.
-* A batch is filtered exactly once: its keys enter the map only when steps 1 to 4 have everything they need.
+* A batch is filtered exactly once: its keys enter the map only when steps 1 to 4 have nothing left to request.
 * Batches converted from messages of magic 0 and 1 have no checksum, so each of them is rebuilt.
 * A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
   split.  `sweep_chunk` then decodes only survivors; with `digest_of`, the caller checks that both read the same
@@ -128,8 +129,8 @@ def sweep_chunk(
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
-    `survivors` is read BY_BITMAP only: one bit for each record of the split, numbered like RECORDS, which is 1 if no
-    later record of any split supersedes the record.
+    `survivors` is read only BY_BITMAP.  It has one bit for each record of the split, numbered as RECORDS counts them.
+    The bit is 1 if no later record of any split supersedes the record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)
@@ -250,7 +251,7 @@ def _settle_whole(header: Header, discarded: bool, keeps_it: bool, out: int, sta
 
 @inlined_kernel
 def _emit_header(header: Header, out: int, state: npt.NDArray[np.int64]) -> None:
-    """Write the header of a batch as a batch without records; the output has room for it."""
+    """Write the header of a batch as a batch without records; the output has room for the header."""
     state[OUT_START] -= BATCH_HEADER_BYTES
     write_empty_batch(out + state[OUT_START], header.address)
 
@@ -344,7 +345,7 @@ def emit_compressed(
     output: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Write the batch of the last NEEDS_COMPRESSION with `compressed` as its payload, and continue after it."""
+    """Write the batch that requested NEEDS_COMPRESSION, with `compressed` as its payload, and move past the batch."""
     if state[OUT_START] < BATCH_HEADER_BYTES + compressed.size:
         state[NEEDED] = BATCH_HEADER_BYTES + compressed.size
         return NEEDS_OUTPUT_ROOM

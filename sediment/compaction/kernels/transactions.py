@@ -1,16 +1,18 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A backward sweep finds a marker before its data.  So it cannot know if a batch of the transaction is left, and if the
-marker may be dropped.  In a partition with control or transactional batches, a forward scan therefore first reads
-headers and control keys.  The scan gives each batch a few flags; the sweep needs no other information on transactions.
+A backward sweep finds a marker before its data.  At the marker, it cannot know whether any batch of the transaction is
+left, and so whether the marker may be dropped.  In a partition with control or transactional batches, a forward scan
+therefore first reads headers and control keys.  The scan sets a few flags for each batch; the sweep needs no other
+information on transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, ascending by first offset
-* for each producer, its present aborted transaction, and if a batch of this transaction was read
+* for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-Kafka fills its offset map in a separate pass over the dirty range, with a second state of the same kind, which starts
-at the first dirty segment.  The keys of a batch that is aborted in this state do not enter the map.
+Kafka fills its offset map in a separate pass over the dirty range.  This pass has a second state of the same kind,
+which starts at the first dirty segment.  If a batch is aborted according to this second state, its keys do not enter
+the map.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begin
 TOMBSTONES_GO = 16  # its tombstones have expired because of the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
-LEAVES_HEADER = 128  # its header stays even without any of its records
+LEAVES_HEADER = 128  # its header is kept even if all its records are dropped
 
 # Columns of the open transactions, int64[producers, 5]
 _PRODUCER = 0
-_ABORTED = 1  # index of the producer's present aborted transaction; -1: none
+_ABORTED = 1  # index of the producer's current aborted transaction; -1: none
 _SEEN = 2  # 1: a batch of that aborted transaction was read
 _COMMITTED = 3  # 1: batches of a transaction that is not aborted were read
 _UNMARKED = 4  # 1: such batches were read after the producer's last marker

@@ -7,7 +7,7 @@
     scans             two forward scans over a segment or a cleaned group: choose, then encode
     segment_reencode  one task: a segment, and its replacement under `.part` names
     cleaned_batches   a group that a cleaning encodes before it writes it
-    estimate          the size that it would leave, from a sample of batches
+    estimate          the size of the log after a re-encoding, from a sample of batches
 
 `plan` and `merging` open no file.  Nothing here renames a file; the result is a prepared swap.
 """

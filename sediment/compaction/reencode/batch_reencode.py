@@ -1,4 +1,4 @@
-"""The driver of the re-encoding loop: it calls the kernel until a chunk is done, and meets its requests.
+"""The driver of the re-encoding loop: it calls the kernel until a chunk is done, and serves its requests.
 
 kernel returns          driver
 NEEDS_PAYLOAD           decompresses the batch, and some of the next ones
@@ -148,7 +148,7 @@ class BatchEncoder:
 
 
 def _enlarged(memory: ByteArray, size_bytes: int) -> ByteArray:
-    """Return a copy of `memory` that is not smaller and has room for twice `size_bytes`."""
+    """Return a copy of `memory` that is at least as large and has room for twice `size_bytes`."""
     larger = np.empty(max(2 * size_bytes, memory.size), dtype=np.uint8)
     larger[: memory.size] = memory
     return larger

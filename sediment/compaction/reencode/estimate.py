@@ -1,10 +1,10 @@
 """An estimate of the bytes that a re-encoding would leave, from a sample of batches that are encoded in memory.
 
 1. Take chunks of whole batches, spread evenly over the log (`segment_io.partition.sample`).
-2. Encode the batches of each chunk anew, and merge them within it, as `reencode_segment` does.
+2. Encode the batches of each chunk again, and merge batches of the same chunk, as `reencode_segment` does.
 3. Apply the sample's saving to all segments that a re-encoding reads.
 
-The estimate differs from the run in two ways.  No batches are merged over the end of a chunk.  The last five batches of
+The estimate differs from the run in two ways.  Batches of different chunks are not merged.  The last five batches of
 each producer, which a run does not merge, are treated like the others.  A chunk with an unreadable batch is left out.
 """
 
@@ -50,7 +50,7 @@ def estimate_reencode(
     bases = [segment.base_offset for segment in segments]
     chunks: list[_SampledChunk] = []
     with ExitStack() as stack:
-        # A log that is read as a whole may end in a batch that is not complete; the sample ends before it.
+        # A log that is read completely may end in an incomplete batch; the sample ends before it.
         with suppress(CorruptDataError):
             for span in sampled_batches(view.listing.path, segments, fs, budget_bytes=sample_bytes):
                 if not chunks or not chunks[-1].continues(span):
@@ -89,7 +89,7 @@ class _SampledChunk:
         return span.position == self._end_position
 
     def add(self, span: BatchSpan) -> None:
-        """Encode the batches of `span`, unless one of the chunk is unreadable."""
+        """Encode the batches of `span`, unless a batch of the chunk is unreadable."""
         self._end_position = span.position + span.end - span.start
         if not self.is_readable:
             return

@@ -1,4 +1,4 @@
-"""The rule, based on headers alone, for batches that may be re-encoded and for neighbours that may become one batch.
+"""The rule that finds, from headers alone, the batches that may be re-encoded and the neighbours that may be merged.
 
 A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
 previous batch if both may change, neither is among the last five data batches of its producer in the segment, and these
@@ -14,7 +14,7 @@ are equal:
 Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
 
 A broker that loads the log remembers the last five batches of each producer, to recognise them if a client sends them
-again.  So these batches stay unchanged in every segment, and the producer state at its end stays the same.
+again.  So these batches stay unchanged in every segment, and the producer state at the segment's end stays the same.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def merge_rule(encoding: Encoding, bound: int, last_of_producers: Int64s) -> Mer
 
 
 def encoded_anyway(rule: MergeRule, encoding: Encoding, rows: Rows) -> Flags:
-    """Return bool[rows]: True for batches that are encoded anew even if they are not merged."""
+    """Return bool[rows]: True for batches that are encoded again even if they are not merged."""
     if encoding.codec is None:
         return np.zeros(rows.size, dtype=np.bool_)
     has_other_codec: Flags = rows["attributes"] & CODEC_MASK != encoding.codec
@@ -90,7 +90,7 @@ def encoded_anyway(rule: MergeRule, encoding: Encoding, rows: Rows) -> Flags:
 
 
 def chosen_batches(rule: MergeRule, encoding: Encoding, rows: Rows, before: Rows) -> tuple[Flags, Flags]:
-    """Return the batches of a chunk to open, and those that may join the one before, each bool[rows].
+    """Return two bool[rows]: the batches of a chunk to open, and the batches that may join the previous one.
 
     `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
     """

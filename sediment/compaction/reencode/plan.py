@@ -71,8 +71,8 @@ class Encoding:
 class ReencodeTask:
     """The re-encoding of one segment.
 
-    `end_offset` is the base offset of the next segment, INT64_MAX for the active one.  Batches that reach `bound` are
-    not changed.
+    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches that reach
+    `bound` are not changed.
     """
 
     partition: TopicPartition
@@ -86,7 +86,7 @@ class ReencodeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReencodeStats:
-    """Counts of one segment: batches before and after, and how many of those after were written anew."""
+    """Counts of one segment: batches before and after, and the number of batches that were encoded again."""
 
     batches_before: int = 0
     batches_after: int = 0

@@ -8,8 +8,8 @@
                                     ^ OUT_END
 
 A group consists of batches that become one batch.  It may extend from one chunk into the next.
-1. Let the batch join the group if it may, and if the result stays within the limit.
-2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if compression gains nothing.
+1. Add the batch to the group if it may join, and if the result stays within the limit.
+2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if that batch is not smaller.
 3. Encode the batch alone if no other may join it, begin the next group with it, or copy it if it is not wanted.
 
     field                                     in a new batch
@@ -23,13 +23,13 @@ A group consists of batches that become one batch.  It may extend from one chunk
 The records of the first batch do not change.  The records of the others get new offset and timestamp deltas; all bytes
 from the key on are copied.
 
-The loop is resumable: if it needs something that it cannot do itself, it returns a status that requests this, and
+The loop is resumable: if some work must be done by the caller, it returns a status that requests this work, and
 continues at the next call.
 
 Invariants
 * Records are decoded before a second batch joins them.
-* Compressed or merged batches take fewer bytes than the originals.  Only uncompressed batches may take more, if they
-  were requested, and only up to the size limit of a batch.
+* Compressed or merged batches take fewer bytes than the originals.  Only uncompressed batches may take more, if the
+  requested codec is none, and only up to the size limit of a batch.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ REGISTERS = 11
 
 # -------------------------------------------------------------------------------------- settings, int64[RULE_REGISTERS]
 CODEC = 0  # the new codec, or KEEP_CODEC
-ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because of its level
+ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because a level is given
 JOINED_BYTES = 2  # the largest merged batch, before compression
 BATCH_BYTES = 3  # the largest batch that may take more bytes than the originals
 RULE_REGISTERS = 4

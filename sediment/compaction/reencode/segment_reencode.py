@@ -1,9 +1,9 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
-1. Scan the headers (`scans`): find out if any batch may change.
+1. Scan the headers (`scans`), and check whether any batch may change.
 2. Scan again: check every checksum, encode and merge batches, and copy the others.
 
-Invariant: the checksum of every copied byte was checked; a segment without a change gets no parts.
+Invariant: the checksum of every copied batch is checked first; an unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reencode_log(
     attempt: str,
     progress: Progress | None = None,
 ) -> Reencode:
-    """Carry out the tasks of a partition one after another; after a failure, no part is left.
+    """Carry out the tasks of a partition one after another; after a failure, leave no part.
 
     Arguments and errors are those of `plan_reencode` and `reencode_segment`.
     """
@@ -56,9 +56,9 @@ def reencode_log(
 def reencode_segment(
     task: ReencodeTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
 ) -> ReencodedSegment:
-    """Write the new segment of `task` to synced `.part` files beside its source; after a failure, leave none.
+    """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
-    `progress` is called with the bytes of each chunk of either scan; its exceptions end the re-encoding.
+    `progress` is called with the size of each chunk in either scan; an exception from it ends the re-encoding.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.

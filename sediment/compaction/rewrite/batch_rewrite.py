@@ -1,4 +1,4 @@
-"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and meets its requests.
+"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and serves its requests.
 
 kernel returns          driver
 NEEDS_PAYLOAD           opens the batch: decompresses it, or converts a message of magic 0 or 1
@@ -41,8 +41,8 @@ _FIRST_RECORDS = 4096
 class BatchRewriter:
     """The rewriter for the chunks of one segment; compressed records of a batch may expand to `limit_bytes`.
 
-    `seen` and `without_key`, bool[verdicts], mark the verdicts for which a record was found, and those that would turn
-    a record without a key into a tombstone.
+    `seen` and `without_key`, bool[verdicts], mark the verdicts for which a record was found, and the verdicts that ask
+    for a tombstone of a record without a key.
     """
 
     def __init__(self, source: SourceSegment, verdicts: Verdicts, limit_bytes: int) -> None:

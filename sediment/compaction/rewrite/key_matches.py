@@ -101,7 +101,7 @@ class MatchColumns(NamedTuple):
 
 @kernel
 def enter_keys(table: KeyTable) -> int:
-    """Add the keys to the table, which has room; return the first key with the same hash as another key, or -1."""
+    """Add the keys to the table, which has enough room; return the first key whose hash is already there, or -1."""
     for number in range(table.edges.size - 1):
         start = table.edges[number]
         low, high = hash_key(
@@ -127,8 +127,8 @@ def match_keys(
 ) -> int:
     """Search the wanted batches from CURSOR on, and append the records with keys in the table to `matches`.
 
-    `records`, int64[n, RECORD_FIELDS], and `hashes`, uint64[n, 2], are working memory.  Return DONE, or for the batch
-    at CURSOR, of which nothing is done then, a request for a payload or room, or a decoder's status.
+    `records`, int64[n, RECORD_FIELDS], and `hashes`, uint64[n, 2], are working memory.  Return DONE, a request for a
+    payload or room, or a decoder's status.  The last two concern the batch at CURSOR, which is then still unprocessed.
     """
     while state[CURSOR] < batches.headers.size:
         ordinal = state[CURSOR]
@@ -199,11 +199,11 @@ def find_key_matches(
         partition: its name appears in errors.
         directory: contains the segment.
         segment: the segment as listed.
-        end_offset: the base offset of the next segment, INT64_MAX for the active one.
+        end_offset: the base offset of the next segment, or INT64_MAX for the active segment.
         keys: the keys to search for.
         fs: opens the segment.
         limit_bytes: limit for the decompressed records of one batch.
-        progress: called with the bytes of each chunk; its exceptions end the search.
+        progress: called with the size of each chunk; an exception from it ends the search.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
@@ -255,7 +255,7 @@ class _KeySearch:
                 raise self._source.error(status, span, ordinal)
 
     def _requests(self, batches: ChunkBatches) -> Iterator[tuple[int, int]]:
-        """Call the kernel until the chunk is done; yield each request with the batch that it is about."""
+        """Call the kernel until the chunk is done; yield each request and the ordinal of its batch."""
         while True:
             status = match_keys(batches, self._table, self._records, self._hashes, self._matches, self._state)
             if status == DONE:

@@ -69,7 +69,7 @@ class BatchOpener:
         return self.batches
 
     def open_batch(self, ordinal: int) -> None:
-        """Set the payload of batch `ordinal`, which has none yet, and those of some of the next batches.
+        """Set the payload of batch `ordinal`, which has none yet, and the payloads of some of the next batches.
 
         Raises:
             CorruptBatchError: the records cannot be decompressed or decoded.

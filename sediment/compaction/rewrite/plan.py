@@ -1,4 +1,4 @@
-"""The plan of a rewrite: one task for each segment with verdicts, and the verdicts that cannot be applied.
+"""The plan of a rewrite: a task for each segment that has verdicts, and the verdicts that cannot be applied.
 
     verdicts   | ......... | ........ | .. | ....... | .........
     segments   |     0     |    12    | 20   active            |
@@ -32,7 +32,7 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentTask:
     """The rewrite of one segment.
 
-    `end_offset` is the base offset of the next segment, INT64_MAX for the active segment.  Batches whose last offset
+    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches whose last offset
     reaches `bound` are not changed, for the reason `bound_reason`.
     """
 
@@ -132,7 +132,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 
 
 def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
-    """Return the reason for each of `offsets`, at or above the bound, why it is not reached."""
+    """Return `offsets`, which are at or above the bound, each with the reason why it is not reached."""
     replicated_end = view.log_start_offset if view.high_watermark is None else view.high_watermark
     verified_end = view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset
     reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)

@@ -8,9 +8,9 @@
 `rewrite_batches` takes each batch with verdicts through four steps:
 
 1. Decode its records, if there is room for all their rows.
-2. Find their verdicts, move the surviving records together, and note the edits.
+2.  Find their verdicts, move the surviving records together, and record the edits.
 3. If the batch changes, copy the batches before it.
-4. Write the surviving records and compress them with the batch's own codec; without any, write its header or nothing.
+4. Write the surviving records, compressed with the batch's own codec.  If none survives, write the header or nothing.
 
     field                                               after a rewrite
     offsets, leader epoch, producer, sequence, flags    unchanged
@@ -19,10 +19,10 @@
     record count, length, CRC                           recomputed
 
 A batch with a new tombstone loses its delete horizon, so that the next cleaning writes a new horizon.  With the old
-one, the tombstone could be dropped before consumers have had time to read it.
+horizon, the tombstone could be dropped before consumers have had time to read it.
 
-The loop is resumable: if it needs something that it cannot do itself, it returns a status that requests this, and
-continues at the next call.  Only marks of verdicts may be set twice.
+The loop is resumable: if some work must be done by the caller, it returns a status that requests this work, and
+continues at the next call.  A repeated call may only set marks of verdicts a second time.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -112,7 +112,7 @@ _ROW_BYTES = 8 * RECORD_FIELDS
 
 
 class VerdictColumns(NamedTuple):
-    """The columns of `Verdicts`; marks of those with a record, and of tombstones for records without a key.
+    """The columns of `Verdicts`, with marks: the verdict has a record; the record to become a tombstone has no key.
 
     `replacements` is the address of the replacement bytes.
     """
@@ -338,7 +338,7 @@ def _write_changed(
 
 @kernel
 def emit_compressed(batches: ChunkBatches, compressed: ByteArray, output: ByteArray, state: Int64s) -> int:
-    """Write the batch of the last NEEDS_COMPRESSION with `compressed` as its payload, and move past it."""
+    """Write the batch that requested NEEDS_COMPRESSION, with `compressed` as its payload, and move past the batch."""
     size_bytes = BATCH_HEADER_BYTES + compressed.size
     state[NEEDED] = state[OUT_END] + size_bytes
     if output.size < state[NEEDED]:

@@ -1,19 +1,20 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
-1. Scan the headers: find the batches with verdicts, and those of them whose header must stay.
+1. Scan the headers: find the batches with verdicts, and decide which of them must keep their header.
 2. Scan again: check every checksum, rewrite these batches, and copy the bytes between them.
 
-A batch that loses all records stays as a header without records if it is one of these:
+If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end stays the same even if later segments are deleted
 * one of the last five data batches of a producer in the segment: a broker that loads the log remembers these batches,
-  to recognise them if a client sends them again; so the producer state at the end of every segment stays the same
+  to recognise them if a client sends them again.  Because their headers are kept, the producer state at the end of
+  every segment does not change
 
-All other such batches are dropped.  Markers always stay, so an aborted transaction keeps its entry in the transaction
-index.
+Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
+entry in the transaction index.
 
 Memory: one chunk, the largest decompressed batch, and columns for the batches with verdicts.
 
-Invariant: the checksums of all copied bytes were checked; a segment without a change gets no parts.
+Invariant: the checksum of every copied batch is checked first; an unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from sediment.segment_io.segment.reader import Rows
 
 
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
-    """Carry out the tasks of `plan` one after another; after a failure, no part of the partition is left.
+    """Carry out the tasks of `plan` one after another; after a failure, leave no part file of the partition.
 
     Arguments and errors are those of `rewrite_segment`.
     """
@@ -64,9 +65,9 @@ def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progres
 def rewrite_segment(
     task: SegmentTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
 ) -> RewrittenSegment:
-    """Write the new segment of `task` to synced `.part` files beside its source; after a failure, leave none.
+    """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
-    `progress` is called with the bytes of each chunk of either scan; its exceptions end the rewrite.
+    `progress` is called with the size of each chunk in either scan; an exception from it ends the rewrite.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
@@ -85,7 +86,7 @@ class _Targets:
     """The batches with verdicts: their positions in the file, int64[n], and True if their header stays, bool[n].
 
     `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
-    `excluded`, bool[verdicts], marks them.
+    `excluded`, bool[verdicts], marks these verdicts.
     """
 
     positions: Int64s
@@ -179,7 +180,7 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return, for each batch, the range [low, high) of verdicts that may apply; `last_offset` precedes the batches.
+    """Return, for each batch, the range [low, high) of verdicts that may apply; the batches follow `last_offset`.
 
     The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the last offset of the previous
     batch.

@@ -44,7 +44,7 @@ class BatchLocator(Protocol):
 class SourceSegment:
     """A segment of `directory` with offsets below `end_offset`; it is open until `stack` closes it.
 
-    `progress` is called with the bytes of each chunk, checked or not, before the chunk is yielded.
+    `progress` is called with the size of each chunk, checked or not, before the chunk is yielded.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Suppression lists: HMACs of keys that were erased from topics, and the search for these keys in other copies.
+"""Suppression lists: HMACs of keys that were erased from topics, and the search for these keys in copies of the topics.
 
     {"kind": "suppression-list", "schema": 1, "algorithm": "HMAC-SHA256",
      "secret_check": HMAC of _SECRET_CHECK,
      "topics": {topic: [HMAC of a key, …], …}}                          topics and HMACs ascend; HMACs are hex
 
-The list states: no record of this topic with this key has a value.  A tombstone of the key is permitted.
+An entry states that no record of this topic with this key has a value.  A tombstone of the key is permitted.
 
-Invariants: a list contains neither keys nor the secret.  It is used only with the secret of its HMACs: with another one
-it would silently suppress nothing.
+Invariants: a list contains neither keys nor the secret.  A list is used only with the secret of its HMACs, because with
+any other secret it would silently suppress nothing.
 """
 
 from __future__ import annotations

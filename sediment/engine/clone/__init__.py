@@ -1,1 +1,1 @@
-"""Making a log directory that a stock broker starts on as a node of its own cluster."""
+"""Making a log directory on which a stock broker starts as a node of a separate cluster."""

@@ -2,7 +2,7 @@
 
     1. load       every partition, as a broker's start does, and repair it
     2. settle     producer snapshot at the log end, partition.metadata
-    3. keep       copy each file beside the partitions that will be replaced, as <name>.<run>.kept
+    3. keep       copy every file that step 4 will replace, as <name>.<run>.kept
     4. write      without a metadata log: checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
                   with one: entries in the checkpoints, then records in the metadata log (`metadata_append`)
 
@@ -107,7 +107,7 @@ def adopt_partition(
 
 
 def check_no_open_transaction(clone: PartitionClone) -> None:
-    """Check that no transaction is open: its coordinator would be in another cluster, so it would never end.
+    """Check that no transaction is open: its coordinator is in another cluster, so the transaction would never end.
 
     Raises:
         UsageError: a transaction is open.
@@ -135,7 +135,7 @@ def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
     """Return the checkpoints with which a log is loaded.
 
     A log without an entry in the recovery points is a bare copy.  Without the marker of a clean stop, a load would
-    verify such a copy from its first batch, and cut all batches after a corrupt one, good ones included.
+    verify such a copy from its first batch, and cut all batches after a corrupt one, including good batches.
     """
     found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
     return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
@@ -175,10 +175,10 @@ def add_to_checkpoints(
 ) -> tuple[str, ...]:
     """Write entries for the partitions to the checkpoint files that exist; return the names of the kept copies.
 
-    Old entries of these partitions are replaced or removed.  The log start checkpoint is made if one is needed.
+    Old entries of these partitions are replaced or removed.  The log start checkpoint is created if an entry needs it.
 
     Raises:
-        CorruptCheckpointError: a file is malformed; it is as it was.
+        CorruptCheckpointError: a file is malformed; it was not changed.
     """
     kept = []
     files = {CLEANER_FILE: b"0\n0\n", **dict(checkpoint_files(clones))}

@@ -7,7 +7,7 @@
     5. owner         meta.properties: without it no broker starts on the directory
     6. manifest      the clone is complete
 
-Invariant: at every moment the directory is complete, or no broker starts on it and the next run begins again.
+Invariant: at every moment, either the directory is complete, or no broker starts on it and the next run starts over.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class CloneDirectory:
         self._topic_ids: dict[TopicPartition, str] = {}
 
     def check(self, sources: Sequence[Store]) -> None:
-        """Check that the directory is absent, empty or an unfinished output, and apart from the sources.
+        """Check that the directory is absent, empty or an unfinished output, and separate from the sources.
 
         Raises:
-            UsageError: it is not; nothing was changed.
+            UsageError: the directory fails the check; nothing was changed.
         """
         if "," in str(self.path) or "\\" in str(self.path):
             raise UsageError(
@@ -85,7 +85,7 @@ class CloneDirectory:
         self._publisher.store.make_folder("")
 
     def begin(self) -> str | None:
-        """Claim the directory and empty it; return the run whose unfinished files were removed, if there were any."""
+        """Claim the directory and empty it; return the run whose unfinished files were removed, if any."""
         return self._publisher.begin()
 
     def add(self, target: TopicPartition, topic_id: str, clone: PartitionClone) -> None:

@@ -1,14 +1,14 @@
-"""Metadata records of a clone: one node that leads every partition, in the order in which a controller reads them.
+"""Metadata records of a clone, in the order in which a controller reads them; one node leads every partition.
 
     FeatureLevelRecord        levels of the source, metadata.version first
     TopicRecord               and for each topic
       PartitionRecord         leader epoch: the last of the log; directory: the one of the clone
       ConfigRecord
-    ConfigRecord              dynamic configs of all brokers about logs
+    ConfigRecord              the dynamic configs of all brokers that concern logs
     ProducerIdsRecord         above every producer id that the source or a log knows
-    ACLs, quotas, SCRAM       only if they were asked for
+    ACLs, quotas, SCRAM       only on request
 
-Invariant: no producer id that a log knows is given out again.
+Invariant: no producer id that a log knows is assigned again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def added_topic_records(
 ) -> Iterator[bytes]:
     """Yield the records that add topics to a cluster with `metadata`.
 
-    A ProducerIdsRecord is among them only if it raises the next id: a controller fails on any other one.
+    They include a ProducerIdsRecord only if it raises the next id, because a controller fails on a record that does
+    not.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
@@ -125,7 +126,7 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first id of a block of producer ids that lies above all `known` ids and is not given out yet."""
+    """Return the first id of a block of producer ids that is above all `known` ids and not assigned yet."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

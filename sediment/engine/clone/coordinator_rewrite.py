@@ -10,8 +10,8 @@
 
 A record that cannot be decoded is kept.  Kafka's coordinators skip records of unknown types.
 
-Invariants: offsets do not change; a dropped record leaves a gap, as after a compaction.  The records of a group or
-transactional id are either all dropped, or its last state is kept.
+Invariants: offsets do not change; a dropped record leaves a gap, as after a compaction.  Either all records of a group
+or transactional id are dropped, or its last state is kept.
 
 Source: Kafka's GroupMetadataManager.replay and TransactionStateManager.loadTransactionMetadata.
 """
@@ -63,7 +63,7 @@ _PREPARE_COMMIT = 2  # Kafka's TransactionState
 
 @dataclass(frozen=True, slots=True)
 class ClonedNames:
-    """Partitions of the source that are cloned; records of the coordinators may name no others.
+    """Partitions of the source that are cloned; records of the coordinators must not name any others.
 
     `names` and `ids` are the new names and topic ids, by the topic's name in the source.  `producer_ids` are the
     producers that wrote to one of the partitions.
@@ -77,7 +77,7 @@ class ClonedNames:
 
 @dataclass(slots=True)
 class RewriteCounts:
-    """Counts of groups or transactional ids that a rewrite kept and dropped, and of records that it changed."""
+    """Counts of the groups or transactional ids that a rewrite kept and dropped, and of the records that it changed."""
 
     kept: int = 0
     dropped: int = 0
@@ -94,7 +94,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Changes:
-    """Verdicts for two passes over the log, because one pass changes either the key or the value of a record."""
+    """Verdicts for two passes over the log, because a single pass can change only the key or the value of a record."""
 
     first: list[Verdict] = field(default_factory=list)
     second: list[Verdict] = field(default_factory=list)
@@ -156,7 +156,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose coordinator was committing their transactions at a time, or at the end of the source.
+    """Return the producers whose transaction was being committed at `until_ms`, or at the end of the source.
 
     Raises:
         CorruptDataError: a batch cannot be read.

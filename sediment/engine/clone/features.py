@@ -34,7 +34,7 @@ RELEASES = tuple(_LEVELS)
 
 
 def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, int]:
-    """Return the levels of a clone for `release`, one of RELEASES; pass None if the source states no levels.
+    """Return the levels of a clone for `release`, one of RELEASES; `source` is None if the source states no levels.
 
     Raises:
         UsageError: a broker of that release does not start on the source's metadata.version.

@@ -69,7 +69,7 @@ def _clash(
     names: Mapping[str, str],
     node: Node,
 ) -> str | None:
-    """Return why this folder is not a replica of the known topic with the same name or topic id."""
+    """Return the reason why this folder is not a replica of the known topic with the same name or topic id."""
     wanted = metadata.topic_ids.get(partition.topic)
     if wanted is None:
         return f"the cluster knows topic id {topic_id} as {names[topic_id or '']}, not as {partition.topic}"

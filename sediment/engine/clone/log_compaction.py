@@ -1,10 +1,10 @@
-"""Compaction of a cloned log before it joins the clone; the result is what a later `compact` in place would write.
+"""Compaction of a cloned log before it joins the clone, with the same result as a later `compact` in place.
 
     1. select    the cleanable range, from the source's cleaner checkpoint on
     2. clean     one sweep of the log into `.part` files
     3. commit    the cleaned segments replace the copied ones
 
-Invariant: a log with a corrupt batch stays as it was copied.
+Invariant: a log with a corrupt batch is left exactly as it was copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanStats
-from sediment.engine.directory.swap import commit, discard_parts
+from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
@@ -30,8 +30,8 @@ CORRUPT_BATCH = "corrupt-batch"
 class LogCompaction:
     """Outcome of compacting a log of `bytes_before`; `reason` is None if the log was compacted.
 
-    `first_dirty` is the new cleaner checkpoint, or None without one.  `batches_without_horizon` are batches that keep
-    their tombstones because no source states delete.retention.ms.  `damage` describes the batch that prevented the
+    `first_dirty` is the new cleaner checkpoint, or None if there is none.  `batches_without_horizon` are batches that
+    keep their tombstones because no source states delete.retention.ms.  `damage` describes the batch that prevented the
     compaction.
     """
 
@@ -69,14 +69,13 @@ def compact_log(
     except CorruptCheckpointError:
         raise
     except CorruptDataError as error:
-        discard_parts(directory, run_id, fs, attempt=attempt)
         return not_compacted(listing, checkpoints, CORRUPT_BATCH, str(error), damage=str(error))
 
 
 def not_compacted(
     listing: LogListing, checkpoints: PartitionCheckpoints, code: str, reason: str, *, damage: str | None = None
 ) -> LogCompaction:
-    """Return the outcome for a log that was left as it is."""
+    """Return the outcome for a log that was left unchanged."""
     return LogCompaction(listing.log_bytes(), checkpoints.first_dirty, code, reason, damage=damage)
 
 

@@ -1,13 +1,13 @@
-"""The end of a cloned log: cut at an offset or a time, and complete open transactions that lost their coordinator.
+"""The end of a cloned log: cut the log at an offset or a time, and end open transactions that lost their coordinator.
 
     1. cut       the log ends at the offset; a batch that spans the offset keeps the records below it, but a message of
-                 magic 0 or 1 is dropped whole
+                 magic 0 or 1 is dropped entirely
     2. markers   each open transaction gets a COMMIT marker if its coordinator had decided to commit, otherwise ABORT
 
 A cut at a time ends the log before its first record with a later timestamp, as `kafka-consumer-groups --to-datetime`
 finds it.  Control records count too.
 
-Both go through the live log, so that segments, indexes, leader epochs and producers stay consistent.
+Both steps use the live log, so that segments, indexes, leader epochs and producers stay consistent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TRANSACTION_VERSION = 0  # a marker with the producer's own epoch
 
 
 class AtOnce:
-    """A scheduler that runs every task at once; removed files can go immediately, because no reader uses them."""
+    """A scheduler that runs every task immediately; files can be removed without delay, because no reader uses them."""
 
     def schedule_once(self, _name: str, task: Callable[[], None], *, delay_ms: int = 0) -> None:
         """Run `task` now."""

@@ -29,7 +29,7 @@ def change_records(
     run_id: str,
     attempt: str,
 ) -> int | None:
-    """Change records of the log in `directory`; return the new cleaner checkpoint, or None without one.
+    """Change records of the log in `directory`; return the new cleaner checkpoint, or None if there is none.
 
     Records of open transactions change too.
 

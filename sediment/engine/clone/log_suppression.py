@@ -4,7 +4,7 @@
     2. rewrite   in a compacted topic they become tombstones; in other topics they are dropped
     3. verify    find again: no such record may be left
 
-Invariant: a log that cannot be searched to its end is an error, because the rest may hold such a record.
+Invariant: if a log cannot be searched to its end, an error is raised, because the rest may contain such a record.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class LogSuppression:
-    """Outcome of a suppression: the number of records, and the new cleaner checkpoint, or None without one."""
+    """Outcome of a suppression: the number of records, and the new cleaner checkpoint if there is one."""
 
     records: int
     first_dirty: int | None

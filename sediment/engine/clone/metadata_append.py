@@ -10,7 +10,7 @@
     4. sync     the log and its indexes, then write a producer snapshot at the log end
                 After a crash, the node starts as adopted.
 
-The records take effect at the next election: a sole voter wins it at once, and then every record of its log is
+The records take effect at the next election: a sole voter wins it immediately, and then every record of its log is
 committed.  The log's snapshots remain valid, because they all end below the appended records.
 
 Invariant: records that need more than one batch are appended as one metadata transaction.
@@ -54,7 +54,7 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 _TRANSACTION = "sediment adopt"
 _TRANSACTIONS_SINCE = 13  # metadata.version: 3.6-IV1
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
-# As a node opens it: every start verifies every batch.
+# A node verifies every batch of its metadata log at each start.
 _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
 _CHUNK_BYTES = 1 << 20
 
@@ -62,7 +62,8 @@ _CHUNK_BYTES = 1 << 20
 def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> ClusterMetadata:
     """Return the metadata of a node that has been the active controller at least once.
 
-    A node that never was has no feature levels in its log, and its controller would not write them after other records.
+    A node that never was the active controller has no feature levels in its log.  Its controller would not write them
+    after other records.
 
     Raises:
         UsageError: the node has never started.
@@ -82,7 +83,7 @@ def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
     """Check that the records can be appended as one change of the cluster.
 
     Raises:
-        UsageError: they need several batches, and the cluster does not support metadata transactions.
+        UsageError: the records need several batches, and the cluster does not support metadata transactions.
     """
     version = metadata.features[METADATA_VERSION]
     if needs_transaction(values) and version < _TRANSACTIONS_SINCE:
@@ -169,7 +170,7 @@ def _batches(
     values: Sequence[bytes], metadata: ClusterMetadata, base_offset: int, leader_epoch: int, now_ms: int
 ) -> Iterator[bytes]:
     if metadata.has_open_transaction:
-        # A controller does the same at its start; without it, the records would become part of the open transaction.
+        # A controller does the same at its start.  Without this batch, the records would join the open transaction.
         yield abort_batch(base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, reason=_TRANSACTION)
         base_offset += 1
     if needs_transaction(values):

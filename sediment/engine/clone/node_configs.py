@@ -1,11 +1,12 @@
-"""Topic configs of a clone: the source's, adapted to a single node, without tiering, and held if the clone is.
+"""Topic configs of a clone: those of the source, changed for a single node, local storage, and a held clone.
 
     change      keys                                    reason
     single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all
     local       remote.*, local.retention.*             left out: the clone has no tiered storage
     hold        retention.ms, retention.bytes           -1, so that a broker started on old records deletes none
 
-A topic without configs from a metadata log is always held: the default retention would delete its records.
+If no metadata log states the configs of a topic, the topic is always held: the default retention would delete its
+records.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ UNLIMITED = "-1"
 _HELD_KEYS = ("retention.ms", "retention.bytes")
 _MIN_ISR = "min.insync.replicas"
 _TIERED_PREFIXES = ("remote.", "local.retention.")
-# The configs with which a broker creates them (GroupCoordinatorService, TransactionStateManager).
+# The configs with which a broker creates its internal topics (GroupCoordinatorService, TransactionStateManager).
 _INTERNAL = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 _TRANSACTION_STATE = {
     "cleanup.policy": "compact",
@@ -33,7 +34,7 @@ _TRANSACTION_STATE = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A topic config that differs from the source; a value of None means that the clone's topic does not set it."""
+    """A topic config that differs from the source; the value is None if the clone's topic does not set it."""
 
     key: str
     original: str | None

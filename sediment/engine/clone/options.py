@@ -42,9 +42,9 @@ class CloneOptions:
     """Options of a clone.
 
     `topics` and `partitions` are globs; empty means all.  `renames` maps old topic names to new ones.  Without a
-    `cluster_id`, a random one is made.  A held clone neither expires nor cleans anything.  `until_ms` cuts every log,
-    except partitions with an offset of their own in `until_offsets`.  `since` is the directory or the manifest of an
-    earlier clone; unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics.
+    `cluster_id`, a random id is generated.  A held clone neither expires nor cleans anything.  `until_ms` cuts every
+    log, except partitions with an offset of their own in `until_offsets`.  `since` is the directory or the manifest of
+    an earlier clone; unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics.
     Records with `suppressed` keys are left out.
     """
 

@@ -11,8 +11,8 @@
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
-Invariant: a log with damage that a broker would not notice at its start is cloned byte for byte, and the damage is
-reported.
+Invariant: if a log has damage that a broker would not notice at its start, the log is cloned byte for byte, and the
+damage is reported.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class CloneTask:
 
     @property
     def rules(self) -> CopyRules:
-        """Allowed ways to bring in files; a log that this task changes shares no file with another directory."""
+        """The allowed ways to take over files; a log that this task changes shares no file with another directory."""
         if self.changes_end or self.names is not None:
             return CopyRules()
         links = () if self.earlier is None else (LinkKind.REFLINK, LinkKind.HARD)
@@ -134,7 +134,7 @@ class OpenTransaction:
 class PartitionClone:
     """A finished partition in `folder`, a directory of the clone; `files` are named relative to it.
 
-    `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None without one.
+    `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None if there is none.
     `producer_ids` are all ids that occur in the log.  `linked_bytes` were linked, not copied.  `damage` describes
     corruption that a broker would not notice.  `is_unchanged` is True if the earlier clone has the same files.
     """
@@ -253,7 +253,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
-    """Return True if the earlier clone has all copied files, and so has verified the log already."""
+    """Return True if the earlier clone has all copied files; then it has already verified the log."""
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
@@ -292,7 +292,7 @@ def _checkpoints(loaded: LoadedLog, first_dirty: int | None) -> PartitionCheckpo
 
 
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
-    """Load the log again after its files changed, and keep the repairs and damage reported so far."""
+    """Load the log again after a change of its files; keep the repairs and damage that were reported so far."""
     checkpoints = PartitionCheckpoints(log_start=before.log_start_offset, clean_shutdown=True)
     config = keeping_producers(task.config)
     again = load_log(task.partition.target, directory, config, checkpoints, fs, now_ms=task.now_ms)
@@ -325,8 +325,8 @@ def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     """Return the files to copy.
 
     Files of an interrupted replacement are copied too, so that loading the copy finishes or undoes the replacement.
-    After an unclean stop, the active segment's indexes may still be preallocated; they are left out, and loading
-    rebuilds them.
+    After an unclean stop, the active segment's indexes may still be preallocated.  They are not copied; loading the
+    copy rebuilds them.
     """
     entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
@@ -376,7 +376,8 @@ def note_producers_of_bare_copy(
 ) -> None:
     """Before a log without snapshots is loaded, write the producer snapshot at its end, durably.
 
-    After a clean stop, a load assumes that a log without snapshots has no producers, and records that for later starts.
+    Otherwise, after a clean stop, a load would assume that the log has no producers, and would record this for later
+    starts.
 
     Source: kafka-log 05 §6.
     """
@@ -412,7 +413,7 @@ def keeping_producers(config: LogConfig) -> LogConfig:
 
 
 def _is_trusted(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True after a clean stop, and for a bare copy, which a broker would not cut either."""
+    """Return True if a broker would not cut the log: after a clean stop, and for a bare copy."""
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 
@@ -427,7 +428,7 @@ def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
-    """Leave the snapshots of a clean stop: one at the log end, and none past it; write partition.metadata."""
+    """Leave the snapshots of a clean stop (one at the log end, and none past it), and write partition.metadata."""
     for entry in fs.scan(directory):
         parsed = parse_segment_file(entry.name)
         if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:
@@ -439,7 +440,7 @@ def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None
 def describe_log(
     replica: Replica, loaded: LoadedLog, *, repairs: Iterable[Repair], damage: Iterable[LoadCorruption]
 ) -> PartitionClone:
-    """Describe a log that is adopted in place: without files, and with its cleaner checkpoint."""
+    """Describe a log that is adopted in place, with its cleaner checkpoint but without files."""
     found = _result(replica, loaded, "", (), 0, replica.checkpoints.first_dirty)
     return replace(
         found,
@@ -484,7 +485,7 @@ def _result(
 def _made_durable(
     directory: Path, copied: Mapping[str, ManifestFile], stamps: Mapping[str, FileStamp | None], fs: Fs
 ) -> tuple[ManifestFile, ...]:
-    """Make every file durable and return the files; compute new digests for those that changed since they were copied.
+    """Make every file durable and return the files, with new digests for files that changed after the copy.
 
     `stamps` are the stamps of the files right after the copy.
     """

@@ -1,11 +1,10 @@
 """Plan of a clone: its topics with ids, configs and partitions, and the partitions that are left out.
 
     source topic  --selected, renamed-->  cloned topic  --each replicated partition-->  cloned partition
-a topic of the coordinators     cloned if its part was requested; the globs do not apply
+    a topic of the coordinators     cloned if its part was requested; the globs do not apply
     a topic that metadata lacks     left out unless it is selected by name: a broker would rename it to `-stray`
     a topic with tiered segments    left out unless only its local segments are wanted
     a partition without replica     created empty, so that the topic keeps its number of partitions
-    a partition without replica     begins empty, so that a topic keeps its number of partitions
 
 This module is pure.
 """
@@ -82,10 +81,10 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ClonePlan:
-    """The topics of a clone by their new names, and the selected partitions that are nevertheless left out.
+    """The topics of a clone by their new names, and the partitions that are left out although they were selected.
 
-    `is_whole` is True if the coordinators' records stay valid as they are: every partition is cloned, and every topic
-    keeps its name and id.
+    `is_whole` is True if the coordinators' records are valid without changes: every partition is cloned, and every
+    topic keeps its name and id.
     """
 
     topics: Mapping[str, ClonedTopic]
@@ -98,7 +97,7 @@ class ClonePlan:
 
 
 def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[], str]) -> ClonePlan:
-    """Plan the clone; `new_topic_id` makes an id for a topic without a known one.
+    """Plan the clone; `new_topic_id` generates an id for a topic whose id is unknown.
 
     Raises:
         UsageError: a glob, a renaming or a cut matches nothing in the clone; or two topics have the same name, the same

@@ -7,8 +7,8 @@
     quorum-state                               voters of a static quorum
     KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
 
-Every source that exists must name this node and no other, and at least one must name the voters.  With a second voter
-the record could be lost: the other voter does not have it, and may win the next election.
+Every source that exists must name this node only, and at least one source must name the voters.  If there were a second
+voter, the record could be lost: that voter does not have it, and may win the next election.
 
 This module is pure.
 
@@ -38,7 +38,7 @@ _RECORD_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class QuorumSources:
-    """Statements about the quorum of a node; None for an absent file.
+    """The statements of each source about the quorum of a node; None if a file is absent.
 
     `properties` are the `QUORUM_KEYS` of the broker's own file.  `has_broker_files` is True if a broker has used the
     directory.
@@ -154,7 +154,7 @@ def _parsed(text: str) -> frozenset[int]:
     """Return the node ids of `1@host:port,2@host:port`.
 
     Raises:
-        UsageError: it is malformed.
+        UsageError: `text` is malformed.
     """
     ids = [voter.partition("@")[0].strip() for voter in text.split(",")]
     if not all(each.isascii() and each.isdigit() for each in ids):

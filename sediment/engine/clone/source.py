@@ -82,7 +82,9 @@ def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> Cluster
 
 
 def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
-    """Open the log directory of a store; a store at a URI is opened in the new directory `stand_in`, which must stay.
+    """Open the log directory of a store; a store at a URI is opened in the new directory `stand_in`.
+
+    The stand-in must exist as long as the result is used.
 
     Raises:
         NotALogDirectoryError, DirectoryInUseError, OwnershipError: as `open_log_dir`.
@@ -159,7 +161,7 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
 
 
 def fetch_partition(replica: Replica, fs: Fs) -> None:
-    """Fetch the files of a partition at a URI into its stand-in directory, to read it like a local one.
+    """Fetch the files of a partition at a URI into its stand-in directory, so that it can be read like a local one.
 
     Raises:
         OSError: a file cannot be fetched, or the disk failed.
@@ -173,7 +175,7 @@ def fetch_partition(replica: Replica, fs: Fs) -> None:
 
 
 def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
-    """Return the replicas with the best rank first, then those that have all their records."""
+    """Return the replicas with the best leader epoch and log end, in the order of their ranks."""
     if len(replicas) == 1:
         return tuple(replicas)
     ranks = [(rank_of(replica, fs), replica) for replica in replicas]
@@ -184,7 +186,7 @@ def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
 
 
 def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
-    """Return the rank of a replica for comparison with others; one that cannot be read has the lowest."""
+    """Return the rank of a replica for comparison with others; a replica that cannot be read has the lowest rank."""
     fs = replica.fs(fs)
     is_undamaged = True
 

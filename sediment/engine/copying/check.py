@@ -1,4 +1,4 @@
-"""The check of a copy against its manifest: all files exist, with their sizes and digests, and no other file does."""
+"""The check of a copy against its manifest: every file exists with its size and digest, and no other file exists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Difference:
 
     @property
     def folder(self) -> str:
-        """Directory of the partition, empty for a file beside the partitions."""
+        """Directory of the partition, empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 
@@ -45,7 +45,7 @@ def _ignore(count: int) -> None:
 
 
 def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
-    """Read one file of a copy, or of the earlier copy that holds it; return how it differs, or None if it does not.
+    """Read one file of a copy, or of the earlier copy that holds it; return the difference, or None.
 
     Raises:
         OSError: the file exists and cannot be read.

@@ -1,7 +1,7 @@
 """The earlier copy that an incremental copy continues, with its files by partition.
 
-A chain of copies is flat: a file shared by three copies exists in one of them, and the manifests of the other two name
-that copy.  All copies of a chain are in one parent directory, so they can be moved together.
+A chain of copies is flat: if three copies share a file, one of them contains it, and the manifests of the other two
+name that copy.  All copies of a chain are in one parent directory, so they can be moved together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EarlierFiles:
     damage: str | None = None
 
     def are(self, files: Iterable[ManifestFile]) -> bool:
-        """Return True if `files`, all files of a partition, have the same names and digests as these."""
+        """Return True if `files`, all files of a partition, have the same names and digests as the earlier files."""
         digests = {name: file.sha256 for name, file in self.files.items()}
         return None not in digests.values() and {name_in_folder(file): file.sha256 for file in files} == digests
 
@@ -68,7 +68,7 @@ class EarlierCopy:
 
 
 def name_in_folder(file: ManifestFile) -> str:
-    """Return the name of a file without that of its directory."""
+    """Return the name of a file without its directory."""
     return file.name.rpartition("/")[2]
 
 

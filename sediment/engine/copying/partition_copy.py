@@ -1,18 +1,19 @@
-"""Copies of a partition's files, each digested and noted for the manifest.
+"""Copies of a partition's files, each with its digest for the manifest.
 
-A file gets into a copy in the first of these ways that its rules allow and that succeeds:
+A file gets into a copy in one of these ways, the first that the rules allow and that succeeds:
 
-    held      unchanged since the earlier copy: it stays there, and the manifest names that copy
+    held      unchanged since the earlier copy: the file is not copied, and the manifest names the earlier copy
     linked    a reflink or a hard link, to the source's file, or to the earlier copy's file if that is unchanged
     copied    read once, digested and written
 
-A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if it is one of
+A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of these
+checks succeeds:
 
     trusted   size, modification time, inode and ctime are those of the copied file; the file is not read
     compared  its SHA-256 is the same; the file is read and not written
 
-Only files of closed segments are trusted or compared.  A broker still writes to the other files, and it maps their
-indexes into memory, so their modification times may be late.  A stamp is stored only if the file did not change for
+Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  It maps
+their indexes into memory, so modification times may be late.  A stamp is stored only if the file did not change for
 SETTLED_NS: a later change could otherwise fall into the same tick of the clock.  An object store has no inode and no
 ctime; there, the size and the modification time that the server sets are trusted.
 
@@ -58,11 +59,11 @@ _METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMe
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """The ways that files may get into a copy other than by copying.
+    """The ways, other than copying, in which files may get into a copy.
 
     `links` are tried for files of the source, `earlier_links` for unchanged files of the earlier copy; only closed
-    segments get hard links.  Without `digests_links`, linked files are not read; the manifest has the digest of such a
-    file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy.
+    segments get hard links.  Without `digests_links`, linked files are not read; the manifest has the digest of a
+    linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files are left in the earlier copy.
     """
 
     links: tuple[LinkKind, ...] = ()
@@ -75,8 +76,8 @@ class CopyRules:
 class PartitionCopy:
     """Files of one partition to copy: `files` of `folder` in `source`, as listed by the driver, to `target`.
 
-    `closed` names the files that no broker changes any more (`closed_files`); `earlier` are the files of the
-    partition in the earlier copy.
+    `closed` names the files that no broker will change again (`closed_files`); `earlier` are the files of the partition
+    in the earlier copy.
     """
 
     source: Store
@@ -121,7 +122,7 @@ def copy_partition(
     """Copy the files of one partition, or a part of them; their names are durable when this returns.
 
     Raises:
-        SourceChangedError: a file is not the listed one, or changed while it was read.
+        SourceChangedError: a file differs from the listed one, or changed while it was read.
         OwnershipError: the output no longer belongs to this run.
         OSError: a disk or a store failed.
     """

@@ -1,7 +1,7 @@
 """A local stand-in for the log directory at a URI: its folders, and the small files that describe it.
 
-Invariant: only files beside the partitions, the metadata log and `partition.metadata` are fetched, never a segment of a
-partition.
+Invariant: only the metadata log, `partition.metadata` and files outside the partitions are fetched, never a segment of
+a partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sediment.segment_io.stores import Store, StoredFile
 
 
 def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_ids: bool = False) -> list[str]:
-    """Return the `names` that describe a log directory: files beside the partitions, and the metadata log.
+    """Return the `names` that describe a log directory: the metadata log, and files outside the partitions.
 
     With a metadata log or `topic_ids`, `partition.metadata` of the partitions is included.  A bucket may hold objects
     of any name, so only files directly in the directory or in one of `folders` are returned.

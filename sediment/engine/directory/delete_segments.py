@@ -1,28 +1,31 @@
-"""Deletion of the segments past their retention limits, in an order that is safe if a crash interrupts any step.
+"""Deletion of segments, in an order that is safe if a crash interrupts any step.
+
+`mark_deleted` and `remove_deleted` are the two steps of every deletion of whole segments: by retention, by a truncation
+and by a load that cuts a log.  `expire_log` deletes the segments past their retention limits:
 
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
     2  log start raised   by the caller, durably, so readers are not offered a deleted offset
     3  leader epochs      truncated to the new log start
-    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the work left
+    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the rest
     5  unlinked           or left for the next start, which removes them
 
-Invariants: after a crash the log begins at the new log start, or still has deleted records below it; the next run with
-the same rules removes these.  A kept segment is not changed.  Producer state survives, because the snapshots of kept
-segments stay.
+Invariants: after a crash, the log begins at the new log start, or still has some of the expired segments below it; the
+next run with the same rules deletes them.  A kept segment is not changed.  Producer state survives, because the
+snapshots of kept segments are kept too.
 
 Source: kafka-log 03 §3, §4.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
-from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.retention.policy import RetentionPlan
 from sediment.segment_io.format.checkpoints import format_leader_epochs
-from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import DELETED_SUFFIX, LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
@@ -30,14 +33,52 @@ from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
 
+_LOG_AND_INDEXES = (
+    SegmentFileKind.LOG,
+    SegmentFileKind.OFFSET_INDEX,
+    SegmentFileKind.TIME_INDEX,
+    SegmentFileKind.TRANSACTION_INDEX,
+)
 _ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind.OFFSET_INDEX, SegmentFileKind.LOG)
 
 
+def mark_deleted(
+    directory: Path, base_offsets: Iterable[int], fs: Fs, *, kinds: Sequence[SegmentFileKind] = _LOG_AND_INDEXES
+) -> tuple[str, ...]:
+    """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
+
+    Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
+    The log of a segment is renamed before its indexes: the next start removes an index without a log, but would rebuild
+    the missing index of a log.  The next start also removes every `.deleted` file.
+
+    Returns:
+        The new names of the files that existed.
+
+    Source: kafka-log 03 §3, 05 §3 step 2.
+    """
+    renamed = []
+    for base_offset in base_offsets:
+        for kind in kinds:
+            path = directory / segment_file_name(base_offset, kind)
+            if fs.exists(path):
+                fs.rename(path, path.with_name(path.name + DELETED_SUFFIX))
+                renamed.append(path.name + DELETED_SUFFIX)
+    if renamed:
+        fs.sync_directory(directory)
+    return tuple(renamed)
+
+
+def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
+    """Unlink files that `mark_deleted` renamed; the next start removes any that remain."""
+    for name in names:
+        fs.unlink(directory / name, missing_ok=True)
+
+
 def roll_empty(view: LogView, fs: Fs) -> None:
-    """Create an empty segment at the log end offset, like a roll by an append, and a producer snapshot of that offset.
+    """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls the log.
 
     The `.log` is written last; without it, start-up removes the indexes as orphans.  A snapshot that exists already,
-    for example from a clean stop, stays unchanged.
+    for example from a clean stop, is not changed.
 
     Raises:
         OwnerNotKeptError: the files cannot get the owner of the existing segments.
@@ -71,12 +112,12 @@ def expire_log(
 ) -> None:
     """Delete the segments that `plan` expires; if the plan also deletes the active segment, call `roll_empty` first.
 
-    The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted` the
-    files stay under their `.deleted` names.  After a crash, a second call with a new plan ends in the same directory.
+    The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted`, the
+    files remain under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
 
     The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full for that, pass
-    `log_start_is_durable=False`: each segment is then deleted durably before the next one, so space becomes free and no
-    gap appears.  The leader epochs are truncated last.
+    `log_start_is_durable=False`.  Each segment is then deleted durably before the next one, which frees space and
+    leaves no gap.  The leader epochs are truncated last.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.

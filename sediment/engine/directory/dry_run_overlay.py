@@ -4,7 +4,7 @@ Renaming, removing or replacing a link does not change its target.  So a dry run
 and needs no permission to write to the files.
 
 Invariant: nothing outside the overlay changes.  A truncation does not change the file: the caller knows the new size
-and reads only up to it.
+and does not read past it.
 """
 
 from __future__ import annotations

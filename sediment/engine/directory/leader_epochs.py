@@ -1,4 +1,4 @@
-"""The leader epochs of a log as a value, and the functions by which loads and appends change it (kafka-log 04 §4).
+"""The leader epochs of a log as a value, and the changes that loads and appends make to them (kafka-log 04 §4).
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """
@@ -39,7 +39,7 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries of a log that begins at `start_offset`; the epoch of that offset is made to begin there.
+    """Return the entries of a log that begins at `start_offset`; the epoch of this offset now begins at `start_offset`.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """

@@ -4,9 +4,9 @@ A JVM's FileChannel.tryLock is a POSIX record lock on the whole file.  This lock
 run exclude each other.  POSIX locks belong to a process, not to a descriptor: closing any descriptor of the file drops
 the locks of the process.
 
-Invariants: a lock has one descriptor from acquisition to release, and this process opens no second one.  `.lock` is
-never removed: a process with the removed file open could lock it while another process locks a new file.  When the lock
-is taken, and at each `check`, the path still names the locked file.
+Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one.  `.lock`
+is never removed: a process with the removed file open could lock it while another process locks a new file.  When the
+lock is taken, and at each `check`, the path still names the locked file.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -68,7 +68,7 @@ class DirectoryLock:
         """Take the lock without waiting; a missing `.lock` is created with the owner and group of the directory.
 
         Raises:
-            DirectoryInUseError: a broker, another run or another lock of this process has it.
+            DirectoryInUseError: a broker, another run or another `DirectoryLock` of this process holds the lock.
             NotALogDirectoryError: the directory does not exist.
             OwnerNotKeptError: the broker could not open a `.lock` created by this process.
             OwnershipError: the file may not be opened, or its filesystem has no locks.
@@ -85,7 +85,7 @@ class DirectoryLock:
         """Check that this process still owns the directory; call this before each change that cannot be undone.
 
         Raises:
-            LockLostError: the lock is not held by this process, or `.lock` was removed or replaced under it.
+            LockLostError: the lock is not held by this process, or `.lock` was removed or replaced since it was locked.
         """
         if self._descriptor < 0 or self._process != os.getpid():
             raise LockLostError("this process does not hold the lock of the log directory", path=str(self._path))
@@ -213,7 +213,7 @@ class DirectoryLock:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the process that holds a lock on the file; None if unknown, for example a process on another host."""
+    """Return the process that holds a lock on the file; None if it is unknown, for example on another host."""
     return _conflict(descriptor) or None
 
 
@@ -230,14 +230,14 @@ def _conflict(descriptor: int) -> int | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Return True if this process or another holds the lock of a log directory; neither lock nor change anything."""
+    """Return True if this or another process holds the lock of a log directory; neither lock nor change anything."""
     return lock_holder(directory) is not None
 
 
 def lock_holder(directory: Path) -> int | None:
     """Return the process that holds the lock of a log directory; 0 if the system does not know which.
 
-    Returns None if no process holds it.  Neither locks nor changes anything.
+    Return None if no process holds it.  This neither locks nor changes anything.
     """
     with _guard:
         try:

@@ -7,9 +7,9 @@
     <checkpoints>            by the driver
     sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
 
-Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  A directory
-without a manifest and without `.sediment-output` is written to only if it is empty, and is never removed.  All files in
-the manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
+Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  If a directory has
+neither a manifest nor `.sediment-output`, files are written to it only if it is empty, and it is never removed.  All
+files in the manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -55,8 +55,7 @@ class LinkKind(StrEnum):
     """Ways to give an output the content of a local file without copying it.
 
     A reflink is a separate file that shares disk blocks until either file changes.  A hard link is a second name of the
-    same
-    file: a program that changes the file in place changes it under both names.
+    same file: a program that changes the file in place changes it under both names.
     """
 
     REFLINK = "reflink"
@@ -141,7 +140,7 @@ class Publisher:
         self._fs = Fs()
 
     def begin(self) -> str | None:
-        """Claim the output and empty it; return the run whose unfinished files were deleted, if there were any.
+        """Claim the output and empty it; return the run whose unfinished files were deleted, if any.
 
         Call `check_output_path` first, and lock the directory if it is local.
         """
@@ -198,9 +197,9 @@ class Publisher:
         mtime_ns: int | None = None,
         source: FileStamp | None = None,
     ) -> ManifestFile:
-        """Write one file; its content is durable at once, but its name only after the folder is synced.
+        """Write one file; its content is durable immediately, its name only after the folder is synced.
 
-        `source` is noted in the manifest, for a later incremental copy.
+        `source` is recorded in the manifest, for a later incremental copy.
         """
         self.check()
         digest = hashlib.sha256()
@@ -350,7 +349,7 @@ class PublishingFs(Fs):
         self._parts: dict[str, _Part] = {}
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """Write a part to the output and note its digest; write any other file here."""
+        """Write a part to the output and record its digest; write any other file to local disk."""
         if not _is_part(path):
             return super().write_new(path, chunks)
         if self._publisher is None:

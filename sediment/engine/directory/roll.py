@@ -1,10 +1,10 @@
 """Rolling the last segment of a stopped log, which makes the segment cleanable.
 
-The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and at the log end offset
-are a producer snapshot and an empty active segment.
+The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and there are a producer
+snapshot and an empty active segment at the log end offset.
 
-Invariants: files that are already correct stay, and no existing inode changes.  New files appear in this order; after a
-crash at any point, the directory loads, here and in a broker:
+Invariants: files that are already correct are kept, and no existing inode changes.  New files appear in this order;
+after a crash at any point, Sediment and a broker can load the directory:
 
     indexes of the old active segment   each is replaced as a whole
     <log end>.snapshot                  any log may have one snapshot past the last segment's base

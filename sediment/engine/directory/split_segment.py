@@ -44,7 +44,7 @@ def split_segment(
 
     Raises:
         CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.
-        UnsupportedDataError: it holds messages of magic 0 or 1, whose wrappers lack their first offset.
+        UnsupportedDataError: the segment has messages of magic 0 or 1, whose wrappers do not state their first offset.
 
     Source: kafka-log 02 §8.2.
     """

@@ -3,14 +3,14 @@
 Operators know it as the hand-off folder, which the option `--hand-off` names.
 
     file                         written by   content
-    engine.json                  the engine   the log directories that it commits swaps for
+    engine.json                  the engine   the log directories for which it commits swaps
     .lock                        a job        one job at a time
     <topic-N>.<run>.json         a job        a PreparedSwap; its `.part` files are in the partition's directory
     <topic-N>.<run>.committed    the engine   the reply to a committed swap
     <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
 
 Invariants: the folder is outside every log directory.  A job renames and commits nothing.  Each file is written
-completely or not at all.  A swap stays until its reply is written.
+completely or not at all.  A swap's file is kept until its reply is written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
 
 
 def withdraw(folder: Path, fs: Fs) -> None:
-    """Withdraw the announcement, so no further job begins."""
+    """Withdraw the announcement, so that no further job starts."""
     fs.unlink(folder / ENGINE_FILE, missing_ok=True)
 
 
@@ -73,7 +73,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
     """Check that a running engine commits the swaps of all `log_dirs` from `folder`.
 
     Raises:
-        UsageError: no engine does.
+        UsageError: no running engine commits them.
     """
     try:
         document = json.loads(fs.read_bytes(folder / ENGINE_FILE))

@@ -3,10 +3,11 @@
 Kafka's loader decides by names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
-* If there is a `.cleaned`, every `.swap` at or above the lowest one is deleted too, which undoes the replacement.
+* If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is deleted too; this undoes the replacement.
 * Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
 
-So the names of one group decide about the whole group, and two groups must never have such names at the same time.
+So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
+time.
 
 Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all its new files
 are durably `.swap`.  The old files are removed after the new ones durably have their final names.  Only then does the
@@ -65,9 +66,9 @@ def commit(
        Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
        Sediment deletes them.
     2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
-       Start during it: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
-       Start after it: sources within the offset range of the new segments are deleted, and `.swap` becomes final.  A
-       source that begins at or after the last new offset stays too; the next cleaning drops its records again.
+       Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
+       Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
+       final.  A source that begins at or after the last new offset is kept; the next cleaning drops its records again.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
     4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
@@ -297,14 +298,14 @@ def insert(
     *,
     before_segment: Callable[[], None] | None = None,
 ) -> None:
-    """Give prepared segments their final names before the first segment of a log, or after its last one.
+    """Insert prepared segments before the first segment of a log, or after its last one.
 
     Pass segments before the first one descending and those after the last one ascending, so that a crash leaves no gap.
     The directory's lock must be held.  All parts are made durable first.  For each segment, `before_segment` is called;
     it may raise an error to end the insertion.  Then:
 
     1. The indexes get their final names.
-       Start: it removes the indexes, because they have no log.
+       Start: the indexes are removed, because they have no log.
     2. Sync the directory.
        Start: as after step 1.
     3. The log gets its final name.
@@ -340,39 +341,6 @@ def insert(
         fs.sync_directory(directory)
 
 
-# ------------------------------------------------------------------------------------------------------------- deletion
-def mark_deleted(
-    directory: Path, base_offsets: Iterable[int], fs: Fs, *, kinds: Sequence[SegmentFileKind] = (_LOG, *_INDEX_KINDS)
-) -> tuple[str, ...]:
-    """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
-
-    Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
-    The log of a segment is renamed before its indexes: the next start removes an index without a log, but it would
-    rebuild a missing index.  The next start also removes every `.deleted` file.
-
-    Returns:
-        The new names of the files that existed.
-
-    Source: kafka-log 03 §3, 05 §3 step 2.
-    """
-    renamed = []
-    for base_offset in base_offsets:
-        for kind in kinds:
-            path = directory / segment_file_name(base_offset, kind)
-            if fs.exists(path):
-                fs.rename(path, path.with_name(path.name + DELETED_SUFFIX))
-                renamed.append(path.name + DELETED_SUFFIX)
-    if renamed:
-        fs.sync_directory(directory)
-    return tuple(renamed)
-
-
-def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
-    """Unlink files that `mark_deleted` renamed; the next start removes any that remain."""
-    for name in names:
-        fs.unlink(directory / name, missing_ok=True)
-
-
 # ---------------------------------------------------------------------------------------------------------------- parts
 def is_part_file(name: str) -> bool:
     """Return True for the uncommitted `.part` file of a task."""
@@ -385,9 +353,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` stay, so another process can commit them.  Parts of other runs stay too, because those runs
-    may still commit them.  Only `finish_interrupted`, called with the lock held before any task starts, can be sure
-    that none will.
+    Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are kept too, because
+    those runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit them, because its
+    caller holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -1,8 +1,8 @@
 """A limit on the disk bandwidth of cleaning: Kafka's throttle, shared by all processes of a run on one host.
 
 Kafka's cleaner threads share one throttle, and sleep while they hold its lock, so together they stay below the rate.
-Here the tasks are processes, so a small file holds the start of the window and the bytes counted in it.  Each process
-locks the file while it counts.
+Here the tasks are processes, so a small file stores the start of the window and the bytes that were counted in the
+window.  Each process locks the file while it counts.
 
 Invariants: the rate may be exceeded within one check interval, but not over several; a throttle never waits for bytes
 that were not read or written.

@@ -5,8 +5,8 @@ marks are in a file of the log directory, next to the checkpoints.  A broker ign
 only sub-directories and the files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention removes
-it.  A copy or a hard-link backup of the log directory has other ctimes, which also ends the mark; the only cost is that
-the data is read again.  An unreadable file of marks counts as empty, at the same cost.
+it.  The files of a copy or a hard-link backup have other ctimes, which also ends the mark; the only cost is that the
+data is read again.  An unreadable file of marks counts as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -65,7 +65,7 @@ class Uncleanable:
 def uncleanable_after(
     error: SedimentError, listing: LogListing, *, reason_code: str, reason: str, since_ms: int
 ) -> Uncleanable:
-    """Return the mark for `error`: it covers the segment whose file the error names, else all segments.
+    """Return the mark for `error`, for the segment whose file the error names, or for all segments if it names none.
 
     The active segment is left out unless the error names it, because a broker still appends to it.
     """
@@ -100,7 +100,7 @@ def update_uncleanable(
 ) -> None:
     """Set and remove marks, durably; marks of partitions that no longer exist are removed too.
 
-    The file stays untouched if nothing changes, and is deleted with its last mark.
+    The file is not written if nothing changes, and is deleted with its last mark.
     """
     before = read_uncleanable(log_dir, fs)
     removed = set(remove)

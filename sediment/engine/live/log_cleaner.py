@@ -6,9 +6,9 @@
     4 finish   cleaner checkpoint (`cleaner_checkpoints`); the state is removed, or Paused after an abort
     5 delete   old segments of compacted logs, in the same thread and under the same states
 
-Invariants: one cleaning of a partition at a time.  Its checkpoint moves only after a committed cleaning, or to the log
-start if it was outside the log.  A cleaning that is not committed leaves no file.  After an error in one partition, the
-others are still cleaned.
+Invariants: one cleaning of a partition at a time.  The checkpoint of a partition moves only after a committed cleaning,
+or to the log start if the checkpoint was outside the log.  A cleaning that is not committed leaves no file.  After an
+error in one partition, the others are still cleaned.
 
 Source: kafka-log 02 §1, §2, §9.
 """
@@ -32,7 +32,8 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.live.broker_config import BrokerConfig
-from sediment.engine.live.log_cleaner_manager import CleanerOwner, LogCleanerManager, LogToClean
+from sediment.engine.live.cleaning_failures import CleanerOwner
+from sediment.engine.live.log_cleaner_manager import LogCleanerManager, LogToClean
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import (
@@ -102,7 +103,7 @@ class LogCleaner:
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
         try:
-            with self.manager.isolating(chosen.log, chosen.directory):
+            with self.manager.failures.isolating(chosen.log, chosen.directory):
                 next_dirty_offset = self._clean(chosen).next_dirty_offset
                 cleaned = True
         finally:
@@ -128,8 +129,8 @@ class LogCleaner:
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
         """Limit the offset map to the size for one cleaner thread, unless the topic has its own limit.
 
-        A limited map needs a separate pass over the dirty range.  The limit is left out if the range has no more
-        offsets than the map may hold keys.
+        A limited map needs a separate pass over the dirty range.  The limit is not set if the range has at most as many
+        offsets as the map may hold keys.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:
@@ -142,7 +143,7 @@ class LogCleaner:
 
     def _finish(self, chosen: LogToClean, next_dirty_offset: int) -> None:
         write = partial(self.manager.checkpoints.update, chosen.directory, chosen.log.partition, next_dirty_offset)
-        with self.manager.failing(chosen.directory):
+        with self.manager.failures.failing(chosen.directory):
             self.manager.states.finish(chosen.log.partition, write)
 
     def _check_not_aborted(self, partition: TopicPartition) -> None:
@@ -151,7 +152,7 @@ class LogCleaner:
         self.manager.states.check_not_aborted(partition)
 
     def _pace(self, partition: TopicPartition, stack: ExitStack) -> Callable[[int], None]:
-        """Return a function to call with the bytes of every read and write.
+        """Return a function to call with the size of every read and write.
 
         The function stops an aborted cleaning, and sleeps to stay below the rate limit.
         """

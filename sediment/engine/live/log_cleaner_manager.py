@@ -1,50 +1,28 @@
-"""The choice of the log to clean, and the state of each partition meanwhile: Kafka's LogCleanerManager.
+"""The choice of the log to clean, and the cleaning state of each partition: Kafka's LogCleanerManager.
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
     choice       the largest dirty ratio among those that may be cleaned (`compaction.cleanable_range`)
-    outcome      an abort leaves the log as it is; any other error of one log marks it uncleanable
 
-Invariant: after an error in one partition, the others are still cleaned.
+After an error in one partition, the others are still cleaned (`cleaning_failures`).
 
-Source: kafka-log 02 §1, §2, §9.
+Source: kafka-log 02 §2, §9.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from sediment.compaction.cleanable_range import CleanableRange, cleanable_range, filthiest_first
-from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints, LogOwner
+from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints
+from sediment.engine.live.cleaning_failures import CleanerOwner, CleaningFailures
 from sediment.engine.live.cleaning_states import CleaningStates
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
-from sediment.engine.live.open_files import open_files_limit
 from sediment.engine.live.scheduler import Clock
-from sediment.segment_io.errors import (
-    CleaningAbortedError,
-    CommitStateUnknownError,
-    LockLostError,
-    OpenFilesLimitError,
-    SourceChangedError,
-    StorageError,
-)
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Fs, is_out_of_descriptors
+from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_view import LogView
-
-_LOGGER = logging.getLogger(__name__)
-
-
-class CleanerOwner(LogOwner, Protocol):
-    """The part of `LogManager` that the cleaner needs."""
-
-    def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a failed directory and its logs offline."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +41,7 @@ class LogCleanerManager:
     def __init__(self, owner: CleanerOwner, fs: Fs, clock: Clock) -> None:
         self.states = CleaningStates()
         self.checkpoints = CleanerCheckpoints(owner, fs)
+        self.failures = CleaningFailures(owner, self.checkpoints, clock)
         self._owner = owner
         self._clock = clock
 
@@ -80,7 +59,7 @@ class LogCleanerManager:
                 if not log.config.compacts or self.states.of(log.partition) is not None:
                     continue
                 directory = self._owner.directory_of(log)
-                with self.isolating(log, directory):
+                with self.failures.isolating(log, directory):
                     if directory not in checkpoints:
                         checkpoints[directory] = directory.first_dirty_offsets()
                     first_dirty = checkpoints[directory].get(log.partition)
@@ -126,39 +105,6 @@ class LogCleanerManager:
         """Pause the free logs that are not compacted and return them; the caller resumes them."""
         logs = {log.partition: log for log in self._owner.all_logs() if not log.config.compacts}
         return [logs[partition] for partition in self.states.pause_free(logs)]
-
-    # ----------------------------------------------------------------------------------------------------------- faults
-    @contextmanager
-    def failing(self, directory: LogDirectory) -> Iterator[None]:
-        """Take a directory offline if the disk fails inside the block."""
-        try:
-            yield
-        except OSError as error:
-            if is_out_of_descriptors(error):
-                raise open_files_limit(error) from error
-            self._owner.handle_directory_failure(directory, error)
-
-    @contextmanager
-    def isolating(self, log: PartitionLog, directory: LogDirectory) -> Iterator[None]:
-        """Confine an error inside the block to this log or its directory.
-
-        Source: kafka-log 02 §1, the table of outcomes.
-        """
-        try:
-            with self.failing(directory):
-                yield
-        except CleaningAbortedError:
-            _LOGGER.info("the cleaning of %s was aborted", log.partition)
-        except (CommitStateUnknownError, LockLostError) as error:
-            self._owner.handle_directory_failure(directory, OSError(str(error)))
-        except (StorageError, SourceChangedError, OpenFilesLimitError) as error:
-            _LOGGER.warning("%s was not cleaned: %s", log.partition, error)
-        except Exception as error:
-            if log.is_closed:
-                _LOGGER.info("%s was closed while it was being cleaned", log.partition)
-            else:
-                with self.failing(directory):
-                    self.checkpoints.quarantine(log, directory, error, since_ms=self._clock.now_ms())
 
 
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:

@@ -1,6 +1,6 @@
 """The failure of a log directory: it goes offline with its logs until the next start (kafka-log 04 §12).
 
-    1 mark      the directory gets the error as its failure, and its logs leave the maps of the manager
+    1 mark      the directory gets the error as its failure, and its logs are removed from the manager's maps
     2 offline   each of these logs refuses further use
     3 leave     later, without the lock of the log that failed: their files are closed, the directory is released
 

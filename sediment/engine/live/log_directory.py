@@ -1,7 +1,7 @@
 """One log directory that an engine owns: its lock, its own files, and its checkpoints.
 
-Invariants: between `open` and `release` the directory's `.lock` is held; the clean-shutdown marker is removed when it
-is read, so a crash during loading counts as unclean; only one thread at a time rewrites a checkpoint file; nothing is
+Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
+is read, so a crash during loading counts as unclean. Only one thread at a time rewrites a checkpoint file. Nothing is
 written to a directory after it failed.
 
 Source: kafka-log 04 §12, 05 §1.
@@ -71,8 +71,7 @@ class LogDirectory:
         """True after the directory failed."""
         return self.failure is not None
 
-    # ---------------------------------------------------------------------------------------------- opening and
-    # releasing
+    # ------------------------------------------------------------------------------------------- opening and releasing
     def read_owner(self) -> None:
         """Read meta.properties and change nothing; a missing directory has no owner.
 
@@ -128,7 +127,7 @@ class LogDirectory:
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the clean-shutdown marker, the last write of a clean stop; without an epoch, as at the start."""
+        """Write the marker of a clean stop, as its last write; without `broker_epoch`, keep that of the last stop."""
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
         write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)
@@ -156,7 +155,7 @@ class LogDirectory:
     def change_first_dirty(
         self, change: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
     ) -> None:
-        """Replace the cleaner checkpoint by the result of `change` for its present entries, unless they are equal."""
+        """Replace the entries of the cleaner checkpoint with the result of `change`, unless nothing changes."""
         with self._guard:
             before = self.first_dirty_offsets()
             after = change(before)

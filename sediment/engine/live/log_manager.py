@@ -10,9 +10,9 @@ Invariants: a log is in one live directory.  A failed directory goes offline wit
 nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
 directory was closed without error, and every log had been loaded or the marker existed at the start.
 
-Two locks: `_guard` covers the maps and is the innermost.  A thread that holds `_guard` must not wait for a log or for
-the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is held while logs are
-created, deleted or truncated.
+There are two locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must not wait
+for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is
+held while logs are created, deleted or truncated.
 
 Source: kafka-log 04 §11 to §14, 05 §1.
 """
@@ -169,8 +169,8 @@ class LogManager:
         Raises:
             DirectoryInUseError: a broker, an engine or a run holds one of the directories.
             UsageError: a sub-directory is not named like a partition, a partition exists twice, or the directories
-            belong to different brokers, or to another broker than `BrokerConfig` names; in this last case nothing was
-            written.
+                belong to different brokers, or to a broker other than the one that `BrokerConfig` names; in this last
+                case nothing was written.
             CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
             OpenFilesLimitError: the process may open too few files.
@@ -311,7 +311,7 @@ class LogManager:
         else:
             logs = self._future if item.state is DirectoryState.FUTURE else self._logs
             with self._guard:
-                # If the directory failed meanwhile, its logs are already closed.
+                # If the directory has failed since, its logs are already closed.
                 is_lost = directory.is_offline
                 other = log if is_lost else logs.setdefault(item.partition, log)
             if is_lost:
@@ -537,7 +537,8 @@ class LogManager:
 
         Raises:
             StorageError: the log may be in an offline directory, or no directory accepts it.
-            UsageError: Kafka allows no such topic, partition or topic id, or `log_dir` does not belong to this engine.
+            UsageError: Kafka does not allow the topic, partition or topic id, or `log_dir` does not belong to this
+                engine.
 
         Source: kafka-log 04 §12.
         """
@@ -586,7 +587,7 @@ class LogManager:
 
         Raises:
             StorageError: the log does not exist, and a directory is offline.
-            UsageError: the log does not exist, or Kafka allows no such topic or partition.
+            UsageError: the log does not exist, or Kafka does not allow the topic or partition.
 
         Source: kafka-log 04 §13.
         """
@@ -669,10 +670,10 @@ class LogManager:
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
         """Change a topic's config, for its logs and for those created later.
 
-        A cleaning of a log that must not be compacted now is aborted (LM-12).
+        If the topic was compacted and no longer is, a cleaning of its logs is aborted (LM-12).
 
         Raises:
-            UsageError: Kafka allows no topic of that name.
+            UsageError: Kafka does not allow a topic of this name.
         """
         check_topic(topic)
         self._overrides[topic] = config

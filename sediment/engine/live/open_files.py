@@ -11,7 +11,7 @@ SPARE_DESCRIPTORS = 16
 
 
 def open_files_limit(error: OSError, partition: str | None = None) -> OpenFilesLimitError:
-    """Return the error to raise for an OSError that `is_out_of_descriptors`."""
+    """Return the error to raise for an OSError for which `is_out_of_descriptors` is True."""
     if error.errno == errno.ENFILE:
         what, advice = "the system may open no more files", "raise fs.file-max"
     else:

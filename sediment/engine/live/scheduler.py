@@ -3,7 +3,7 @@
 Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without threads
 `run_due` runs due tasks in the order of their times, in the calling thread.
 
-Invariants: a task never runs twice at once; the error of a periodic task is logged and the task runs again; runs that
+Invariants: two runs of a task never overlap; the error of a periodic task is logged and the task runs again; runs that
 were missed, because the task or the process was slow, are skipped; nothing runs after `close`.
 
 Source: kafka-log 04 §11.
@@ -74,7 +74,7 @@ class ScheduledTask:
 
 
 class Scheduler:
-    """A queue of tasks that run at their times on `threads` threads or, with 0, in `run_due`."""
+    """A queue of tasks that run when they are due, on `threads` threads; with 0 threads, `run_due` runs them."""
 
     def __init__(self, clock: Clock, *, threads: int = 0) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class Scheduler:
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run due tasks in this thread, also tasks that become due meanwhile; only for a scheduler without threads."""
+        """Run the tasks that are due or become due, in this thread; only for a scheduler without threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Committing the swaps that jobs leave in the spool while this engine owns the directory (`directory.spool`).
 
-Invariants: a swap is committed through `directory.swap`, only if partition, directory and segments are those for which
-it was prepared, and only while no other cleaning of the partition runs.  The parts of a refused swap are deleted.  A
-swap with an unknown outcome stays until the next start has completed or undone it.
+Invariants: `directory.swap` commits each swap.  The partition, directory and segments must be those for which the swap
+was prepared, and no other cleaning of the partition may be running.  The parts of a refused swap are deleted.  A swap
+with an unknown outcome is kept until the next start has completed or undone it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SpoolCommitter:
                 self._owner.handle_directory_failure(self._owner.directory_of(log), error)
 
     def _commit(self, path: Path, log: PartitionLog) -> int:
-        """Commit the swap in `path` if it fits the present state of `log`; return the next dirty offset.
+        """Commit the swap in `path` if it fits the current state of `log`; return the next dirty offset.
 
         Raises:
             CorruptDataError: the file does not contain a swap.
@@ -150,7 +150,7 @@ class SpoolCommitter:
 
 
 def _mismatch(swap: PreparedSwap, log: PartitionLog) -> str | None:
-    """Return why the swap does not fit this log; None if nothing contradicts it before files are compared."""
+    """Return the reason why the swap does not fit this log, or None; files are compared later."""
     if Path(swap.directory).resolve() != log.directory.resolve():
         return f"the swap was prepared in {swap.directory}, but the log is in {log.directory}"
     if not log.config.compacts:

@@ -18,7 +18,7 @@ def check_topic(topic: str) -> None:
     """Check the name of a topic.
 
     Raises:
-        UsageError: Kafka allows no topic of that name.
+        UsageError: Kafka does not allow a topic of this name.
     """
     if not is_topic_name(topic):
         raise UsageError(
@@ -28,10 +28,10 @@ def check_topic(topic: str) -> None:
 
 
 def check_partition(partition: TopicPartition) -> None:
-    """Check a topic and partition number, and that a directory can have their name.
+    """Check a topic and partition number, and check that a directory can have their name.
 
     Raises:
-        UsageError: Kafka allows no such topic or partition, or their name is too long for a directory.
+        UsageError: Kafka does not allow the topic or partition, or their name is too long for a directory.
     """
     check_topic(partition.topic)
     if not 0 <= partition.partition <= INT32_MAX:
@@ -50,7 +50,7 @@ def check_topic_id(topic_id: str) -> None:
     """Check a topic id.
 
     Raises:
-        UsageError: it is not 22 characters of base64, or it is all zero.
+        UsageError: `topic_id` is not 22 characters of base64, or is all zero.
     """
     try:
         is_zero = not any(parse_uuid(topic_id))

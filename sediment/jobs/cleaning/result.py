@@ -5,9 +5,9 @@ Invariant: an error of a partition is part of its result, so Spark does not retr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.reporting.error_text import describe
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.prepared_swap import PreparedSwap
     from sediment.segment_io.partition.listing import LogListing
+
+Outcome = TypeVar("Outcome")
 
 MAX_SECONDS = "max-seconds"
 TASK_ERRORS = (SedimentError, OSError)
@@ -81,6 +83,14 @@ class PartitionTask(Protocol):
     def now_ms(self) -> int:
         """Clock of the run."""
         ...
+
+
+def result_of(task: PartitionTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:
+    """Return the result of `step`, or the failed result of its task."""
+    try:
+        return step()
+    except TASK_ERRORS as error:
+        return failed_task(task, error)
 
 
 def failed_task(task: PartitionTask, error: SedimentError | OSError) -> CleaningResult:

@@ -36,7 +36,7 @@ from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.cleaning.environment import OnBytes, task_environment
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task
-from sediment.jobs.cleaning.task import check_undisturbed, clean_partition
+from sediment.jobs.cleaning.task import check_listed, clean_partition
 from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed
@@ -115,7 +115,7 @@ class InPlace:
 
     def done(self, swap: PreparedSwap, files: Sequence[ManifestFile]) -> CleaningResult:
         """Return the swap to commit."""
-        check_undisturbed(self.task, Fs())
+        check_listed(self.task, Fs(), at_end=True)
         return replace(self.asked, swap=swap, to_split=None)
 
     def failed(self, result: CleaningResult) -> CleaningResult:

@@ -11,19 +11,17 @@ Invariants: nothing is renamed here; an error of a partition is part of its resu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from sediment.compaction.strategy import KeyEquality, Strategy
 from sediment.compaction.write_behind import WriteBehind
-from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.cleaning.environment import OnBytes, task_environment, throttled
 from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, check_headroom, strategy_for
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
-from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SplitPlan, SurveyResult, failed_task
+from sediment.jobs.cleaning.result import CleaningResult, SplitPlan, SurveyResult, result_of
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
 from sediment.jobs.spark.task_pool import Pending, completed
 from sediment.segment_io.errors import (
@@ -37,11 +35,7 @@ from sediment.segment_io.partition.listing import list_log
 
 if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
-    from sediment.compaction.grouping import CleaningPlan
-    from sediment.compaction.prepared_swap import PreparedSwap
     from sediment.segment_io.partition.log_view import LogView
-
-Outcome = TypeVar("Outcome")
 
 _WRITER = WriteBehind()  # shared by all partitions of this process
 
@@ -59,24 +53,16 @@ def start_partition(task: CleaningTask, attempt: str) -> Pending[CleaningResult]
             fs, on_bytes = stack.enter_context(task_environment(task))
             return start_cleaning(task, fs, on_bytes, attempt, _WRITER)
 
-        started = _result_of(task, start)
+        started = result_of(task, start)
         if isinstance(started, CleaningResult):
             return completed(started)
         environment = stack.pop_all()
 
     def finish() -> CleaningResult:
         with environment:
-            return _result_of(task, started.finish)
+            return result_of(task, started.finish)
 
     return Pending(finish)
-
-
-def _result_of(task: CleaningTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:
-    """Return the result of `step`, or the failed result of the partition."""
-    try:
-        return step()
-    except TASK_ERRORS as error:
-        return failed_task(task, error)
 
 
 def start_cleaning(
@@ -87,7 +73,7 @@ def start_cleaning(
     Raises:
         SedimentError, OSError: the partition cannot be cleaned; no `.part` file of the attempt is left.
     """
-    from sediment.compaction.clean_log import scan_log
+    from sediment.compaction.clean_log import scan_log, sweep_log
     from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
 
@@ -113,69 +99,43 @@ def start_cleaning(
             timer.lap(CLEAN)
             split = SplitPlan(plan, boundaries)
             return completed(replace(result, strategy=strategy.value, to_split=split, seconds_by_stage=timer.seconds()))
-    sweep = _start_sweep(task, plan, fs, on_bytes, attempt, writer)
+    swept = sweep_log(
+        plan,
+        fs,
+        writer,
+        run_id=task.run_id,
+        attempt=attempt,
+        progress=on_bytes,
+        keep_unreadable=task.options.on_corruption == KEEP,
+        exact_keys=task.options.key_equality is KeyEquality.EXACT,
+        encoding=task.options.encoding,
+    )
     timer.lap(CLEAN)
 
     def finish() -> CleaningResult:
         timer.restart()
-        swap = sweep.finish()
+        swap = swept.written()
         timer.lap(CLEAN)
-        check_undisturbed(task, fs)
+        check_listed(task, fs, at_end=True)
         return replace(result, swap=swap, strategy=strategy.value, seconds_by_stage=timer.seconds())
 
     # A dry run writes nothing, but must compare the segments as soon as it has read them.
     return completed(finish()) if task.dry_run else Pending(finish)
 
 
-def _start_sweep(
-    task: CleaningTask, plan: CleaningPlan, fs: Fs, on_bytes: OnBytes, attempt: str, writer: WriteBehind
-) -> Pending[PreparedSwap]:
-    """Sweep the log; `.part` files of the attempt are removed on any error."""
-    from sediment.compaction.clean_log import sweep_log
-
-    def discard() -> None:
-        if not task.dry_run:
-            discard_parts(task.listing.path, task.run_id, fs, attempt=attempt)
-
-    try:
-        swept = sweep_log(
-            plan,
-            fs,
-            writer,
-            run_id=task.run_id,
-            attempt=attempt,
-            progress=on_bytes,
-            keep_unreadable=task.options.on_corruption == KEEP,
-            exact_keys=task.options.key_equality is KeyEquality.EXACT,
-            encoding=task.options.encoding,
-        )
-    except BaseException:
-        discard()
-        raise
-
-    def finish() -> PreparedSwap:
-        try:
-            return swept.written()
-        except BaseException:
-            discard()
-            raise
-
-    return Pending(finish)
-
-
 def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | CleaningResult:
     """Open and plan one partition; return a result at once if nothing is to be cleaned."""
     from sediment.compaction.grouping import plan_cleaning
 
-    try:
+    def survey() -> SurveyResult | CleaningResult:
         with throttled(task.rate_limit):
             view, cleanable = open_and_select(task, Fs())
         if cleanable.blocked_by is not None:
             return _selected(cleanable)
         plan = plan_cleaning(view, cleanable, task.config, now_ms=task.now_ms)
-    except TASK_ERRORS as error:
-        return failed_task(task, error)
-    return SurveyResult(cleanable, plan.log_bytes)
+        return SurveyResult(cleanable, plan.log_bytes)
+
+    return result_of(task, survey)
 
 
 def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
@@ -189,22 +149,10 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
     from sediment.compaction.cleanable_range import cleanable_range
     from sediment.segment_io.partition.log_view import open_view
 
-    listing, config, options = task.listing, task.config, task.options
-    found = list_log(listing.partition, listing.path, fs).segments
-    listed = task.on_disk or listing.segments
-    if options.hand_off is not None:
-        # The engine continues to write to the active segment and rolls it.
-        listed = listed[:-1]
-        found = found[: len(listed)]
-    if found != listed:
-        raise SourceChangedError(
-            "the segments differ from those that the driver listed",
-            partition=str(listing.partition),
-            path=str(listing.path),
-            advice="check whether another disk is mounted at this path, or another process writes to it",
-        )
+    check_listed(task, fs)
+    config, options = task.config, task.options
     view = open_view(
-        listing,
+        task.listing,
         task.checkpoints,
         fs,
         now_ms=task.now_ms,
@@ -212,6 +160,32 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
         first_batch_timestamps=config.max_compaction_lag_ms < INT64_MAX,
     )
     return view, cleanable_range(view, config, now_ms=task.now_ms, force=options.force, from_start=options.from_start)
+
+
+def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
+    """Check that the segments on disk are those that the driver listed.
+
+    At the end only a dry run checks again, because it holds no lock; its active segment may have grown.
+
+    Raises:
+        SourceChangedError: the segments differ.
+    """
+    if at_end and not task.dry_run:
+        return
+    listing = task.listing
+    listed, found = task.on_disk or listing.segments, list_log(listing.partition, listing.path, fs).segments
+    what = "the segments differ from those that the driver listed"
+    advice = "check whether another disk is mounted at this path, or another process writes to it"
+    if at_end:
+        listed, found = listed[:-1], found[:-1]
+        what = "the segments changed while they were read"
+        advice = "stop the broker or work on a copy; a dry run takes no lock"
+    elif task.options.hand_off is not None:
+        # The engine continues to write to the active segment and rolls it.
+        listed = listed[:-1]
+        found = found[: len(listed)]
+    if found != listed:
+        raise SourceChangedError(what, partition=str(listing.partition), path=str(listing.path), advice=advice)
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
@@ -251,20 +225,3 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
         return rolled
     perform_roll(roll, fs)
     return replace(task, listing=list_log(listing.partition, listing.path, fs))
-
-
-def check_undisturbed(task: CleaningTask, fs: Fs) -> None:
-    """Check that a dry run, which holds no lock, saw the same segments from its start to its end.
-
-    Raises:
-        SourceChangedError: the segments changed.
-    """
-    listing = task.listing
-    before = (task.on_disk or listing.segments)[:-1]
-    if task.dry_run and list_log(listing.partition, listing.path, fs).segments[:-1] != before:
-        raise SourceChangedError(
-            "the segments changed while they were read",
-            partition=str(listing.partition),
-            path=str(listing.path),
-            advice="stop the broker or work on a copy; a dry run takes no lock",
-        )

@@ -40,7 +40,7 @@ from sediment.engine.config_keys import (
     is_other_broker_key,
 )
 from sediment.jobs.settings.properties_file import read_properties, shown_key
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 

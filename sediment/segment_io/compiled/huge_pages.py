@@ -25,7 +25,7 @@ _MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
 
 
 def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np.uint8]:
-    """Return zeroed uint8[size_bytes], which begins with huge pages; only touched pages take memory."""
+    """Return zeroed uint8[size_bytes], in huge pages if requested and possible; only touched pages take memory."""
     return _map_pages(max(size_bytes, 1), in_large_pages=in_large_pages).array()
 
 
@@ -56,7 +56,7 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
 class PageReserve:
     """Memory that is reused once no array refers to it.
 
-    It returns to the reserve when the last array that refers to it is freed.
+    An array's memory returns to the reserve when the last reference to the array is gone.
 
     Invariant: memory in use plus memory kept never exceeds the largest amount that was ever in use.
     """
@@ -71,7 +71,7 @@ class PageReserve:
         self._most_bytes = 0
 
     def take_zeroed(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return zeroed uint8[size_bytes], which begins with huge pages."""
+        """Return zeroed uint8[size_bytes], aligned to a huge page if the reserve uses huge pages."""
         memory, is_fresh = self._take(size_bytes, most_bytes=size_bytes)
         if not is_fresh:
             memory[:] = 0

@@ -43,12 +43,11 @@ def kernel(function: _Function) -> _Function:
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # numba derives a name of its own for the subfolder from the path of the sources; without a folder, it looks
-            # beside them.
+            # numba names a subfolder after the path of the sources; if no folder is set, it looks next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
-        # Without numba's runtime, references to arrays are not counted.  Counting would take an atomic instruction for
-        # each array at every call from kernel to kernel. It is not needed, because the caller of the outermost kernel
-        # holds references to all arrays.
+        # Without numba's runtime, references to arrays are not counted. Counting would take an atomic instruction for
+        # each array at every call from kernel to kernel. Counts are not needed, because the caller of the outermost
+        # kernel holds references to all arrays.
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before
@@ -100,7 +99,7 @@ def cached_kernels() -> tuple[Path | None, list[str]]:
 
 
 def _in_tree_mark() -> Path:
-    """Return the path of a file that exists only if the cache beside the sources was made from these sources."""
+    """Return the path of a file that exists only if the cache next to the sources was made from these sources."""
     return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
 
 

@@ -96,7 +96,7 @@ def copy_bytes(_typing: Any, _target: Any, _source: Any, _count: Any) -> Any:
 
 @_intrinsic
 def prefetch(_typing: Any, _address: Any) -> Any:
-    """Request the cache line at an address; any address is allowed."""
+    """Prefetch the cache line at an address; any address is allowed."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         byte = _I8.as_pointer()

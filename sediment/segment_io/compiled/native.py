@@ -2,8 +2,8 @@
 
     tools, int64[registers]   | function | its context | function | …
 
-Invariants: a register is 0 if its library lacks this function or one that is used with it.  A context lives as long as
-the array that contains its address.  Only one thread at a time may use a context.
+Invariants: a register is 0 if its library lacks the function or another function that is used with it.  A context lives
+as long as the array that contains its address.  Only one thread at a time may use a context.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def take_tool(
     arguments: tuple[int, ...] = (),
     prepare: Callable[[ctypes.CDLL, ctypes.c_void_p], bool] = lambda _library, _context: True,
 ) -> None:
-    """Set the register of a function, and the next register to a context that `make` creates from `arguments`.
+    """Set one register to a function, and the next to a context that `make` creates from `arguments`.
 
-    If `prepare` returns False for the context, both stay 0.
+    If `prepare` returns False for the context, both registers remain 0.
     """
     library = _library(module)
     if library is None or not all(address_of(module, name) for name in (function, make, free)):

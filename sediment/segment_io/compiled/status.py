@@ -75,4 +75,4 @@ LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches
 BEYOND_SIGHTED = 136  # there are more records than when the keys were collected
 PROVED = 137
 KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the hash of another key
-BATCH_TOO_LARGE = 139  # the rewritten batch would not fit a segment file
+BATCH_TOO_LARGE = 139  # the rewritten batch would not fit into a segment file

@@ -3,7 +3,7 @@
 The loops know no policy; they return a status and never raise.
 
 Invariants
-* Every length, count and position is checked against its end before it is used.
+* Every length, count and position is checked against the end of its data before it is used.
 * At least PADDING_BYTES readable bytes follow a buffer, because a control record is read before its end is checked.
 * Positions are int64, relative to `base`, the address of the buffer.
 """

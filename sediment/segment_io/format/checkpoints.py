@@ -114,7 +114,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read the entry of a partition back; one bad line makes it reject the whole file.
+        UsageError: a broker could not read back the entry of a partition, and would then reject the whole file.
     """
     for partition, offset in entries.items():
         if not _is_readable(partition, offset):

@@ -1,6 +1,6 @@
 """XXH3 with 128 bits and a seed, as a compiled loop for record keys; the xxhash library is its twin.
 
-Every run draws a new seed, so colliding keys cannot be prepared; results do not depend on the seed.  `secrets`,
+Every run draws a new seed, so an attacker cannot prepare colliding keys; results do not depend on the seed.  `secrets`,
 uint8[384], holds the 192 bytes of XXH3, followed by 192 bytes derived from the seed for inputs above 240 bytes.
 """
 

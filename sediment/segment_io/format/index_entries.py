@@ -2,7 +2,7 @@
 
 `add_batch` takes the batches of a segment in order, `add_batches` those of one append:
 
-1. If the batch has a larger timestamp than all before it, this timestamp is the largest, with the batch's last offset.
+1. If the batch's timestamp is larger than all earlier ones, it becomes the largest, with the batch's last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
    position).  The largest timestamp gets a time index entry, unless it already has one.  The first batch never gets an
    entry.
@@ -87,7 +87,7 @@ def add_batch(
     offset_entries: ByteArray,
     time_entries: ByteArray,
 ) -> None:
-    """Count the batch at byte `position` of a segment, and append the entries that it causes.
+    """Count the batch at byte `position` of a segment, and append the index entries that it needs.
 
     `offset_entries` and `time_entries` are the free parts of the indexes; entries fill them from their first byte.
     """
@@ -119,7 +119,7 @@ def add_batches(
     """Append the entries of appended batches, `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; it has the number of bytes that the call
+    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after the call, it has the number of bytes
     filled.
     """
     start_entry_arrays(progress)

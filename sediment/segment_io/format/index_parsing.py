@@ -1,4 +1,7 @@
-"""Checks for offset and time indexes: entries must be whole, and must ascend (kafka-log 01 §7)."""
+"""Checks for offset and time indexes: entries must be whole, and must ascend (kafka-log 01 §7).
+
+They cover Kafka's sanityCheck: an offset below the base offset is stored as a negative number.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def whole_entries(
 def ascending_entries(
     good: npt.NDArray[np.bool_], entry_bytes: int, base_offset: int, *, path: str | None, preallocated: bool
 ) -> int:
-    """Return the number of entries before the first one that is not `good`."""
+    """Return the number of entries before the first entry for which `good` is False."""
     if good.all():
         return len(good)
     first_bad = int(good.argmin())

@@ -102,7 +102,7 @@ def crc32(address: int, count: int) -> int:
 
 @kernel
 def check_legacy_crc(address: int, size_bytes: int) -> int:
-    """Return OK or BAD_CRC for a whole entry at `address`, or BAD_LENGTH for one shorter than its header."""
+    """Return OK or BAD_CRC for a whole entry at `address`, or BAD_LENGTH for an entry shorter than its header."""
     if size_bytes < LEGACY_MIN_ENTRY_BYTES:
         return BAD_LENGTH
     if crc32(address + LEGACY_CRC_START, size_bytes - LEGACY_CRC_START) != load_u32(address + LEGACY_CRC):

@@ -96,8 +96,9 @@ def is_topic_name(name: str) -> bool:
 def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
     """Return the topic partition and the state of a directory name.
 
-    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0, and accepts topic
-    names that Kafka does not allow, some of which its own checkpoint files cannot contain.
+    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0.  It loads
+    directories of topics whose names Kafka does not allow, although its own checkpoint files cannot contain some of
+    these names.
 
     Raises:
         UsageError: the name is not a partition's (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).

@@ -1,7 +1,7 @@
 """Compiled loops that decode varints and records; they know no policy, return a status and never raise.
 
 Invariants
-* Every length, count and position is checked against its end before it is used.
+* Every length, count and position is checked against the end of its data before it is used.
 * At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint
   has at most ten bytes; one that starts inside the buffer ends inside the padding.
 * Positions are int64, relative to `base`, the address of the buffer.

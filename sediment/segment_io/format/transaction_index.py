@@ -76,10 +76,12 @@ class TransactionIndex:
         return CollectedAborted(self._take(wanted), is_complete)
 
     def check(self, base_offset: int, *, path: str | None = None) -> None:
-        """Run the check of Kafka's loader for a segment.
+        """Run Kafka's TransactionIndex.sanityCheck, which a load calls for each segment.
 
         Raises:
             CorruptIndexError: an entry ends below the segment's base offset.
+
+        Source: kafka-log 01 §7.4, 05 §2 pass 4.
         """
         below = self.last_offsets < base_offset
         if below.any():

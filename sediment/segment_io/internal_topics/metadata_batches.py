@@ -1,6 +1,7 @@
 """Batches of metadata records: uncompressed, without keys, and with the same timestamp for all records of a batch.
 
-A controller applies a batch as a whole.  Records in several batches are a single change only inside a transaction:
+A controller applies all records of a batch or none.  Records in several batches are a single change only inside a
+transaction:
 
     BeginTransactionRecord | records, in several batches | EndTransactionRecord
 

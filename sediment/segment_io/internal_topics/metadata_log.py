@@ -7,8 +7,7 @@
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
 the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the last batches
 may be uncommitted; clients got no acknowledgement for these changes.  A metadata transaction that was aborted, or is
-still open at the end, is not applied (KIP-868).  Other records than those in
-`ClusterMetadata` are ignored.
+still open at the end, is not applied (KIP-868).  Records that concern no field of `ClusterMetadata` are ignored.
 
 Invariants: nothing is written, and no data is skipped silently.  These are errors:
 
@@ -17,8 +16,8 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 * a corrupt batch before good ones
 * a log that ends below an offset that other files of the log show
 
-Only a torn batch is accepted, because a crash can leave one: the log then ends after the last complete batch, as when
-the node starts.
+Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
+that starts does the same.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class ClusterMetadata:
 
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the metadata in `log_dir`; None if the directory has no metadata log or an empty one.
+    """Return the metadata in `log_dir`; None if the directory has no metadata log, or if the log is empty.
 
     If no node has ever started on the directory, its topics may be in `bootstrap.checkpoint` instead.
 
@@ -137,7 +136,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
         CorruptBatchError: a part of the metadata is corrupt or missing.
         CorruptCheckpointError: the leader epochs of the log cannot be read.
         UnsupportedDataError: the metadata was written by a newer Kafka.
-        SourceChangedError: a running node replaced the files again and again while they were read.
+        SourceChangedError: a running node kept replacing the files while they were read.
 
     Source: KIP-595, KIP-630, KIP-868; Kafka 4.2.0.
     """
@@ -205,7 +204,8 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
     """Return earlier log end offsets, each with the name of the file that shows it.
 
     A clean stop leaves a producer snapshot named after the log end, and a new leader epoch begins at the log end.  Both
-    are written after all records below them, so a log that ends below them is a truncated copy.
+    files are written after all records below these offsets, so a log that ends below such an offset is a truncated
+    copy.
     """
     names = [(name, parse_segment_file(name)) for name in (entry.name for entry in fs.scan(directory))]
     ends = [(file, name) for name, file in names if file and file.kind is SegmentFileKind.SNAPSHOT and not file.state]
@@ -244,7 +244,7 @@ def _read_snapshot(path: Path, state: _State) -> int:
 
 
 class _VerifiedScan:
-    """The batches of one file, up to the first torn or corrupt batch, whose error is in `stopped`.
+    """The batches of one file up to the first torn or corrupt batch; `stopped` is the error of that batch.
 
     `next_offset` is the offset after the last good batch, `last_control_type` the control type of that batch.
     """

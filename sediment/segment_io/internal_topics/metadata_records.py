@@ -48,7 +48,7 @@ def decode_metadata_record(
 ) -> Any | None:
     """Return a record of one of METADATA_TOPICS, decoded from its value.
 
-    Return None if its type is unknown, or not one of `names`.
+    Return None if the record's type is unknown, or not one of `names`.
 
     Raises:
         UnsupportedDataError: the frame or message was written by a newer Kafka.

@@ -1,4 +1,4 @@
-"""`quorum-state`: a JSON object beside the metadata log, with the last election that a KRaft node knows of.
+"""`quorum-state`: a JSON object next to the metadata log, with the last election that a KRaft node knows of.
 
     leaderEpoch      epoch of the election
     currentVoters    node ids of a static quorum (data_version 0); those of a dynamic quorum are in the metadata log
@@ -28,7 +28,7 @@ class QuorumState:
 
 
 def read_quorum_state(metadata_dir: Path, fs: Fs) -> QuorumState | None:
-    """Return the state in the directory of a metadata log, or None without the file.
+    """Return the state in the directory of a metadata log; None if the file does not exist.
 
     Raises:
         CorruptCheckpointError: the file is malformed.

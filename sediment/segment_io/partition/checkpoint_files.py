@@ -1,8 +1,8 @@
 """Reading and replacing the checkpoint and property files of logs; `format.checkpoints` defines their formats.
 
-Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader distinguishes the
-two.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash leaves
-the old or the new content.
+Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader treats the two
+differently.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash
+leaves the old or the new content.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def write_offset_checkpoint(
     """Replace the file durably; a new file gets the owner, group and mode of `like`.
 
     Raises:
-        UsageError: as `format_offset_checkpoint`; the file is as it was.
+        UsageError: as `format_offset_checkpoint`; the file is unchanged.
     """
     fs.replace_file(path, format_offset_checkpoint(entries), like=like)
 
@@ -57,7 +57,7 @@ def update_offset_checkpoint(
 
     Raises:
         CorruptCheckpointError: the file exists and is malformed.
-        UsageError: as `format_offset_checkpoint`; the file is as it was.
+        UsageError: as `format_offset_checkpoint`; the file is unchanged.
     """
     before = read_offset_checkpoint(fs, path)
     gone = set(remove)

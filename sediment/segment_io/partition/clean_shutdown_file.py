@@ -1,7 +1,7 @@
 """`.kafka_cleanshutdown`, the marker of a clean stop in a log directory: its format, reading and replacement.
 
-The marker is the last file that a broker writes when it stops; it removes the marker when it starts.  A broker that
-starts without a marker verifies the segments from the recovery point on.
+The marker is the last file that a broker writes when it stops; the broker removes the marker when it starts.  A broker
+that starts without a marker verifies the segments from the recovery point on.
 
 Source: kafka-log 01 §12, 05 §1; Kafka's CleanShutdownFileHandler.
 """

@@ -1,4 +1,4 @@
-"""Index files and snapshots that do not match their log, as DumpLogSegments reports mismatches (kafka-log 01 §7.6, §8).
+"""Checks that index files and snapshots match their log, by the rules of DumpLogSegments (kafka-log 01 §7.6, §8).
 
     offset index        a batch begins at each position; the offset is the last one of this batch or of its append
     time index          the first batch that reaches an entry's offset has the entry's timestamp, and earlier batches
@@ -6,7 +6,7 @@
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
     snapshot            its CRC is valid
 
-Invariant: if an index passes, every look-up gives a position from which a scan finds the record.
+Invariant: if an index passes, every look-up returns a position from which a scan finds the record.
 """
 
 from __future__ import annotations

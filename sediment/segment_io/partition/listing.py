@@ -26,7 +26,7 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A segment and the sizes of its files, by which it is recognised later without opening a file.
+    """A segment and the sizes of its files; the sizes show later, without opening a file, that it is the same segment.
 
     Sizes are file lengths in bytes; the size of a missing index is None.
     """
@@ -80,7 +80,7 @@ class LogListing:
 
 
 def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
-    """List a partition directory.  Only a regular file counts as a file of a segment, as for a broker.
+    """List a partition directory.  As in a broker, only a regular file counts as a file of a segment.
 
     Raises:
         NotALogDirectoryError: `path` is not a directory.

@@ -32,7 +32,7 @@ _QUIET_SECONDS = 5.0  # after this time without a change, a replacement counts a
 
 @dataclass(frozen=True, slots=True)
 class LiveSegment:
-    """A segment that a reader may use; its offsets are below `end_offset`, the next base offset or 2^63 - 1.
+    """A segment that a reader may use; `end_offset` is the next segment's base offset, or 2^63 - 1.
 
     `log_name` is the name of its `.log`, with a suffix if a replacement was interrupted or is not complete.
     """
@@ -56,8 +56,8 @@ class LiveSegment:
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
     """Return the segments of a partition by base offset, or only the one that `source` names.
 
-    Wait for a replacement in progress.  After an interrupted one, return the new segments if Kafka's loader would
-    complete the replacement, else the old ones.
+    Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
+    would complete it, else the old ones.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.

@@ -6,9 +6,9 @@
     every .txnindex ------------> aborted transactions
 
 Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
-entry is used only if a batch with its offset is at its position, and a snapshot only if its CRC is valid.  If such a
-file is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few small reads, even
-for large segments.
+entry is used only if a batch with the entry's offset is at the entry's position.  A snapshot is used only if its CRC is
+valid.  If such a file is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few
+small reads, even for large segments.
 
 In three cases, a broker that loads the same files gets a different result, because it keeps less state (kafka-log 05
 §3, §6):
@@ -80,7 +80,7 @@ class LogView:
     segment; otherwise it is None.  `producers` and `last_stable_offset` do not cover unverified segments.
 
     `producers` are the active ones.  `aborted` has every aborted transaction of the log, in the order of their markers.
-    Because most segments have no transaction index, a lost one is noticed only if the log is replayed.
+    Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
     """
 
     listing: LogListing
@@ -113,7 +113,8 @@ def open_view(
 
     Raises:
         CorruptBatchError: `on_corruption` is not given, and a segment below the active one must be scanned and is
-        corrupt.  UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
+            corrupt.
+        UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
         SourceChangedError: a listed file is gone.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
@@ -241,7 +242,7 @@ class _Opening:
     def _scanned_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
         """Return the end of the segment, scanned from `position`.
 
-        Return None if no batch with an end at or below `indexed_offset` begins there.
+        Return None if no batch that ends at or below `indexed_offset` begins at `position`.
         """
         tail = None
         for rows in self._batches(active, position):
@@ -256,7 +257,7 @@ class _Opening:
         """Return the base offset of the first batch that reaches `offset`.
 
         If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
-        found by a read of the log start offset.  After a gap, this batch can be far above the log start offset.
+        that a read at the log start offset finds.  After a gap, this batch can be far above the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):

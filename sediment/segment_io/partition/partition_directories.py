@@ -67,7 +67,7 @@ def check_topic_patterns(patterns: Sequence[str], topics: Iterable[str], *, wher
     """Check that every `--topic` matches one of `topics`.
 
     Raises:
-        UsageError: a pattern matches nothing; the error gives the nearest of `topics`.
+        UsageError: a pattern matches nothing; the error suggests the nearest of `topics`.
     """
     _check_patterns(patterns, topics, lambda pattern: f"--topic {pattern!r} matches no topic of {where}")
 

@@ -5,8 +5,8 @@
                                                the last five of them, with batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
 
-Invariants: the kernel returns a status and never raises.  An ended transaction stays in the queue until it reaches the
-head.
+Invariants: the kernel returns a status and never raises.  An ended transaction remains in the queue until it reaches
+the head.
 """
 
 from __future__ import annotations
@@ -123,6 +123,6 @@ def fold_rows(
 
 
 def batch_positions(counted: int) -> list[int]:
-    """Return the columns of a row of `remembered` where its batches begin, oldest first; `counted` is its count."""
+    """Return the columns at which the batches of a `remembered` row begin, oldest first; `counted` is its count."""
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

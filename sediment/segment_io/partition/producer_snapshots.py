@@ -1,8 +1,9 @@
 """Producer snapshots: their format, and the rules for loading and removing them (kafka-log 01 §8, 05 §6).
 
-snapshot     version i16 = 1 | crc u32 | count i32 | entries
-entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
-| timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
+    snapshot     version i16 = 1 | crc u32 | count i32 | entries
+    entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
+                 | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
+
 `crc` is CRC-32C over byte 6 to the end of the file.
 """
 
@@ -115,7 +116,7 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
     """Return the snapshots that a loader removes because no segment begins at their offset, ascending.
 
-    The largest stray stays if it is at or above the last segment's base: a clean stop wrote it at the log end.
+    The largest stray is kept if it is at or above the last segment's base: a clean stop wrote it at the log end.
 
     Source: kafka-log 05 §6 (removeStraySnapshots).
     """

@@ -33,7 +33,7 @@ NO_COORDINATOR_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """A data batch of a producer: its last sequence, its last offset, and the distance of both from the first."""
+    """A data batch of a producer: its last sequence and offset, and their distance from those of its first record."""
 
     last_sequence: int
     last_offset: int
@@ -57,8 +57,8 @@ class RememberedBatch:
 class ProducerEntry:
     """State of one producer, with the fields of a snapshot entry.
 
-    `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; they are −1, −1 and 0 without one.
-    `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
+    `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; if it has none, they are −1, −1 and
+    0. `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -73,7 +73,7 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True if the producer has written data of a transaction that has no marker yet."""
+        """True if the producer has written data in a transaction without a marker yet."""
         return self.current_txn_first_offset >= 0
 
     @property
@@ -162,7 +162,7 @@ class ProducerState:
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """Return a transaction index entry for each aborted transaction; it belongs to the segment of its marker."""
+        """Return an index entry for each aborted transaction; it belongs to the segment that contains the marker."""
         return tuple(
             AbortedTransaction(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
             for txn in self.completed
@@ -182,7 +182,7 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out
 
 
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
-    """Return `state` after the batches of `table`, rows of `decode.BATCH_ROW` in log order from `state.end_offset` on.
+    """Return `state` after the batches of `table`, rows of `BATCH_ROW` in log order from `state.end_offset` on.
 
     Batches without a producer only advance the end offset.  With `only_aborted`, `completed` leaves out committed
     transactions, which are not needed to rebuild a transaction index.

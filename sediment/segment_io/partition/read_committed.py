@@ -75,7 +75,7 @@ def log_end_offset(source: Source, fs: Fs) -> int:
 
 
 def _retried(read: Callable[[], _Found]) -> _Found:
-    """Return the result of `read`, and call it again if files changed meanwhile."""
+    """Return the result of `read`; call `read` again if files changed in the meantime."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()

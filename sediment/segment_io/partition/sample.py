@@ -1,7 +1,7 @@
 """A sample of a log: chunks that are evenly distributed over its segments, each beginning at an indexed batch.
 
-Invariants: a log that fits the budget is read completely.  An index is only a hint, so chunks that do not begin with a
-batch are skipped.  Memory is one chunk.
+Invariants: a log that fits into the budget is read completely.  An index is only a hint, so chunks that do not begin
+with a batch are skipped.  Only one chunk at a time is in memory.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class _Cuts:
 
 
 def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int, highest: int) -> int | None:
-    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if a batch there is not proved.
+    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if it is not proved.
 
     The CRC must be valid and the base offset within [lowest, highest], because an index entry has the last offset of
     its batch, or of the append that began there.  A compressed message of magic 0 or 1 never counts, because its header

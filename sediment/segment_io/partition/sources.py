@@ -1,7 +1,7 @@
 """Sources named by paths: the partitions of a log directory, one partition, or one segment.
 
-Only names are read; no file is opened.  A path to a log directory means its live partitions.  The metadata log and
-directories that are being deleted, stray, or not in use yet are read only if a path names them.
+Only names are read; no file is opened.  The path of a log directory stands for all its live partitions.  The metadata
+log, and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
 """
@@ -50,7 +50,7 @@ class Source:
 
 
 def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
-    """Return the sources that `paths` name without duplicates, sorted by name within each path.
+    """Return the sources that `paths` name, without duplicates, sorted by name within each path.
 
     Paths may be `file:` URIs and may be globs.
 

@@ -12,7 +12,7 @@ the field itself:
     encode(message) -> list of chunks  out: bytes since the last chunk
 
 Invariants: a decoder checks every length and count against the remaining bytes before it allocates memory of that size.
-Errors inside it are among READ_ERRORS; it converts them to ProtocolError.
+Errors inside a decoder are among READ_ERRORS; the decoder converts them to ProtocolError.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _failure(schema: MessageSchema, version: int, deed: str) -> Callable[..., Pr
 def compile_decoder(
     schema: MessageSchema, version: int, classes: Mapping[str, type]
 ) -> Callable[[bytes | memoryview], Any]:
-    """Return `decode(buffer) -> message` for one version; `classes` are the message's and its structures' classes."""
+    """Return `decode(buffer) -> message` for one version, given the `classes` of the message and its structures."""
     source = _DecoderSource(schema, version, classes)
     source.names.update(
         malformed=MalformedError,
@@ -402,7 +402,7 @@ class _DecoderSource(_Source):
 
 # ------------------------------------------------------------------------------------------------------------ encoding
 def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, type]) -> Callable[[Any], list[Any]]:
-    """Return `encode(message) -> chunks` for one version; `classes` are the message's and its structures' classes."""
+    """Return `encode(message) -> chunks` for one version, given the `classes` of the message and its structures."""
     source = _EncoderSource(schema, version, classes)
     source.names.update(
         malformed=MalformedError,

@@ -2,8 +2,8 @@
 
 An instance has an attribute for each field in any version.  An array is any sequence.  Empty arrays are decoded as
 `()`, because an empty list takes 72 bytes and a client may send millions in one frame.  Record batches are views of the
-decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a file, of which
-only `size_bytes` is used here.
+decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a file; this
+module uses only the `size_bytes` of a slice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages of Kafka's protocol by their names: `messages.FetchRequest`, `messages.FetchResponse.PartitionData`.
 
-A class is made at its first use, and so are its decoders and encoders.
+Each class is created at its first use, and so are its decoders and encoders.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ its structure follow with deeper indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-Structures that several fields share follow the fields, as `struct TopicPartitions  0+` with their own fields.
+If several fields share a structure, a line such as `struct TopicPartitions  0+` and its own fields follow the fields.
 
 | word of a field | meaning |
 | --- | --- |

@@ -3,7 +3,7 @@
 A broker finds the end of a trusted log in the same way (LogSegment.readNextOffset): it uses the offsets of a batch even
 if the rest of the batch is malformed.
 
-Invariants: no checksum is computed.  Memory is one window, for files and batches of any size.
+Invariants: no checksum is computed.  Memory use is one window, for files and batches of any size.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
 * A kernel's status requests work that the kernel cannot do itself: decompress, unwrap, enlarge an array, or take a full
-  table.  No batch is half done at that time.
-* pyarrow is imported when the first table is taken, because a process must not load it before it forks.
+  table.  When a kernel returns, no batch is half done.
+* pyarrow is imported when the first table is taken, because a process must not load pyarrow before it forks.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def gather_records(
 ) -> int:
     """Append the records within `bounds` of the batch with header `row`; the buffer of `records` starts at `base`.
 
-    Returns OK, or NEEDS_TABLE_ROOM with nothing appended.
+    Return OK; or NEEDS_TABLE_ROOM, and then nothing was appended.
     """
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
@@ -306,12 +306,12 @@ def gather_batches(
     header_value_data: ByteArray,
     state: Int64s,
 ) -> tuple[int, int]:
-    """Append the batches headers[first:] that are not in `skip`; a buffer position is file position + `shift`.
+    """Append the batches headers[first:] that are not in `skip`; buffer position = file position + `shift`.
 
     `counts`, int64[batches], receives the number of records that each batch added.
 
     Returns:
-        (status, batch): OK and the number of batches, or a request or an error and its batch.
+        (status, batch): OK and the number of batches; otherwise a request or an error, and the batch that caused it.
     """
     for index in range(first, headers.size):
         counts[index] = 0

@@ -1,6 +1,6 @@
 """Search over the batch headers of an open segment file; `search` has the kernel.
 
-Invariant: memory is one window for each searching thread, for files and batches of any size.
+Invariant: memory use is one window for each searching thread, for files and batches of any size.
 """
 
 from __future__ import annotations

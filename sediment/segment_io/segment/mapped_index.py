@@ -1,7 +1,7 @@
 """The common part of offset and time indexes of open segments: a file of entries that is appended to and searched.
 
 Entries are appended with ordinary writes, so a full disk causes an error and not a signal.  Look-ups use a read-only
-mapping of the same file, in which new entries are visible at once.
+mapping of the same file, in which new entries are visible immediately.
 
 Most look-ups are near the end of the log.  So the last 8192 bytes of entries, which stay in the page cache, are
 searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would touch pages that
@@ -133,7 +133,7 @@ class MappedIndex:
             self._entries = entries
 
     def moved(self, path: Path) -> None:
-        """Note the new name of the file."""
+        """Record that the file was renamed to `path`."""
         self.path = path
         if self._file is not None:
             self._file.path = path
@@ -143,7 +143,7 @@ class MappedIndex:
         self._file = None
 
     def release(self) -> None:
-        """Drop the reference to the file, which is closed with its last reference."""
+        """Drop the reference to the file; the file is closed when its last reference is gone."""
         self._file = self._mapping = None
 
     def mapped(self) -> FileMapping:

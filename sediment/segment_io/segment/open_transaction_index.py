@@ -1,4 +1,4 @@
-"""The transaction index of an open segment: entries are appended to its file, which is read as a whole."""
+"""The transaction index of an open segment: entries are appended to its file, and reads load the whole file."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class OpenTransactionIndex:
             self._index = None
 
     def changed_file(self) -> OpenFile | None:
-        """Return the file if it was changed here, else None."""
+        """Return the file if this object changed it, else None."""
         return self._file
 
     def moved(self, path: Path) -> None:
-        """Note the new name of the file."""
+        """Record that the file was renamed to `path`."""
         self.path = path
         if self._file is not None:
             self._file.path = path
@@ -68,5 +68,5 @@ class OpenTransactionIndex:
         self._file = None
 
     def release(self) -> None:
-        """Drop the reference to the file, which is closed with its last reference."""
+        """Drop the reference to the file; the file is closed when its last reference is gone."""
         self._file = None

@@ -45,7 +45,7 @@ class FoundRecord(NamedTuple):
 def first_record_since(
     file: ReadableFile, position: int, end_position: int, target_ms: int, start_offset: int
 ) -> FoundRecord | None:
-    """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`; None without one.
+    """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
 
     The batches in [position, end_position) of the file are searched.
 

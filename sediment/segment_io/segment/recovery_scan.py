@@ -5,10 +5,9 @@ rule of `format.index_entries`.  During the scan, the caller gets the batches of
 leader epoch, so nothing has to be read twice.
 
 Invariants
-* Nothing is written.  Memory is one chunk, the largest batch and the two indexes, for files of any size.
+* Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.
-* An index entry with a lower offset than the previous one is left out; if the caller asks for it, the scan ends there
-  instead.
+* An index entry with a lower offset than the previous one is left out, or on request, the scan ends at its batch.
 """
 
 from __future__ import annotations
@@ -149,8 +148,8 @@ def _scan_batches(
 
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
-        of the buffer, or the fault of a bad batch at the position.  It is ROWS_FULL if the caller has to empty `rows`,
-        BATCH_ROW[n] for `wants_rows`, or `epochs`, int64[n, 2] of (epoch, base offset).
+        of the buffer, or the fault of a bad batch at the position.  It is ROWS_FULL if the caller has to empty an
+        array: `rows`, BATCH_ROW[n], which is filled if `wants_rows`; or `epochs`, int64[n, 2] of (epoch, base offset).
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
@@ -268,8 +267,8 @@ class SegmentScan:
     is True if the rest of the file is shorter than any batch, or than its length field says.  `next_offset` is the
     offset after the last good batch; `producers_end_offset` is the same for batches of a magic with producers.  Without
     such a batch, they are the base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are
-    the contents of complete files.  `leader_epochs` are the epochs above the known one, with the base offset of each
-    one's first batch.
+    the contents of complete files.  `leader_epochs` are the epochs above the known epoch, each with the base offset of
+    its first batch.
     """
 
     good_bytes: int

@@ -103,7 +103,7 @@ def _index_batches(
     skipped = 0
     while position < size_bytes:
         if skipped < unreadable.shape[0] and position == unreadable[skipped, 0]:
-            # Without it, look-ups of later offsets would have to read across unreadable bytes.
+            # Force an entry: without it, look-ups of later offsets would have to read across unreadable bytes.
             progress[SINCE_ENTRY_BYTES] = interval_bytes + 1
             position = unreadable[skipped, 1]
             skipped += 1
@@ -216,7 +216,7 @@ def write_segment(
 
     Raises:
         OwnerNotKeptError: this process may not set the owner, group or mode.
-        OSError: the filesystem failed; files written so far stay under their `.part` names.
+        OSError: the filesystem failed; files written so far remain under their `.part` names.
     """
     parts = _PartFiles(directory, like, mtime_ns, run_id, attempt, fs)
     return tuple(parts.write(image.base_offset, kind, [content]) for kind, content in image.files())
@@ -238,11 +238,11 @@ def write_segments(
     attempt: str,
     fs: Fs,
 ) -> tuple[PartSegment, ...]:
-    """Write and sync the segments of batches that arrive in pieces, uint8[n] of whole batches in log order, any magic.
+    """Write and sync the segments of `pieces`, each uint8[n] of whole batches of any magic, in log order.
 
     The result is that of `lay_out_segments` and `write_segment`, except that a full index also begins another segment.
-    A piece is used before the next one is requested, so the caller may reuse its memory, and only the indexes are
-    held.  If a write or `pieces` fails, the files written so far are removed.
+    A piece is used before the next one is requested, so the caller may reuse its memory, and only the indexes are kept
+    in memory.  If a write or `pieces` fails, the files written so far are removed.
 
     Raises:
         OwnerNotKeptError, OSError: as `write_segment`.
@@ -286,7 +286,7 @@ class _PieceSource:
         return next(self._pieces, None) if piece is None else piece
 
     def put_back(self, rest: ByteArray) -> None:
-        """Return `rest`, whole batches, at the next call."""
+        """Return `rest`, which has whole batches, at the next call of `take`."""
         self._rest = rest
 
     def next_base_offset(self) -> int | None:

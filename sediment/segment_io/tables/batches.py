@@ -1,6 +1,6 @@
 """The table `batches`: headers of the batches in slices of segments, with their CRCs checked.
 
-Invariant: memory is one chunk, the header rows of one table and the largest batch.
+Invariant: memory use is one chunk, the header rows of one table and the largest batch.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _gather(gathered: _Batches, span: BatchSpan, scan_task: ScanTask) -> None:
 
 
 def _look_inside(row: np.void, valid: bool, span: BatchSpan) -> None:
-    """Set the base offset and record count of a message of magic 0 or 1, for which it may have to be decompressed."""
+    """Set the base offset and record count of a message of magic 0 or 1; decompress the message if necessary."""
     if not row["attributes"] & CODEC_MASK:
         row["record_count"] = 1
         return

@@ -57,8 +57,8 @@ def plan_table(
 ) -> list[TableTask]:
     """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
-    A task reads about `task_bytes` of segments; None means the table's default.  `bounds` are those of single sources;
-    the bounds of the request apply too.
+    A task reads about `task_bytes` of segments; None means the table's default.  `bounds` has bounds for single
+    sources; the bounds of the request apply too.
 
     Raises:
         SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.

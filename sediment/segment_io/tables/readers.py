@@ -82,9 +82,9 @@ def read_table(
 
 
 def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
-    """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if no record is.
+    """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if there is none.
 
-    Only records count that the isolation and the treatment of corruption in `request` let through.
+    Records that the isolation level or the corruption mode of `request` excludes do not count.
 
     Raises:
         SedimentError: as `plan_table` and `read_table`.

@@ -2,7 +2,7 @@
 
     spans --without hidden batches--> columns --when full--> pyarrow.RecordBatch
 
-Invariant: memory is one chunk, one table and the largest batch.
+Invariant: memory use is one chunk, one table and the largest batch.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 r"""Scan of slices of segments: it yields spans of complete batches, and the unreadable ranges between them.
 
-    slice --chunks--> spans of whole batches --headers--> without the batches of which no record is wanted
+    slice --chunks--> spans of whole batches --headers--> without batches that have no wanted record
                         \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
 
 If a segment is being written to, bytes after its last complete batch are not an error: they belong to a batch that is
 being appended, or are the zeros of a preallocated file.
 
-Invariants: memory is one chunk and the largest batch.  A file is read through one descriptor, so it may be renamed or
-deleted meanwhile.
+Invariants: memory use is one chunk and the largest batch.  A file is read through one descriptor, so the file may be
+renamed or deleted during the scan.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ HEADER_COLUMNS: dict[str, Callable[[Rows], Any]] = {
 def hidden_batches(rows: Rows, scan_task: ScanTask) -> Mask:
     """Return bool[batches]: True if the header shows that no record of the batch is wanted.
 
-    The header of a compressed message of magic 0 or 1 gives only the last offset of its records.
+    The header of a compressed message of magic 0 or 1 has only the last offset of its records.
     """
     bounds = scan_task.bounds
     conclusive = (rows["magic"] >= 2) | (rows["attributes"] & CODEC_MASK == 0)

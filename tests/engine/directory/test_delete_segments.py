@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sediment.engine.directory.delete_segments import expire_log, roll_empty, segments_after
-from sediment.engine.directory.swap import mark_deleted, remove_deleted
-from sediment.retention.config import RetentionConfig
-from sediment.retention.policy import plan_view
+from sediment.engine.directory.delete_segments import (
+    expire_log,
+    mark_deleted,
+    remove_deleted,
+    roll_empty,
+    segments_after,
+)
+from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log

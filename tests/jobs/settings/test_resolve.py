@@ -12,7 +12,7 @@ import pytest
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Settings
-from sediment.retention.config import RetentionConfig
+from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 

@@ -1,1 +1,1 @@
-"""Loading of a partition as a broker does it at its start: interrupted changes, segments, recovery, producers."""
+"""Loading a partition as a broker does at its start: interrupted changes, segments, recovery, producers."""

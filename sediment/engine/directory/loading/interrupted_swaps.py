@@ -1,4 +1,4 @@
-"""Completion or undoing of interrupted replacements and deletions in a partition directory, as at a broker's start.
+"""Completing or undoing interrupted replacements and deletions in a partition directory, as a broker does at its start.
 
 Kafka's loader decides by names alone (kafka-log 05 §2); the docstring of `swap` has its rules.
 
@@ -63,27 +63,27 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
     `restored` names `.log.swap` files that a restore made, and that the caller has compared with their originals.  They
-    count as whole, because a restore also puts back a log that a recovery had cut.
+    count as whole even if they end in a torn batch, because a restore also puts back a log that a recovery had cut.
 
     The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all runs
-    are therefore deleted: a run that could still commit them would hold the lock.
+    are therefore deleted, because any run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
     * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold all
       records.  Otherwise it is refused, unless no old log is left and the new logs are framed.
-    * A `.cleaned` file requires that the replacement is undone.  This is refused if a new segment has no old segment
-      beside it.  A new segment with a second link is deleted anyway: a restore linked it, and the original keeps the
-      bytes.
+    * A `.cleaned` file requires that the replacement is undone.  This is refused if a new segment has no old segment.
+      A new segment with a second link is deleted anyway: a restore linked it, and the original keeps the bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
-    * If there are several new segments, an old log that lies between two of them and ends before the next one stays.
-    * An index of the old segment is deleted if the new segment of the same base has none of that kind, even if the new
-      log is empty.  Kafka would keep a transaction index without its markers, and consumers would treat later
+    * If there are several new segments, an old log that lies between two of them, and ends before the next one begins,
+      is kept.
+    * An index of an old segment is deleted if the new segment of the same base has no index of that kind, even if the
+      new log is empty.  Kafka would keep a transaction index without its markers, and consumers would treat later
       transactions of those producers as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 
-    A second call, even after an interrupted one, ends in the same directory.
+    A second call, even after an interrupted one, leads to the same result.
 
     Returns:
         The repairs, in order; empty if nothing was interrupted.
@@ -160,7 +160,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
 
 
 def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
-    """Refuse to delete a new log without an old one; while a `.cleaned` exists, all old logs should exist."""
+    """Refuse to delete a new log that has no old log; while a `.cleaned` exists, all old logs should exist."""
     for name in undone:
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
         if entry is None or not entry.size_bytes or (directory / name).stat().st_nlink > 1:
@@ -211,10 +211,10 @@ def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
 
 
 def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """Return the first new segment that is not whole if the replacement must be undone; None if it can be completed.
+    """Return the first incomplete new segment if the replacement must be undone; None if it can be completed.
 
     Raises:
-        CorruptDataError: both ways would lose records.
+        CorruptDataError: completing it would lose records, and so would undoing it.
     """
     problems = [segment for segment in new if segment.problem is not None]
     if not problems:

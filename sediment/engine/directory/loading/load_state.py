@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sediment.engine.config import LogConfig
+from sediment.engine.directory.delete_segments import mark_deleted
 from sediment.engine.directory.leader_epochs import Epochs
 from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, ReplayedSegment, Snapshots
-from sediment.engine.directory.swap import mark_deleted
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.checkpoints import format_leader_epochs
 from sediment.segment_io.format.names import (
@@ -35,7 +35,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """Corrupt bytes in a trusted segment, left unchanged; `offset` is the one after the last good batch before them."""
+    """Corrupt bytes in a trusted segment, left unchanged; `offset` follows the last good batch before them."""
 
     name: str
     position: int
@@ -48,7 +48,7 @@ class LoadCorruption:
 
 @dataclass(slots=True, eq=False)
 class LoadingSegment:
-    """The present state of a segment on disk.
+    """The current state of a segment on disk.
 
     `following_base_offset` is the base offset of the next segment, None for the last; `scan` is the result of a
     recovery scan of these bytes, None if there was none.
@@ -114,7 +114,7 @@ class LoadState:
         """Write this content to a file of the segment, durably; a file that already has this content stays untouched.
 
         An index of the active segment is preallocated.  So only its first bytes, up to the length of `content`, are
-        compared; of the rest, only the parts that are not holes are read.
+        compared; in the rest, holes are not read.
         """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
@@ -148,7 +148,7 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return a path whose owner, group and mode new files get: a file, or the directory if it has no files."""
+        """Return the path from which new files take owner, group and mode: a file, or the directory if it is empty."""
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
@@ -173,7 +173,7 @@ class LoadState:
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their snapshots are dropped too, except those that recovery has taken meanwhile.
+        Their snapshots are dropped too, except those that recovery has taken in the meantime.
 
         Source: kafka-log 05 §3 step 2.
         """

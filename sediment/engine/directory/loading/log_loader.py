@@ -2,7 +2,7 @@
 
     1  finish_interrupted    complete or undo interrupted replacements and deletions, remove   passes 1 to 4
                              indexes without a log
-    2  load segment files    recover segments without an offset index                          pass 4
+    2  load segment files    recover segments without an offset index (`trusted_files`)        pass 4
     3  recover               verify batches from the recovery point on, cut after the last     §3, §4
                              good one (`log_recovery`, `segment_recovery`)
     4  settle ends           log end, recovery point; at least one segment                     §3
@@ -11,8 +11,8 @@
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From a trusted part,
   only a tail without a batch is cut off; other corruption there is reported.
-* After every change, Sediment and a broker can load the directory.  After a crash at any step, another load ends with
-  the same directory.  So segments after a cut are removed before the cut, and the offset index of a segment is written
+* After every change, Sediment and a broker can load the directory.  After a crash at any step, another load leads to
+  the same result.  So segments after a cut are removed before the cut, and the offset index of a segment is written
   last.
 * `checkpoints` shows whether the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint
   files of the log directory.
@@ -30,20 +30,15 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.loading.log_recovery import (
-    check_trusted,
-    recover_unverified,
-    settle_ends,
-    unverified_from,
-)
+from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends
 from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_recovery import recover_segment
+from sediment.engine.directory.loading.trusted_files import check_trusted, trim_indexes, unverified_from, why_recover
 from sediment.engine.directory.split_segment import split_segment
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptDataError,
-    CorruptIndexError,
     IndexOffsetOverflowError,
 )
 from sediment.segment_io.format.layout import (
@@ -141,8 +136,8 @@ def load_log(
 ) -> LoadedLog:
     """Load the log in `directory` and repair it; the log directory's lock must be held.
 
-    After a clean stop, a broker reads hardly any batches; with `verify_trusted` every batch is checked.  `threads`
-    segments are verified at once.  The returned state is durable.
+    After a clean stop, a broker reads only a few batches; with `verify_trusted`, every batch is checked.  Up to
+    `threads` segments are verified in parallel.  The returned state is durable.
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; earlier repairs remain.
@@ -222,7 +217,7 @@ def _load_and_recover(state: LoadState) -> tuple[int, int]:
 
 
 def _remove_temporary_files(state: LoadState) -> None:
-    """Remove small files that a crash left half written; a broker ignores them."""
+    """Remove small files that a crash left incomplete; a broker ignores them."""
     for entry in state.fs.scan(state.directory):
         target = entry.name.removesuffix(".tmp")
         if target != entry.name and (target == LEADER_EPOCH_FILE or parse_segment_file(target) is not None):
@@ -284,10 +279,10 @@ def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bo
 
 
 def _load_segment_files(state: LoadState) -> None:
-    """List the segments, ascending; recover one at once if its offset index is missing.
+    """List the segments, ascending; recover a segment immediately if its offset index is missing.
 
-    A segment whose transaction index ends below its base is recovered at once too.  If an unverified segment before it
-    is corrupt, the producers are not known yet, so its recovery is postponed; a broker does not load such a log.
+    A segment whose transaction index ends below its base is recovered immediately too.  If an unverified segment before
+    it is corrupt, the producers are not known yet, so the recovery is postponed; a broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -299,7 +294,7 @@ def _load_segment_files(state: LoadState) -> None:
     unverified = unverified_from(state, bases)
     for index, ref in enumerate(listing.segments):
         segment = LoadingSegment(ref, bases[index + 1] if index + 1 < len(bases) else None)
-        reason = _why_recover(state, segment)
+        reason = why_recover(state, segment)
         if reason is not None:
             try:
                 recover_segment(state, segment, cut=index >= unverified, reason=reason)
@@ -308,35 +303,10 @@ def _load_segment_files(state: LoadState) -> None:
                 if index <= unverified:
                     raise
         else:
-            _trim_indexes(state, segment)
+            trim_indexes(state, segment)
             if ref.time_index_bytes is None:
                 state.put(segment, _TIME_INDEX, b"", "")
         state.segments.append(segment)
-
-
-def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
-    """Return why a broker recovers this segment regardless of the recovery point, or None if it does not."""
-    if segment.ref.offset_index_bytes is None:
-        return "the segment had no offset index"
-    path = state.path(segment, _TRANSACTION_INDEX)
-    if segment.ref.transaction_index_bytes:
-        try:
-            parse_transaction_index(state.fs.read_bytes(path), path=str(path)).check(segment.base_offset)
-        except CorruptIndexError as error:
-            return error.what
-    return None
-
-
-def _trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
-    """Cut a partial last entry off trusted indexes, like a broker when it stops."""
-    for kind, size_bytes, entry_bytes in (
-        (_OFFSET_INDEX, segment.ref.offset_index_bytes, OFFSET_ENTRY_BYTES),
-        (_TIME_INDEX, segment.ref.time_index_bytes, TIME_ENTRY_BYTES),
-    ):
-        if size_bytes is not None and size_bytes % entry_bytes:
-            content = state.fs.read_bytes(state.path(segment, kind))
-            whole_bytes = size_bytes - size_bytes % entry_bytes
-            state.put(segment, kind, content[:whole_bytes], "its last entry was not whole")
 
 
 def _loaded(state: LoadState, segment: LoadingSegment) -> LoadedSegment:
@@ -387,7 +357,7 @@ def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: 
 
 
 def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
-    """Run `step`; after each split of a segment whose offsets do not fit it, run `step` again.
+    """Run `step`; if the offsets of a segment do not fit into it, split the segment and run `step` again.
 
     Source: kafka-log 05 §2 pass 4.
     """

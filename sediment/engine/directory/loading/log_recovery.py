@@ -1,7 +1,6 @@
-"""Recovery of a log during a load: the segments to verify, and the offsets at which the log ends.
+"""Recovery of a log during a load: the verification after an unclean stop, and the ends of the log.
 
     recover_unverified   after an unclean stop, every segment from the recovery point on
-    check_trusted        after a clean stop, the end of the log, or on request every batch
     settle_ends          the recovery point and the log end offset
 
 Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3).
@@ -9,25 +8,21 @@ Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.loading.read_next_offset import end_by_headers, end_of
+from sediment.engine.directory.loading.load_state import LoadingSegment, LoadState
+from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_recovery import (
+    NO_MATCH,
     ScannedAhead,
-    cut_log,
-    is_torn_tail,
-    note_corruption,
-    recover_segment,
     repair_segment,
     verify_segment,
 )
+from sediment.engine.directory.loading.trusted_files import unverified_from
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     CorruptDataError,
-    IndexOffsetOverflowError,
     UnsupportedDataError,
 )
 from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH
@@ -35,28 +30,17 @@ from sediment.segment_io.format.names import LOG_START_FILE
 from sediment.segment_io.segment.reader import Rows
 
 _MOST_BATCHES_AHEAD = 1 << 18
-_NO_MATCH = "it did not match its log"
 
 
 class _TooManyBatchesError(Exception):
-    """Error of a scan ahead of its turn that would have to hold too many batches in memory."""
-
-
-def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
-    """Return the index of the first segment that a broker would verify; the number of segments if there is none.
-
-    After an unclean stop it is the segment of the recovery point.
-    """
-    if state.is_clean:
-        return len(base_offsets)
-    return max(bisect_right(base_offsets, state.recovery_point_checkpoint) - 1, 0)
+    """A scan that runs before its turn would have to hold too many batches in memory."""
 
 
 def recover_unverified(state: LoadState) -> None:
     """Verify the segment with the recovery point and all later ones; end the log before the first corrupt batch.
 
-    The segments after a corrupt one are removed before it is cut, so a start after a crash in between finds the
-    corruption again.
+    The segments after a corrupt one are removed before the corrupt one is cut. After a crash between these steps, the
+    next start therefore finds the corruption again.
 
     Source: kafka-log 05 §3.
     """
@@ -76,13 +60,13 @@ def recover_unverified(state: LoadState) -> None:
                     scan.cancel()
                 why = f"the log ends at offset {verified.scan.next_offset}, in segment {segment.base_offset}"
                 state.remove_segments(unverified[index + 1 :], why)
-            repair_segment(state, segment, verified, _NO_MATCH)
+            repair_segment(state, segment, verified, NO_MATCH)
             if verified.cuts:
                 return
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
-    """Return a scan with its batches of producers; None if the segment must be scanned in its turn.
+    """Scan a segment before its turn, and return its batches of producers too; None if it must wait for its turn.
 
     None is returned if the scan finds corruption, or too many batches to hold in memory.
     """
@@ -98,37 +82,6 @@ def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | Non
     except (CorruptDataError, UnsupportedDataError, _TooManyBatchesError):
         return None
     return ScannedAhead(scan, tuple(tables))
-
-
-def check_trusted(state: LoadState) -> None:
-    """Check the log after a clean stop: with `verify_trusted` every batch, otherwise its end.
-
-    A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow.
-    """
-    for segment in state.segments:
-        if segment.scan is not None:
-            continue
-        is_last = segment.following_base_offset is None
-        is_torn = is_last and end_by_headers(state, segment)[1] < segment.ref.log_bytes
-        if not (is_torn or state.verify_trusted):
-            continue
-        try:
-            scan = state.scan(segment, None, 0, stop_if_offsets_go_back=False)
-        except IndexOffsetOverflowError as error:
-            _note_overflow(state, segment, error)
-            continue
-        if is_torn_tail(state, segment, scan):
-            if is_last:
-                recover_segment(state, segment, cut=False, reason=_NO_MATCH)
-            else:
-                cut_log(state, segment, scan)
-                state.fs.sync_file(state.path(segment))
-        elif scan.good_bytes < segment.ref.log_bytes:
-            note_corruption(state, segment, scan)
-
-
-def _note_overflow(state: LoadState, segment: LoadingSegment, overflow: IndexOffsetOverflowError) -> None:
-    state.corruption.append(LoadCorruption(segment.name(), overflow.position or 0, overflow.offset or 0, overflow.what))
 
 
 def settle_ends(state: LoadState) -> tuple[int, int]:

@@ -4,7 +4,7 @@ Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 0
 producers only from the snapshots that this start leaves.
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
-file stays until `delete_dropped`.  So a snapshot that is taken again with the same producers need not be rewritten.
+file exists until `delete_dropped`.  So a snapshot that is taken again with the same producers need not be rewritten.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Snapshots:
         """Return the producers of a snapshot.
 
         Raises:
-            CorruptSnapshotError: it is malformed or fails its checksum.
+            CorruptSnapshotError: the snapshot is malformed or fails its checksum.
         """
         return parse_snapshot(self._fs.read_bytes(self.path(offset)), path=str(self.path(offset)))
 
@@ -160,7 +160,7 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop snapshots out of range, then load the newest one left unless the map already ends at the range's end.
+        """Drop snapshots out of range; load the newest remaining one, unless the map already ends at the range's end.
 
         If a snapshot is corrupt, drop it and try the next one.
 
@@ -196,7 +196,7 @@ class ProducerStateManager:
         *,
         reload_from_clean_shutdown: bool,
     ) -> None:
-        """Rebuild the state at `end_offset` from the newest snapshot at or below it and the batches after the snapshot.
+        """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
         Snapshots are taken at the bases of the last two segments and at the end.  After a clean stop without any
         snapshot, nothing is read and the state is empty, because a broker treats this as an upgrade.
@@ -248,7 +248,7 @@ class ProducerStateManager:
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Drop snapshots that belong to no segment, except one after all segments.  Source: kafka-log 05 §6."""
+        """Drop snapshots that belong to no segment, except for one past the last segment.  Source: kafka-log 05 §6."""
         for offset in stray_snapshots(self._snapshots.offsets(), base_offsets):
             self._snapshots.drop(offset, "no segment begins there", is_routine=True)
 

@@ -5,7 +5,7 @@
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
 After a crash, all new segments are whole, because they are synced before their first rename.  A segment can be
-incomplete only if a disk or filesystem lost data, or if the file was copied there by hand.
+incomplete only if a disk or filesystem lost data, or if the file was copied into the directory by hand.
 
 Invariants: nothing is written; old segments are read only if a new one is not whole.
 """
@@ -94,7 +94,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """Return (offset, position) after the last batch that can be reached by the lengths of the batches."""
+    """Return (offset, position) after the last batch that is reached by following the lengths of the batches."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):
@@ -134,11 +134,11 @@ def _index_problem(
 
 
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
-    """Return how an index that is still `.swap` contradicts its log, which has its final name; None if it does not.
+    """Return how an index still named `.swap` contradicts its log, which has its final name; None if it does not.
 
-    The index of a log with a torn end may describe batches of that end.  It is kept, as a broker keeps it: the recovery
-    that cuts the log rebuilds the index, and removes the later segments.  Without an index the log would be cut before
-    that recovery, and the later segments would stay after a gap.
+    The index of a log with a torn end may describe batches of that end.  Such an index is kept, as in a broker: the
+    recovery that cuts the log rebuilds the index, and removes the later segments.  If the index were deleted, the log
+    would be cut before that recovery, and the later segments would remain after a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)
@@ -172,7 +172,7 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a non-empty log begins at this offset, or if a log that begins below it is framed past it."""
+        """Return True if a non-empty log begins at this offset, or if a lower log is framed past it."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False
@@ -182,10 +182,10 @@ class OldSegments:
         )
 
     def hold(self, new: NewSegment) -> bool:
-        """Return True if the old logs have good batches from the new segment's base to the end of its good batches.
+        """Return True if the old logs have good batches for the whole range of the new segment's good batches.
 
-        If the first batch of a new segment is bad, an old log of the same base suffices if its batches can be followed
-        as far as in the new segment: a cleaning copies a corrupt batch unchanged.
+        A cleaning copies a corrupt batch unchanged.  So if the first batch of a new segment is bad, an old log of the
+        same base suffices if its batches can be followed as far as those of the new segment.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

@@ -8,7 +8,7 @@
 
 Invariants
 * The offset index is written last, so if a crash interrupts the recovery, the next load completes it.
-* From a trusted segment only a tail without a batch is cut off; other corruption is reported and stays.
+* From a trusted segment only a tail without a batch is cut off; other corruption is reported and left in place.
 
 Source: Kafka's LogLoader.recoverSegment, LogSegment.recover (kafka-log 05 §4).
 """
@@ -27,6 +27,9 @@ from sediment.segment_io.format.transaction_index import AbortedTransaction, enc
 from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
 
+NO_MATCH = "it did not match its log"
+"""Reason for rebuilding the indexes of a verified segment."""
+
 _COPIED_BYTES = 1 << 20
 _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
     SegmentFileKind.OFFSET_INDEX,
@@ -43,14 +46,14 @@ class ScannedAhead:
     tables: tuple[Rows, ...]
 
     def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
-        """Return the scan as if that leader epoch had been known before it."""
+        """Return the scan as if that leader epoch had been known before the scan."""
         epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
         return replace(self.scan, leader_epochs=epochs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifiedSegment:
-    """The good batches of a segment, and the end of its recovery; `cuts` is True if bytes after them are cut off."""
+    """The good batches of a verified segment; `cuts` is True if the recovery cuts off the bytes after them."""
 
     scan: SegmentScan
     aborted: tuple[AbortedTransaction, ...]
@@ -71,7 +74,7 @@ def verify_segment(
     """Verify the batches of one segment, and take leader epochs and producers from the good ones.
 
     With `cut` the log ends before the first bad batch.  Without `cut` only a tail without a batch is cut off; other
-    corruption is noted, and the indexes end before it.
+    corruption is recorded, and the indexes end before it.
     """
     manager = state.producer_manager()
     counted = state.snapshots.offsets()
@@ -105,7 +108,7 @@ def verify_segment(
 
 
 def repair_segment(state: LoadState, segment: LoadingSegment, verified: VerifiedSegment, reason: str) -> None:
-    """Write the indexes of a verified segment because of `reason`, and cut off its end if it has to be."""
+    """Write the indexes of a verified segment because of `reason`, and cut off its end if necessary."""
     scan = verified.scan
     aborted = encode_transaction_index(verified.aborted)
     if aborted or segment.ref.transaction_index_bytes is not None:
@@ -150,7 +153,7 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
     """Return True if the bytes after the good batches contain no batch, so cutting them off loses nothing.
 
-    If another segment follows, it also has to begin at the next offset.
+    If another segment follows, that segment must begin at the next offset.
     """
     if not scan.is_torn or segment.following_base_offset not in (None, scan.next_offset):
         return False
@@ -159,7 +162,7 @@ def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -
 
 
 def note_corruption(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
-    """Note corruption that stays in a trusted segment, with the number of good batches after it."""
+    """Record corruption that is left in a trusted segment, with the number of good batches after it."""
     path = state.path(segment)
     after = find_batches_after(path, scan.good_bytes, segment.ref.log_bytes, scan.next_offset, state.fs)
     what = f"{scan.stop}; {after.good_batches} good batches follow in this segment"

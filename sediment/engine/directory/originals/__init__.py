@@ -1,1 +1,1 @@
-"""Files kept before a run: those that it replaces or deletes, with a catalogue; or whole partitions, for `verify`."""
+"""Files that a run keeps: those that it replaces or deletes, with a catalogue; or whole partitions, for `verify`."""

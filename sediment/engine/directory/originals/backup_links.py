@@ -1,4 +1,4 @@
-"""Backups by hard links: to the files that a run replaces or deletes, or to all files of the partitions it changes.
+"""Backups as hard links to the files that a run replaces or deletes, or to all files of the partitions it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
@@ -66,10 +66,10 @@ _MARKS = (
 
 
 def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """Create `target` and check, before anything changes, that files of `log_dir` can be linked into it.
+    """Create `target` and check, before any other change, that files of `log_dir` can be linked into it.
 
     Raises:
-        UsageError: it is on another filesystem, or not a directory.
+        UsageError: `target` is on another filesystem, or is not a directory.
     """
     try:
         _make_directories(target, fs)
@@ -84,10 +84,10 @@ def check_backup_path(target: Path, log_dir: Path, fs: Fs) -> None:
 
 
 def check_originals_path(target: Path, log_dir: Path, fs: Fs) -> None:
-    """Check a path for originals as `check_backup_path` does, and that it is outside log directories and snapshots.
+    """Check a path for originals like `check_backup_path`; also check that it is outside log directories and snapshots.
 
     Raises:
-        UsageError: the path is or is in such a directory, is on another filesystem, or is not a directory.
+        UsageError: the path is such a directory or inside one, is on another filesystem, or is not a directory.
     """
     path = target.resolve()
     for above in (path, *path.parents):
@@ -178,7 +178,7 @@ class BackupLinks:
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; the list is durable too.
+        `new_files` are the files that will replace them, in their final state; their list is made durable too.
 
         Raises:
             UsageError: as `link_files`.
@@ -190,7 +190,7 @@ class BackupLinks:
             self._new[source] = tuple(new_files)
 
     def keep_swap(self, swap: PreparedSwap) -> None:
-        """Link the files that a swap replaces for this run, as `link_replaced_files` does.
+        """Link for this run, as `link_replaced_files` does, the files that a swap replaces.
 
         Raises:
             UsageError: as `link_files`.

@@ -1,6 +1,6 @@
 """The mark of a directory that `--keep-before` fills: its log directory, and a fingerprint of each partition.
 
-A run links only the partitions that it changes.  The mark shows if a partition without links is unchanged, or if its
+A run links only the partitions that it changes.  The mark shows whether a partition without links is unchanged or its
 links are missing.
 
 Format: one JSON object with `log_dir` and `partitions`, which has a fingerprint for each partition name.  Earlier
@@ -34,7 +34,7 @@ class BeforeMark:
 
 
 def make_mark(log_dir: Path, fs: Fs) -> BeforeMark:
-    """Return the mark for the present state of `log_dir`; no other process may write to the directory."""
+    """Return the mark for the current state of `log_dir`; no other process may write to the directory."""
     try:
         sources = find_sources([log_dir], fs)
     except NotALogDirectoryError:

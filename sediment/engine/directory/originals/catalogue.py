@@ -289,7 +289,7 @@ def _partition(fields: Mapping[str, Any]) -> OriginalPartition:
 
 
 def _files(entries: Iterable[Mapping[str, Any]]) -> tuple[OriginalFile, ...]:
-    """Parse files; reject a name that leads out of its folder or is not a segment file's name."""
+    """Parse files; reject a name that leads outside its folder or is not a segment file's name."""
     found = []
     for entry in entries:
         parsed = parse_segment_file(_text(entry["name"]))

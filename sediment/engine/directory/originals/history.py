@@ -1,8 +1,8 @@
-"""Runs of a directory of originals in the order of time, and the runs that undo each other.
+"""The runs in a directory of originals, in the order of time, and the runs that undo each other.
 
-A run of `restore` undoes one other run; two runs that undo each other need no work.  An erasure is a run of `erase`, or
-a restore that undoes the restore of an erasure.  The originals of an erasure hold erased records, and so do older
-originals of the same partitions.
+A run of `restore` undoes one other run; a pair of runs that undo each other needs no work.  An erasure is a run of
+`erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure hold erased records, and so do
+older originals of the same partitions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class History:
         return self._entries.get((log_dir, partition), ())
 
     def is_erasure(self, run: Catalogue) -> bool:
-        """Return True if the run erased records, itself or as the restore of a restore of an erasure."""
+        """Return True if the run erased records, directly or by undoing the restore of an erasure."""
         restores = 0
         found: Catalogue | None = run
         while found is not None and found.restores is not None and restores <= len(self.runs):
@@ -65,7 +65,7 @@ class History:
     def to_undo(
         self, wanted: Iterable[Catalogue], log_dir: str, partition: str
     ) -> list[tuple[Catalogue, OriginalPartition]]:
-        """Return the runs among `wanted` to undo in a partition, newest first; pairs that cancel out are left out."""
+        """Return the runs among `wanted` to undo in a partition, newest first; leave out pairs that undo each other."""
         ids = {run.run_id for run in wanted}
         undone: set[str] = set()
         chain = []

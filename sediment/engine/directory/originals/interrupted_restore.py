@@ -1,8 +1,8 @@
-"""Restores that broke off while they replaced segments, and proof that their new logs are complete.
+"""Restores that were interrupted while they replaced segments, and the proof that their new logs are complete.
 
 A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  To a
-start it looks like a file that lost data, and the start refuses the partition.  But a new log with the bytes of its
-original is complete.
+start, such a log looks like a file that lost data, so the start refuses the partition.  But a new log that has the
+bytes of its original is complete.
 
 Invariants: nothing is written; every byte of a new log is compared, unless it is a link to its original.
 """
@@ -21,9 +21,9 @@ from sediment.segment_io.fs import Fs
 
 @dataclass(frozen=True, slots=True)
 class InterruptedRestore:
-    """A restore that broke off in a partition: the run that it undoes, and its complete new logs.
+    """A restore that was interrupted in a partition: the run that it undoes, and its complete new logs.
 
-    `entry` is that of the partition in `run`.  `new_logs` names `.log.swap` files that equal their originals.
+    `entry` is the partition's entry in `run`.  `new_logs` names `.log.swap` files that equal their originals.
     """
 
     run: Catalogue
@@ -34,7 +34,7 @@ class InterruptedRestore:
 def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs) -> tuple[InterruptedRestore, ...]:
     """Return the restores that left complete new logs of an open replacement in a partition directory.
 
-    `history` is that of the originals in `target`.
+    `history` is the history of the originals in `target`.
 
     Raises:
         OSError: a new log or an original cannot be read.

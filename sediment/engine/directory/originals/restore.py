@@ -4,17 +4,17 @@
     2  originals          the files that this run removes are kept as its own originals
     3  insert             segments before the first one, or after the last one (`swap.insert`)
     4  commit             groups that replace the segments of the run (`swap.commit`)
-    5  remove             segments at the start, and empty ones at the end (`swap.mark_deleted`)
+    5  remove             segments at the start, and empty ones at the end (`delete_segments.mark_deleted`)
     6  snapshots          producer snapshots are put back whole; snapshots that the run made are removed
     7  leader epochs      those before the run, and those added after it
 
 The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
-Invariants: after a crash at any step the directory loads, here and in a broker, because each step uses only operations
-that are safe in this way.  A second plan and a second call do the rest.  Only closed logs share inodes with their
-originals, because a broker appends to the active segment and resizes indexes in place.  The exception is an active
-segment that a recovery had removed as a whole.
+Invariants: after a crash at any step, Sediment and a broker can load the directory, because each step uses only
+operations for which this is true.  A new plan and a second call then complete the restore.  Only closed logs share
+inodes with their originals, because a broker appends to the active segment and resizes indexes in place.  The exception
+is an active segment that a recovery had removed entirely.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
+from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.directory.originals.backup_links import BackupLinks
 from sediment.engine.directory.originals.catalogue import (
@@ -44,7 +45,7 @@ from sediment.engine.directory.originals.restore_plan import (
     merged_epochs,
     plan_restore,
 )
-from sediment.engine.directory.swap import commit, insert, mark_deleted, remove_deleted, replaced_files
+from sediment.engine.directory.swap import commit, insert, replaced_files
 from sediment.segment_io.format.checkpoints import format_leader_epochs, parse_leader_epochs
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
@@ -189,7 +190,7 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name in the directory: link a closed log or a file that is already there, else copy."""
+    """Give a file a part name in the directory: link a closed log or a file that is already there, copy any other."""
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)

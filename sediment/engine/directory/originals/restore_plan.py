@@ -1,4 +1,4 @@
-"""Plan to put a partition back as it was before a run, or the reason why that would lose records.
+"""The plan that puts a partition back into its state before a run, or the reason why this would lose records.
 
 The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
@@ -8,9 +8,9 @@ The catalogue lists the logs before and after the run.  Base offsets that are in
                                         split or rewrote, or a recovery cut off
     segments past all listed ones       appended later; keep
 
-Invariants: nothing is read or written.  A log is replaced only if it is as it was before or after the run; only a last
-log that stays may have grown.  The plan is empty if the partition is already as before the run.  After a killed
-restore, the plan has the remaining changes.
+Invariants: nothing is read or written.  A log is replaced only if it is in its state before or after the run; only a
+last log that is kept may have grown.  The plan is empty if the partition is already in its state before the run.  After
+a killed restore, the plan has the remaining changes.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The changes of a partition; all lists ascend; they are empty if nothing is left to do.
+    """The changes of a partition; all lists ascend, and are empty if nothing is left to do.
 
-    `log_start_first` must be durable before the segments change, `log_start_last` after they did; None means no entry.
-    Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is True if
-    records were appended after the run.
+    `log_start_first` must be durable before the segments change, `log_start_last` after the change; None means no
+    entry.  Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is
+    True if records were appended after the run.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -124,9 +124,9 @@ def plan_restore(
 ) -> RestorePlan | Refusal:
     """Plan how to undo a run in a partition, or return the reason to leave the partition as it is.
 
-    `live` are the present segment files without leftovers; `kept` are the originals of this run; `log_start_checkpoint`
-    is the present entry.  `copies` names the `live` files that have the bytes of their originals: a restore copies all
-    files but closed logs.  `is_done` is False for a killed run, whose catalogue lists more files than it removed.
+    `live` are the current segment files without leftovers; `kept` are the originals of this run; `log_start_checkpoint`
+    is the current entry.  `copies` names the `live` files that have the bytes of their originals: a restore copies all
+    files except closed logs.  `is_done` is False for a killed run, whose catalogue lists more files than it removed.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -138,7 +138,7 @@ def plan_restore(
 
 
 def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalPartition:
-    """Return the entry of a killed run with the files that it may have removed: it linked each before its removal."""
+    """Return the entry of a killed run with the files that it may have removed, which are the linked ones."""
     linked = tuple(file for file in planned.files if _is_same(kept.get(file.name), file))
     others = tuple(file for file in planned.files if file not in linked and file.name.endswith(_LOG))
     return replace(planned, files=linked, unchanged=(*planned.unchanged, *others))
@@ -150,7 +150,7 @@ def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
 
 
 def _is_copy(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or one is a copy of the other with its time."""
+    """Return True if both are the same file in the same state, or one is a copy of the other with the same time."""
     return file is not None and (file.size_bytes, file.mtime_ns) == (other.size_bytes, other.mtime_ns)
 
 
@@ -161,7 +161,7 @@ class _RefusedError(Exception):
 
 
 class _Planner:
-    """The input of one plan: logs by base offset `before` and `after` the run, and as `found` now."""
+    """The input of one plan: logs by base offset, `before` the run, `after` it, and as `found` now."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class _Planner:
                 raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between its segments")
 
     def _keep_what_was_appended(self) -> None:
-        """Keep a segment that the run rolled empty, if it has grown since."""
+        """Keep a segment that the run created empty, if it has grown since."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:
@@ -278,11 +278,11 @@ class _Planner:
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
             return found is not None and before is not None
-        # A run may also have written a file with the same bytes as the one before it.
+        # A run may also have written a file with the same bytes as the file that it replaced.
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is as the run left it, and was not so before the run."""
+        """Return True if a file is in the state in which the run left it, and this is not its state before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 
@@ -334,8 +334,8 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # A start undoes an interrupted replacement whose files are links, even without an old segment that reaches as
-        # far
+        # A start undoes an interrupted replacement whose files are links, even if no old
+        # segment reaches as far.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),

@@ -36,7 +36,7 @@ PINS_FILE = "pins.json"
 
 @dataclass(frozen=True, slots=True)
 class HeldFiles:
-    """Originals of a partition: their number, their bytes, and the bytes of those that have no other link."""
+    """Originals of a partition: their number, their bytes, and the bytes of originals that have no other link."""
 
     files: int = 0
     bytes: int = 0
@@ -119,7 +119,7 @@ def is_running(run: Catalogue) -> bool:
 def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
     """Remove the originals of a run, then its catalogue; the lock of `target` must be held.
 
-    Files and folders that the catalogue does not list stay.
+    Files and folders that the catalogue does not list are left in place.
 
     Raises:
         OSError: a file could not be removed; the catalogue is still there.
@@ -172,7 +172,7 @@ def read_pins(target: Path, fs: Fs) -> dict[str, str]:
     """Return the run that each pin keeps, by the name of the pin.
 
     Raises:
-        CorruptDataError: the file is malformed; do not remove any original then.
+        CorruptDataError: the file is malformed; in this case, do not remove any original.
     """
     path = target / PINS_FILE
     if not fs.exists(path):

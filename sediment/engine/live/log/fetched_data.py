@@ -41,10 +41,10 @@ class LogOffsetMetadata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedData:
-    """The result of a read: `records` is a slice that begins with a batch and may end inside one; None without data.
+    """The result of a read: `records` begins with a batch and may end inside one; None without data.
 
     The slice may hold records below the requested offset, which the caller skips.  `aborted` are the aborted
-    transactions that overlap it; None if the read was not limited to committed data.
+    transactions that overlap the slice; None if the read was not limited to committed data.
     """
 
     start: LogOffsetMetadata
@@ -61,8 +61,8 @@ class FetchedData:
         """Return the bytes of the slice.
 
         Raises:
-            OSError: the disk failed.  As after an error in a broker's network thread, the log stays online until it
-                uses the disk itself.
+            OSError: the disk failed.  The log stays online until it uses the disk itself, as in a broker whose network
+                thread gets an error.
         """
         return b"" if self.records is None else self.records.read()
 

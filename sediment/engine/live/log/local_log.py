@@ -11,7 +11,7 @@
 Each of these modules has functions over a `LocalLog`; `partition_log.PartitionLog` is the public face.
 
 Invariants
-* The state changes only under `lock`.  `locked` takes it and checks that the log is usable.
+* The state changes only under `lock`.  `locked` takes the lock and checks that the log is usable.
 * After a disk failure the log is offline: every call raises StorageError, and `on_failure` was called once.
 * Snapshots of producers are written at ascending offsets.
 """
@@ -24,10 +24,10 @@ from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
 from sediment.engine.config import LogConfig
+from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
 from sediment.engine.directory.loading.log_loader import LoadedLog
 from sediment.engine.directory.loading.producer_state_manager import needs_snapshot
-from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.engine.live.log.log_offsets import LogOffsets
 from sediment.engine.live.log.log_segments import LogSegments
 from sediment.engine.live.log.producer_appends import LogProducers
@@ -115,10 +115,10 @@ class LocalLog:
 
     @contextmanager
     def changing_files(self) -> Iterator[None]:
-        """Guard a change of several steps; first check that the files it opens stay within the limit of open files.
+        """Guard a change of several steps; first check that the process may open the files that the change needs.
 
-        If other threads use up the descriptors meanwhile, the log goes offline, because the state of its files is then
-        unknown.  Its directory stays online.
+        If other threads use up the descriptors in the meantime, the log goes offline, because the state of its files is
+        then unknown.  Its directory stays online.
         """
         self.fs.require_descriptors(SPARE_DESCRIPTORS)
         try:
@@ -156,7 +156,7 @@ class LocalLog:
         raise self._offline_error(f"the disk failed: {error}") from error
 
     def go_offline(self, reason: str) -> None:
-        """Refuse every further call with StorageError; keep the first reason, and wait for no lock."""
+        """Refuse every further call with StorageError; keep the first reason, and do not wait for a lock."""
         # Only the text is kept, because the traceback of an error would keep the files of its frames open.
         self.failure = self.failure or reason
 
@@ -255,7 +255,7 @@ class LocalLog:
         self.producers.on_high_watermark(self.offsets.high_watermark)
 
     def set_snapshots(self, offsets: Sequence[int]) -> None:
-        """Note the offsets of the snapshots on disk."""
+        """Record the offsets of the snapshots on disk."""
         self.snapshots = set(offsets)
         self.last_snapshot_offset = max(self.snapshots, default=self.offsets.log_start)
 

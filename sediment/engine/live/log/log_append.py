@@ -6,7 +6,7 @@
     4  roll             if the active segment is full
     5  write            leader epochs, batches, producers, log end; flush after flush.messages
 
-Invariant: an append is checked as a whole before anything changes, so a refused append leaves no trace.
+Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.
 """
 
 from __future__ import annotations

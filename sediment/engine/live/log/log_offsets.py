@@ -5,8 +5,8 @@
     recovery point   offsets below it are durable; it may lag behind the log start after records were deleted
     log end          next offset to be assigned
 
-Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks them, so each
-method either returns offsets that keep them, or raises.
+Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks the invariants,
+so each method either returns offsets that satisfy them, or raises an error.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: i
 def first_unstable_offset(log: LocalLog) -> int | None:
     """Return the first offset of a transaction that is open or whose marker is not below the high watermark.
 
-    If that transaction began below the log start, return the base offset of the batch that a read of the log start
+    If that transaction began below the log start, return the base offset of the batch that a read at the log start
     finds.
     """
     with log.lock:
@@ -185,7 +185,7 @@ def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
-    """Return the segments in their present state; reserved bytes of the active segment do not count."""
+    """Return the segments in their current state; reserved bytes of the active segment do not count."""
     with log.locked():
         found = list_log(log.partition, log.directory, log.fs).segments
         sizes = log.segments.sizes_bytes()

@@ -36,7 +36,7 @@ def should_roll(
 
 
 def draw_jitter_ms(config: LogConfig, draw_below: Callable[[int], int]) -> int:
-    """Return the time by which a new segment rolls before `segment.ms`; `draw_below(n)` draws from 0 … n - 1.
+    """Return how long before `segment.ms` a new segment rolls; `draw_below(n)` draws a number from 0 … n - 1.
 
     Source: Kafka's LogConfig.randomSegmentJitter.
     """
@@ -87,6 +87,6 @@ def _flush_rolled(log: LocalLog, base_offset: int) -> None:
                 log.fs.sync_file(snapshot)
         flush(log, base_offset, force_last_segment=False)
     except (StorageError, UsageError):
-        # If the log was closed meanwhile, it is flushed or needs no flush; a disk failure was already reported.
+        # If the log has been closed since, it is flushed or needs no flush; a disk failure was already reported.
         if not log.is_closed and log.failure is None:
             raise

@@ -95,7 +95,7 @@ class LogSegments:
             self._with_aborted = [base_offset for base_offset in self._with_aborted if base_offset not in removed]
 
     def add_aborted(self, transactions: tuple[AbortedTransaction, ...]) -> None:
-        """Note transactions whose ABORT marker was appended to the active segment."""
+        """Record transactions whose ABORT marker was appended to the active segment."""
         self.active.add_aborted(transactions)
         self._note_aborted(self.active)
 

@@ -8,14 +8,14 @@
 
 Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
-* An append is checked as a whole before anything changes; a refused append leaves no trace, not even a roll.
+* An append is checked completely before anything changes; a refused append leaves no trace, not even a roll.
 * The segments ascend and the last one is active; at least one exists.
 * After a disk failure the log is offline: nothing more is written, every call raises StorageError, and `on_failure` was
   called once.
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
 * One lock per log serialises writers; the checksums of an append are verified before the lock is taken.
-* A read finds its position under the lock and reads its bytes without; a segment that is deleted or replaced meanwhile
-  can still be read to its end.
+* A read finds its position under the lock and reads its bytes without the lock; a segment that is deleted or replaced
+  during the read can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
 
 Source: kafka-log 04, 05.
@@ -30,9 +30,9 @@ from types import TracebackType
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.config import LogConfig
+from sediment.engine.directory.delete_segments import mark_deleted, remove_deleted
 from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_for, latest_epoch
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
-from sediment.engine.directory.swap import mark_deleted, remove_deleted
 from sediment.engine.live.log import (
     log_append,
     log_flush,
@@ -71,7 +71,7 @@ def _ignore_failure(_log: PartitionLog, _error: OSError) -> None:
 
 
 class PartitionLog:
-    """A live log, made by `open`; a context manager that closes it."""
+    """A live log, created by `open`; as a context manager, it closes itself."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class PartitionLog:
     ) -> PartitionLog:
         """Load and repair the log in `directory`; the log directory's lock must be held.
 
-        `clock` gives milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
+        `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
         offline.  `random_jitter(n)` draws from 0 … n - 1.  `verify_transactions` is
         `transaction.partition.verification.enable`.  A `topic_id` is written to partition.metadata if the file is
         missing.  After a crash `recovery_threads` threads verify segments.
@@ -217,7 +217,7 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not below the high watermark.
 
-        If that transaction began below the log start, return the base offset of the batch that a read of the log start
+        If that transaction began below the log start, return the base offset of the batch that a read at the log start
         finds.
         """
         return log_reader.first_unstable_offset(self._log)
@@ -273,7 +273,7 @@ class PartitionLog:
             return () if producer is None else producer.batches
 
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments in their present state; reserved bytes of the active segment do not count."""
+        """Return the segments in their current state; reserved bytes of the active segment do not count."""
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
@@ -369,10 +369,10 @@ class PartitionLog:
 
     # ---------------------------------------------------------------------------------------------------- leader epochs
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that a leader of `epoch` begins at `start_offset`.
+        """Record that the leader of `epoch` begins at `start_offset`.
 
         Raises:
-            UsageError: one of them is negative.
+            UsageError: `epoch` or `start_offset` is negative.
         """
         if epoch < 0 or start_offset < 0:
             raise UsageError(f"leader epoch {epoch} cannot begin at {start_offset}", partition=str(self.partition))
@@ -403,7 +403,8 @@ class PartitionLog:
     def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
         """Make batches below `up_to`, by default the log end, durable; then raise the recovery point.
 
-        With `force_last_segment` an active segment without a batch is made durable too.  Appends continue meanwhile.
+        With `force_last_segment` an active segment without a batch is made durable too.  Appends continue during the
+        flush.
 
         Raises:
             StorageError: the disk failed.
@@ -453,7 +454,7 @@ class PartitionLog:
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start to `offset`; return False if it is already at `offset` or above.
 
-        The files stay until `delete_old_segments`.
+        The files are kept until `delete_old_segments` deletes them.
 
         Raises:
             OffsetOutOfRangeError: `offset` is above the high watermark.
@@ -465,7 +466,7 @@ class PartitionLog:
     def delete_records(self, before_offset: int) -> int:
         """Delete the records below `before_offset`, -1 for the high watermark, as DeleteRecords does.
 
-        Returns the log start offset.
+        Return the log start offset.
 
         Raises:
             InvalidTopicError: the topic belongs to the broker.
@@ -487,7 +488,7 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Truncate the log to end at `offset`; return False if it already ends at `offset` or below.
 
-        A batch that spans `offset` is removed whole.
+        A batch that spans `offset` is removed completely.
 
         Raises:
             UsageError: `offset` is negative.
@@ -517,11 +518,12 @@ class PartitionLog:
     def replace_segments(self, swap: PreparedSwap, *, before_group: Callable[[], None] | None = None) -> None:
         """Commit a cleaning of this log: the parts of each group replace its sources.
 
-        The lock is held for one group at a time, and `before_group` is called without it: appends and reads continue
-        between two groups.
+        The lock is held for one group at a time, and `before_group` is called without the lock, so appends and reads
+        continue between two groups.
 
         Raises:
-            SourceChangedError, UsageError: as `engine.directory.swap.commit`; groups before that one are done.
+            SourceChangedError, UsageError: as `engine.directory.swap.commit`; the groups before the failed one are
+                done.
             StorageError: the disk failed.
 
         Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
@@ -562,7 +564,7 @@ class PartitionLog:
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP.
 
-        Returns None if such a record does not exist.
+        Return None if such a record does not exist.
 
         Raises:
             UsageError: the time is negative and not one of these constants.

@@ -3,8 +3,8 @@
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
   refused or failed append leaves no trace.
-* A producer remembers its last five batches, the number that a client may have in flight; all have its current epoch.
-* `_open` is keyed by the first offset of its transactions and ascends.
+* A producer remembers its last five batches, as many as a client may have in flight; all have its current epoch.
+* `_open` has the open transactions by their first offset, ascending.
 * `_unreplicated` holds ended transactions in the order of their markers; this is also the order of their last offsets,
   because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can contain
   forgotten transactions, but never at its top.
@@ -217,6 +217,8 @@ class LogProducers:
         """Forget producers and verifications that were idle for `producer.id.expiration.ms`.
 
         Without that setting, no producer is forgotten.
+
+        Source: kafka-log 04 §3 (PeriodicProducerExpirationCheck).
         """
         expiration_ms = self.expiration_ms
         if expiration_ms is None:

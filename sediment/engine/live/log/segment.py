@@ -185,12 +185,12 @@ class Segment:
             time_index.extend(time_entries[:time_bytes].tobytes())
 
     def add_aborted(self, transactions: tuple[AbortedTransaction, ...]) -> None:
-        """Note transactions whose ABORT marker was appended here."""
+        """Record transactions whose ABORT marker was appended here."""
         self.transaction_index.append(transactions)
 
     # ------------------------------------------------------------------------------------------------------- timestamps
     def _learn_timestamps(self) -> None:
-        """Read the largest timestamp of a segment that existed before from its time index."""
+        """Read the largest timestamp from the time index of a segment that existed before this object."""
         if not self._knows_timestamps:
             last = self.time_index.last_entry
             self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
@@ -351,7 +351,7 @@ class Segment:
         self.transaction_index.moved(self.path(_TRANSACTION_INDEX))
 
     def release(self) -> None:
-        """Release the files; each closes with its last reader."""
+        """Release the files; each is closed after its last reader."""
         self._file = None
         self.offset_index.release()
         self.time_index.release()

@@ -117,7 +117,7 @@ class AppendOrigin(Enum):
 
 
 class BatchFields(NamedTuple):
-    """A row of `decode.BATCH_ROW` as plain numbers."""
+    """A row of `BATCH_ROW` as plain numbers."""
 
     position: int
     size_bytes: int
@@ -321,7 +321,7 @@ def validate(
         InvalidRecordError: a batch or record may not be appended; RecordValidationError lists records.
         UnsupportedForFormatError: a batch has producer fields, but its format has none.
         CorruptBatchError: compressed records cannot be decompressed, or an inner checksum is wrong.
-        RecordTooLargeError: a rebuilt batch is above max.message.bytes.
+        RecordTooLargeError: a rebuilt batch is larger than max.message.bytes.
 
     Source: kafka-log 04 §2.
     """

@@ -1,1 +1,1 @@
-"""Compressed records: `batch_codecs` handles one batch in any framing, the kernels many batches in the usual one."""
+"""Compressed records: `batch_codecs` handles one batch in any framing, the kernels many in the usual framing."""

@@ -13,7 +13,7 @@ Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
                                         00 00 00 00, the end mark
 """
 
-# The package is never on the import path itself, so its name cannot hide that of the standard library.
+# This package is never on the import path itself, so it cannot hide the standard library's `compression`.
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ _ZSTD_RAW, _ZSTD_RLE, _ZSTD_COMPRESSED = range(3)
 
 
 class _ZstdContexts(threading.local):
-    """Contexts of one thread, because they are costly to create and each handles one stream at a time."""
+    """The contexts of one thread; they are costly to create, and each handles only one stream at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}

@@ -1,8 +1,8 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
 It calls functions of the codecs' C libraries by address.  It cannot compress with snappy, which no library exports,
-with lz4 at levels other than Kafka's default, or with a codec whose library is missing; `batch_codecs.compress` does
-that.
+with lz4 at levels other than Kafka's default, or with a codec whose library is missing; `batch_codecs.compress` handles
+these cases.
 
 Invariants: the result is byte for byte that of `batch_codecs.compress` for the same records.  Nothing is written
 outside the target.
@@ -41,7 +41,7 @@ _ZSTD_INPUT = 8
 COMPRESSOR_REGISTERS = 11
 
 _WORD_BYTES = 8
-_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # numbers, because a compiled loop can store only those
+_LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # as numbers, because a compiled loop can store only numbers
 _LZ4_FRAME_BYTES = len(_LZ4_HEADER) + 4
 _ZSTD_C_LEVEL = 100
 _ZSTD_C_CONTENT_SIZE = 200

@@ -111,8 +111,8 @@ def decompress_batches(
     """Decompress the batches with the ordinals `wanted`, in this order, until one does not fit into the area.
 
     `positions`, int64[batches], are the positions of batches of magic 2, relative to `base`; the area is followed by
-    PADDING_BYTES.
-    Rows of `payloads`, int64[batches, 2], are set for the decompressed batches.  Return the used bytes of the area.
+    PADDING_BYTES.  Rows of `payloads`, int64[batches, 2], are set for the decompressed batches.  Return
+    the used bytes of the area.
     """
     used = 0
     for ordinal in wanted:
