@@ -17,10 +17,10 @@ import numpy.typing as npt
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, store_i8, store_i16, store_i32, store_i64
 from sediment.segment_io.format import layout as f
+from sediment.segment_io.format.batch_rebuild import varlong_bytes, write_varlong
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
-from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.segment.writer import lay_out_segments

@@ -44,8 +44,8 @@ from sediment.compaction.kernels.offset_map import (
     range_of,
 )
 from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.format.batch_rebuild import write_varlong
 from sediment.segment_io.format.layout import MAX_VARLONG_BYTES
-from sediment.segment_io.format.rebuild import write_varlong
 from sediment.segment_io.format.record_decoder import read_varlong
 
 # Bytes per key of the map: a slot of 16 bytes, and at least 3/8 of the slots in use.

@@ -8,6 +8,7 @@ live log uses is in Kafka's range, but segments may be smaller than Kafka allows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sediment.compaction.config import CompactionConfig
@@ -144,3 +145,11 @@ class LogConfig:
         Source: kafka-log 02 §2.3 (LogConfig.maxSegmentMs).
         """
         return min(self.compaction.max_compaction_lag_ms, self.segment_ms) if self.compacts else self.segment_ms
+
+    def random_segment_jitter_ms(self, draw_below: Callable[[int], int]) -> int:
+        """Return how long before `segment.ms` a new segment rolls; `draw_below(n)` draws a number from 0 … n - 1.
+
+        Source: Kafka's LogConfig.randomSegmentJitter.
+        """
+        bound_ms = min(self.segment_jitter_ms, self.segment_ms)
+        return draw_below(bound_ms) if bound_ms > 0 else 0

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes
 from sediment.segment_io.compiled.status import LEGACY_MAGIC, OK
-from sediment.segment_io.format import batch_headers, legacy, rebuild, record_decoder
+from sediment.segment_io.format import batch_headers, batch_rebuild, legacy, record_decoder
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.checksum import check_crc
 from sediment.segment_io.format.hashing import hash_key, hash_secrets
@@ -73,16 +73,16 @@ def _probe_rebuild(
         left += kept[index]
     if left == 0:
         return 0
-    rebuild.pack_kept(records, count, kept)
-    first, largest = rebuild.kept_timestamps(base, records, left)
-    size = BATCH_HEADER_BYTES + rebuild.records_size(base, records, left, first)
-    if size > rebuild.rebuilt_bound(payload_bytes, count):
+    batch_rebuild.pack_kept(records, count, kept)
+    first, largest = batch_rebuild.kept_timestamps(base, records, left)
+    size = BATCH_HEADER_BYTES + batch_rebuild.records_size(base, records, left, first)
+    if size > batch_rebuild.rebuilt_bound(payload_bytes, count):
         return BROKEN_REBUILD
     start = target.ctypes.data + target.size - PADDING_BYTES - size
-    end = rebuild.write_records(start + BATCH_HEADER_BYTES, base, base, records, left, first)
+    end = batch_rebuild.write_records(start + BATCH_HEADER_BYTES, base, base, records, left, first)
     if end != start + size:
         return BROKEN_REBUILD
-    rebuild.write_header(start, base, size, left, first, largest, False)
+    batch_rebuild.write_header(start, base, size, left, first, largest, False)
     if check_crc(start, size) != OK or batch_headers.check_header(start, size) != OK:
         return BROKEN_REBUILD
     if record_decoder.decode_records(start, BATCH_HEADER_BYTES, size, left, again[again.shape[0] - left :]) != OK:

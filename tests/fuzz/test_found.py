@@ -14,7 +14,8 @@ import pytest
 import zstandard
 
 from sediment.engine.config import LogConfig
-from sediment.engine.live.log.validation import AppendBuffers, AppendOrigin, read_batches, validate
+from sediment.engine.live.log.append_analysis import AppendBuffers, AppendOrigin, read_batches
+from sediment.engine.live.log.validation import validate
 from sediment.segment_io.errors import CorruptBatchError, InvalidRecordError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, read_headers
 from sediment.segment_io.format.compression.batch_codecs import decompress

@@ -92,9 +92,7 @@ from sediment.segment_io.compiled.status import (
     OFFSETS_NOT_INCREASING,
     OK,
 )
-from sediment.segment_io.format.compression.compress_kernels import NOT_COMPRESSED, compress_records
-from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
-from sediment.segment_io.format.rebuild import (
+from sediment.segment_io.format.batch_rebuild import (
     NO_HORIZON,
     begin_at_first_kept,
     copy_batch,
@@ -106,6 +104,8 @@ from sediment.segment_io.format.rebuild import (
     write_plain,
     write_records,
 )
+from sediment.segment_io.format.compression.compress_kernels import NOT_COMPRESSED, compress_records
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 from sediment.segment_io.format.record_decoder import VALUE_BYTES
 
 _SMALL_BATCH_RECORDS = 4

@@ -55,6 +55,7 @@ from sediment.segment_io.compiled.status import (
     NEEDS_RECORD_ROOM,
     OK,
 )
+from sediment.segment_io.format.batch_rebuild import rebased_bound, write_joined_header, write_rebased_records
 from sediment.segment_io.format.compression.compress_kernels import (
     NOT_COMPRESSED,
     compress_records,
@@ -72,7 +73,6 @@ from sediment.segment_io.format.layout import (
     MAX_TIMESTAMP,
     MIN_RECORD_BYTES,
 )
-from sediment.segment_io.format.rebuild import rebased_bound, write_joined_header, write_rebased_records
 from sediment.segment_io.format.record_decoder import decode_records
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]

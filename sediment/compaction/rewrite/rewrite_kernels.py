@@ -52,20 +52,7 @@ from sediment.segment_io.compiled.status import (
     NEEDS_RECORD_ROOM,
     OK,
 )
-from sediment.segment_io.format.compression.compress_kernels import (
-    NOT_COMPRESSED,
-    compress_records,
-    compressed_bound,
-)
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
-from sediment.segment_io.format.layout import (
-    BATCH_HEADER_BYTES,
-    CODEC_NONE,
-    INT64_MIN,
-    MAX_SEGMENT_BYTES,
-    MIN_RECORD_BYTES,
-)
-from sediment.segment_io.format.rebuild import (
+from sediment.segment_io.format.batch_rebuild import (
     NEW_KEY_BYTES,
     NEW_KEY_START,
     NEW_VALUE_BYTES,
@@ -78,6 +65,19 @@ from sediment.segment_io.format.rebuild import (
     write_empty_batch,
     write_header,
     write_records,
+)
+from sediment.segment_io.format.compression.compress_kernels import (
+    NOT_COMPRESSED,
+    compress_records,
+    compressed_bound,
+)
+from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.layout import (
+    BATCH_HEADER_BYTES,
+    CODEC_NONE,
+    INT64_MIN,
+    MAX_SEGMENT_BYTES,
+    MIN_RECORD_BYTES,
 )
 from sediment.segment_io.format.record_decoder import (
     KEY_BYTES,

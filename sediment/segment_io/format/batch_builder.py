@@ -22,6 +22,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, store_i8
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.batch_rebuild import varlong_bytes, write_varlong
 from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
@@ -41,7 +42,6 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.rebuild import varlong_bytes, write_varlong
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
 

@@ -22,6 +22,7 @@ from sediment.segment_io.compiled.memory import copy_bytes, load_i8, store_i8, s
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
+from sediment.segment_io.format.batch_rebuild import field_bytes, varlong_bytes, write_field, write_varlong
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -47,7 +48,6 @@ from sediment.segment_io.format.layout import (
 )
 from sediment.segment_io.format.legacy import decode_entry, unwrap
 from sediment.segment_io.format.padding import PADDING_BYTES
-from sediment.segment_io.format.rebuild import field_bytes, varlong_bytes, write_field, write_varlong
 from sediment.segment_io.format.record_decoder import (
     KEY_BYTES,
     KEY_START,

@@ -33,17 +33,15 @@ from sediment.engine.directory.loading.load_state import LoadCorruption, Loading
 from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends
 from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.loading.read_next_offset import end_of
+from sediment.engine.directory.loading.segment_file_names import check_segment_files
 from sediment.engine.directory.loading.segment_recovery import recover_segment
 from sediment.engine.directory.loading.trusted_files import check_trusted, trim_indexes, unverified_from, why_recover
 from sediment.engine.directory.split_segment import split_segment
 from sediment.segment_io.errors import (
     CorruptBatchError,
-    CorruptDataError,
     IndexOffsetOverflowError,
 )
 from sediment.segment_io.format.layout import (
-    INT64_MAX,
-    MAX_SEGMENT_BYTES,
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
@@ -54,7 +52,6 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
-    segment_file_name,
 )
 from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
@@ -63,9 +60,6 @@ from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.units import NS_PER_MS
-
-_LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
-_INDEX_KINDS = (_OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX)
 
 _Result = TypeVar("_Result")
 
@@ -164,7 +158,7 @@ def load_log(
 
 # -------------------------------------------------------------------------------------------------------------- loading
 def _load(state: LoadState) -> LoadedLog:
-    _check_segment_files(state.partition, state.directory, state.fs)
+    check_segment_files(state.partition, state.directory, state.fs)
     state.epochs = read_leader_epochs(state.fs, state.directory / LEADER_EPOCH_FILE) or ()
     state.repairs += finish_interrupted(state.directory, state.fs)
     _remove_temporary_files(state)
@@ -225,59 +219,6 @@ def _remove_temporary_files(state: LoadState) -> None:
             state.repairs.append(Repair("deleted", entry.name, "a crash left it half written"))
 
 
-def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
-    """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
-
-    If a name has more or fewer than 20 digits, a broker ignores the file, looks for one with 20 digits, and creates an
-    empty segment if there is none.  Sediment refuses the partition instead, so that no records are ignored.
-
-    Raises:
-        CorruptDataError: such a file exists.
-
-    Source: kafka-log 05 §2 pass 4.
-    """
-    found = fs.scan(path)
-    special = [entry.name for entry in found if not entry.is_file and not entry.is_directory]
-    for name in (*special, *fs.broken_links(path)):
-        parsed = parse_segment_file(name)
-        if parsed is not None and parsed.kind is SegmentFileKind.LOG and not parsed.state:
-            raise CorruptDataError(
-                "a segment is not a regular file, or its link is dangling",
-                partition=str(partition),
-                path=str(path / name),
-                advice="mount the target of the link, or move the entry away; a broker would leave a hole here",
-            )
-    entries = [entry for entry in found if entry.is_file]
-    names = {entry.name for entry in entries}
-    for entry in entries:
-        kind = next((kind for kind in (SegmentFileKind.LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
-        if kind is None:
-            continue
-        parsed = parse_segment_file(entry.name)
-        if parsed is None and not _stands_for_another(entry.name, kind, names):
-            raise CorruptDataError(
-                "the name of a segment file is not an offset of 20 digits",
-                partition=str(partition),
-                path=str(path / entry.name),
-                advice="a broker refuses to load this partition; move the file out of the directory",
-            )
-        if parsed is not None and kind is SegmentFileKind.LOG and entry.size_bytes > MAX_SEGMENT_BYTES:
-            raise CorruptDataError(
-                f"a segment of {entry.size_bytes} bytes is larger than any segment that a broker opens",
-                partition=str(partition),
-                path=str(path / entry.name),
-                advice="restore the segment from a replica or a backup",
-            )
-
-
-def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
-    """Return True if `name` is an index, or if `names` has the file of the same offset with 20 digits."""
-    digits = name.removesuffix(kind)
-    if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
-        return False
-    return kind is not SegmentFileKind.LOG or segment_file_name(int(digits), kind) in names
-
-
 def _load_segment_files(state: LoadState) -> None:
     """List the segments, ascending; recover a segment immediately if its offset index is missing.
 
@@ -305,7 +246,7 @@ def _load_segment_files(state: LoadState) -> None:
         else:
             trim_indexes(state, segment)
             if ref.time_index_bytes is None:
-                state.put(segment, _TIME_INDEX, b"", "")
+                state.put(segment, SegmentFileKind.TIME_INDEX, b"", "")
         state.segments.append(segment)
 
 
@@ -326,14 +267,14 @@ def _last_timestamp(state: LoadState, segment: LoadingSegment) -> int:
     count = (segment.ref.time_index_bytes or 0) // TIME_ENTRY_BYTES
     if not count:
         return -1
-    path = state.path(segment, _TIME_INDEX)
+    path = state.path(segment, SegmentFileKind.TIME_INDEX)
     return int(TIME_ENTRY_STRUCT.unpack(state.index_entry(path, count - 1, TIME_ENTRY_BYTES))[0])
 
 
 def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTransaction, ...]:
     if not segment.ref.transaction_index_bytes:
         return ()
-    path = state.path(segment, _TRANSACTION_INDEX)
+    path = state.path(segment, SegmentFileKind.TRANSACTION_INDEX)
     return parse_transaction_index(state.fs.read_bytes(path), path=str(path)).transactions()
 
 

@@ -55,8 +55,8 @@ class TaskScheduler(Protocol):
 class LocalLog:
     """The shared state of one live log.
 
-    `on_failure` gets the OSError that takes the log offline.  `draw_jitter_ms` returns the jitter of a new
-    segment.
+    `on_failure` gets the OSError that takes the log offline.  `random_jitter` draws the jitter of a new segment, as in
+    `LogConfig.random_segment_jitter_ms`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LocalLog:
         clock: Callable[[], int],
         scheduler: TaskScheduler,
         on_failure: Callable[[OSError], None],
-        draw_jitter_ms: Callable[[LogConfig], int],
+        random_jitter: Callable[[int], int],
         verify_transactions: bool,
     ) -> None:
         self.partition = loaded.partition
@@ -83,7 +83,7 @@ class LocalLog:
         self.truncations = 0
         """Number of truncations; a flush that began before a truncation does not change the recovery point."""
         self._on_failure = on_failure
-        self._draw_jitter_ms = draw_jitter_ms
+        self._random_jitter = random_jitter
         self._verify_transactions = verify_transactions
         now_ms = clock()
         self.segments = LogSegments(
@@ -207,7 +207,7 @@ class LocalLog:
             self.fs,
             size_bytes=size_bytes,
             created_ms=now_ms,
-            jitter_ms=self._draw_jitter_ms(self.config),
+            jitter_ms=self.config.random_segment_jitter_ms(self._random_jitter),
             is_new=is_new,
         )
 

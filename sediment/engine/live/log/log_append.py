@@ -19,18 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from sediment.engine.directory.leader_epochs import Epochs, assign
+from sediment.engine.live.log.append_analysis import AppendBuffers, AppendOrigin, Batches, BatchFields, read_batches
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush_locked
 from sediment.engine.live.log.log_roll import roll, should_roll
 from sediment.engine.live.log.producer_appends import ProducerUpdate, VerificationGuard
-from sediment.engine.live.log.validation import (
-    AppendBuffers,
-    AppendOrigin,
-    Batches,
-    BatchFields,
-    read_batches,
-    validate,
-)
+from sediment.engine.live.log.validation import validate
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError, UsageError
 from sediment.segment_io.format import legacy

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush
@@ -33,15 +31,6 @@ def should_roll(
     if active.offset_index.is_full or active.time_index.is_full:
         return True
     return not 0 <= last_offset - active.base_offset <= INT32_MAX
-
-
-def draw_jitter_ms(config: LogConfig, draw_below: Callable[[int], int]) -> int:
-    """Return how long before `segment.ms` a new segment rolls; `draw_below(n)` draws a number from 0 … n - 1.
-
-    Source: Kafka's LogConfig.randomSegmentJitter.
-    """
-    bound_ms = min(config.segment_jitter_ms, config.segment_ms)
-    return draw_below(bound_ms) if bound_ms > 0 else 0
 
 
 def roll(log: LocalLog, expected_offset: int) -> int:

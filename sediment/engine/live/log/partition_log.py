@@ -42,11 +42,11 @@ from sediment.engine.live.log import (
     log_roll,
     log_truncation,
 )
+from sediment.engine.live.log.append_analysis import AppendOrigin
 from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
 from sediment.engine.live.log.local_log import LocalLog, TaskScheduler
 from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
 from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
-from sediment.engine.live.log.validation import AppendOrigin
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
@@ -98,7 +98,7 @@ class PartitionLog:
             clock=clock,
             scheduler=scheduler,
             on_failure=lambda error: on_failure(self, error),
-            draw_jitter_ms=lambda config: log_roll.draw_jitter_ms(config, random_jitter),
+            random_jitter=random_jitter,
             verify_transactions=verify_transactions,
         )
         self.lock = self._log.lock

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
-from sediment.engine.live.log.validation import AppendOrigin, BatchFields
+from sediment.engine.live.log.append_analysis import AppendOrigin, BatchFields
 from sediment.segment_io.errors import (
     InvalidProducerEpochError,
     InvalidTransactionStateError,

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from sediment.engine.config import LogConfig
-from sediment.engine.live.log.validation import Batches
+from sediment.engine.live.log.append_analysis import Batches
 from sediment.segment_io.format.index_entries import (
     INDEXED_TIMESTAMP,
     LARGEST_TIMESTAMP,

@@ -1,46 +1,44 @@
-"""Validation of appends: checks of batches and records, assignment of offsets and timestamps, codecs.
+"""Validation of appends by a leader: checks of batches and records, assignment of offsets and timestamps, codecs.
 
-    read_batches      bytes -> whole batches with correct checksums                        kafka-log 04 §1.1
-    validate          batches of a leader -> batches with offsets in the log               04 §2
+Source: Kafka's LogValidator, and kafka-log 04 §2.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
 buffers. If a batch needs only offsets and times, they are stamped into its copy, without a Python loop over its
 records; every other batch is rebuilt.
-
-Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from sediment.engine.config import LogConfig
+from sediment.engine.live.log.append_analysis import (
+    AppendBuffers,
+    AppendOrigin,
+    Batches,
+    BatchFields,
+    ByteArray,
+    too_large,
+)
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
-    BAD_CONTROL_RECORD,
-    BAD_LAST_OFFSET,
     BAD_RECORD_COUNT,
-    INCOMPLETE,
     OK,
-    ROWS_FULL,
 )
 from sediment.segment_io.errors import (
     CorruptBatchError,
     InvalidRecordError,
-    OffsetsOutOfOrderError,
-    RecordTooLargeError,
     RecordValidationError,
     UnsupportedForFormatError,
 )
 from sediment.segment_io.format import legacy
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, batch_of, build_batch
-from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
+from sediment.segment_io.format.batch_headers import STATUS_TEXT
+from sediment.segment_io.format.batch_rebuild import rebuilt_bound, write_records
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -50,7 +48,6 @@ from sediment.segment_io.format.layout import (
     CODEC_NAMES,
     CODEC_NONE,
     CODEC_ZSTD,
-    CONTROL_BIT,
     INT32_MAX,
     INT64_MAX,
     MAGIC_V2,
@@ -58,10 +55,8 @@ from sediment.segment_io.format.layout import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
-    TRANSACTIONAL_BIT,
 )
 from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
-from sediment.segment_io.format.rebuild import rebuilt_bound, write_records
 from sediment.segment_io.format.record_decoder import (
     KEY_BYTES,
     KEY_START,
@@ -74,7 +69,7 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_START,
     decode_records,
 )
-from sediment.segment_io.segment.append_validation import (
+from sediment.segment_io.segment.append_kernels import (
     KEY_IS_MISSING,
     NO_EPOCH_LIMIT,
     RECORD_IS_GOOD,
@@ -84,9 +79,6 @@ from sediment.segment_io.segment.append_validation import (
     read_verified,
     stamp_batch,
 )
-from sediment.segment_io.segment.reader import Rows
-
-ByteArray = npt.NDArray[np.uint8]
 
 LOG_APPEND_TIME = "LogAppendTime"
 PRODUCER_CODEC = "producer"
@@ -97,202 +89,6 @@ _REASON_TEXT = {
     TIMESTAMP_IS_OUT_OF_RANGE: "its timestamp is out of the range that the topic accepts",
     TIMESTAMP_TYPE_IS_WRONG: "its timestamp type is LogAppendTime, which only a broker sets",
 }
-_INVALID_STATUSES = frozenset({BAD_RECORD_COUNT, BAD_LAST_OFFSET, BAD_CONTROL_RECORD})
-
-
-class AppendOrigin(Enum):
-    """The origin of an append (kafka-log 04)."""
-
-    CLIENT = "client"
-    COORDINATOR = "coordinator"
-    """Records of the group or transaction coordinator, and transaction markers."""
-    REPLICATION = "replication"
-    """A follower or recovery; a leader has already checked the batches."""
-    RAFT_LEADER = "raft-leader"
-
-    @property
-    def assigns_offsets(self) -> bool:
-        """True if batches get their offsets here."""
-        return self in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
-
-
-class BatchFields(NamedTuple):
-    """A row of `BATCH_ROW` as plain numbers."""
-
-    position: int
-    size_bytes: int
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    magic: int
-    attributes: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-    control_type: int
-    coordinator_epoch: int
-    control_timestamp: int
-
-    @property
-    def codec(self) -> int:
-        """The codec of the batch's records."""
-        return self.attributes & CODEC_MASK
-
-    @property
-    def is_control(self) -> bool:
-        """True if the batch holds control records."""
-        return self.magic >= MAGIC_V2 and bool(self.attributes & CONTROL_BIT)
-
-    @property
-    def is_transactional(self) -> bool:
-        """True if the batch belongs to a transaction."""
-        return self.magic >= MAGIC_V2 and bool(self.attributes & TRANSACTIONAL_BIT)
-
-    @property
-    def is_append_time(self) -> bool:
-        """True if the timestamps are of type LogAppendTime."""
-        return self.magic > 0 and bool(self.attributes & TIMESTAMP_TYPE_BIT)
-
-
-assert BatchFields._fields == BATCH_ROW.names
-
-
-class Summary(NamedTuple):
-    """A summary of several headers; `has_producer` is True if one of them has a producer."""
-
-    first_offset: int
-    last_offset: int
-    max_timestamp_ms: int
-    has_producer: bool
-
-
-@dataclass(slots=True, eq=False)
-class Batches:
-    """Complete batches in buffer[:size_bytes], with their header rows, BATCH_ROW[n]."""
-
-    buffer: ByteArray
-    size_bytes: int
-    rows: Rows
-
-    def fields(self) -> Iterator[BatchFields]:
-        """Yield the headers as plain numbers."""
-        for row in self.rows.tolist():
-            yield BatchFields(*row)
-
-    def first(self) -> BatchFields:
-        """Return the header of the first batch."""
-        return BatchFields(*self.rows[0].item())
-
-    def summary(self) -> Summary:
-        """Return a summary of all headers; for a single row it avoids numpy's reductions, which take longer."""
-        first = self.first()
-        if len(self.rows) == 1:
-            return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
-        return Summary(
-            first.base_offset,
-            int(self.rows["last_offset"][-1]),
-            int(self.rows["max_timestamp"].max()),
-            bool((self.rows["producer_id"] >= 0).any()),
-        )
-
-
-class AppendBuffers:
-    """Buffers for the appends of one thread, one at a time."""
-
-    def __init__(self) -> None:
-        self._buffer = padded_buffer(64 << 10)
-        self.rows = np.zeros(16, dtype=BATCH_ROW)
-        self._records = np.zeros((256, RECORD_FIELDS), dtype=np.int64)
-        self.reasons = np.zeros(256, dtype=np.uint8)
-
-    def copy_of(self, records: Buffer) -> tuple[ByteArray, int]:
-        """Return a copy of `records` in a padded buffer, and their size in bytes."""
-        source = np.frombuffer(records, dtype=np.uint8)
-        if source.size > self._buffer.size - PADDING_BYTES:
-            self._buffer = padded_buffer(2 * source.size)
-        self._buffer[: source.size] = source
-        return self._buffer, source.size
-
-    def more_rows(self) -> None:
-        """Replace the header rows with twice as many."""
-        self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
-
-    def records(self, count: int) -> npt.NDArray[np.int64]:
-        """Return an array for decoded records, int64[>= count, RECORD_FIELDS]; `reasons` grows to the same length."""
-        if count > len(self._records):
-            self._records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
-            self.reasons = np.zeros(2 * count, dtype=np.uint8)
-        return self._records
-
-
-# -------------------------------------------------------------------------------------------------------- whole batches
-def read_batches(
-    records: Buffer, buffers: AppendBuffers, *, origin: AppendOrigin, leader_epoch: int, max_message_bytes: int
-) -> Batches:
-    """Return the complete batches of an append; leave out a partial batch at the end.
-
-    For a follower, also leave out the first batch with a leader epoch above `leader_epoch`, and all batches after it.
-
-    Raises:
-        CorruptBatchError: a checksum, a length or a magic is wrong.
-        InvalidRecordError: a header contradicts itself, a client sets offsets, or an epoch differs from the leader's.
-        RecordTooLargeError: a batch is larger than `max_message_bytes`; never for a follower.
-        OffsetsOutOfOrderError: assigned offsets do not ascend.
-
-    Source: kafka-log 04 §1.1.
-    """
-    buffer, size_bytes = buffers.copy_of(records)
-    is_follower = origin is AppendOrigin.REPLICATION
-    epoch_limit = leader_epoch if is_follower else NO_EPOCH_LIMIT
-    while True:
-        status, count, end, _ = read_verified(buffer.ctypes.data, size_bytes, epoch_limit, buffers.rows)
-        if status != ROWS_FULL or end == size_bytes:
-            break
-        buffers.more_rows()
-    rows = buffers.rows[:count]
-    if status not in (INCOMPLETE, ROWS_FULL):
-        _refuse_batch(status, buffer, end, origin)
-    if not is_follower and end > max_message_bytes and int(rows["size_bytes"].max()) > max_message_bytes:
-        raise too_large(int(rows["size_bytes"].max()), max_message_bytes)
-    if origin is AppendOrigin.CLIENT:
-        _check_no_offsets(rows)
-    if origin is AppendOrigin.RAFT_LEADER and (rows["leader_epoch"] != leader_epoch).any():
-        raise InvalidRecordError(f"a batch is not of leader epoch {leader_epoch}")
-    if not origin.assigns_offsets and count > 1 and (np.diff(rows["last_offset"]) <= 0).any():
-        raise OffsetsOutOfOrderError(
-            "the offsets of the batches do not ascend",
-            offset=int(rows["base_offset"][0]),
-            advice="fetch from the leader again",
-        )
-    return Batches(buffer, end, rows)
-
-
-def _check_no_offsets(rows: Rows) -> None:
-    for magic, base_offset in zip(rows["magic"].tolist(), rows["base_offset"].tolist(), strict=True):
-        if magic >= MAGIC_V2 and base_offset != 0:
-            raise InvalidRecordError(
-                f"the batch of a client has base offset {base_offset}, not 0", advice="let the log assign the offsets"
-            )
-
-
-def _refuse_batch(status: int, buffer: ByteArray, position: int, origin: AppendOrigin) -> NoReturn:
-    what = STATUS_TEXT[status]
-    advice = "produce or fetch the batch again"
-    if status in _INVALID_STATUSES and origin.assigns_offsets:
-        raise InvalidRecordError(what, position=position, advice=advice)
-    offset = int.from_bytes(buffer[position : position + 8].tobytes(), "big", signed=True)
-    raise CorruptBatchError(what, position=position, offset=offset, advice=advice)
-
-
-def too_large(size_bytes: int, max_message_bytes: int) -> RecordTooLargeError:
-    """Return the error for a batch above the limit."""
-    return RecordTooLargeError(
-        f"a batch of {size_bytes} bytes is larger than max.message.bytes, {max_message_bytes}",
-        advice="produce smaller batches or raise max.message.bytes",
-    )
 
 
 # -------------------------------------------------------------------------------------------------------------- leaders

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.status import OK
-from sediment.segment_io.format import rebuild, record_decoder
+from sediment.segment_io.format import batch_rebuild, record_decoder
 from tests.segment_io.format.test_record_decoder import blobs, padded
 from tests.twin.batches import Record, encode_batch, encode_empty_batch, parse_batch
 
 
-def rebuilt(batch, kept, horizon=rebuild.NO_HORIZON):
+def rebuilt(batch, kept, horizon=batch_rebuild.NO_HORIZON):
     """Return the bytes that the kernels write for the kept records of an uncompressed batch."""
     source = padded(batch)
     count = parse_batch(batch).count
@@ -18,16 +18,18 @@ def rebuilt(batch, kept, horizon=rebuild.NO_HORIZON):
     base = source.ctypes.data
     assert record_decoder.decode_records(base, 61, len(batch), count, rows) == OK
     marks = np.array(kept, dtype=np.uint8)
-    rebuild.pack_kept(rows, count, marks)
-    first, largest = rebuild.kept_timestamps(base, rows, sum(kept))
-    if horizon != rebuild.NO_HORIZON:
+    batch_rebuild.pack_kept(rows, count, marks)
+    first, largest = batch_rebuild.kept_timestamps(base, rows, sum(kept))
+    if horizon != batch_rebuild.NO_HORIZON:
         first = horizon
-    size = 61 + rebuild.records_size(base, rows, sum(kept), first)
-    assert size <= rebuild.rebuilt_bound(len(batch) - 61, count)
+    size = 61 + batch_rebuild.records_size(base, rows, sum(kept), first)
+    assert size <= batch_rebuild.rebuilt_bound(len(batch) - 61, count)
     target = np.zeros(size, dtype=np.uint8)
-    end = rebuild.write_records(target.ctypes.data + 61, base, base, rows, sum(kept), first)
+    end = batch_rebuild.write_records(target.ctypes.data + 61, base, base, rows, sum(kept), first)
     assert end - target.ctypes.data == size
-    rebuild.write_header(target.ctypes.data, base, size, sum(kept), first, largest, horizon != rebuild.NO_HORIZON)
+    batch_rebuild.write_header(
+        target.ctypes.data, base, size, sum(kept), first, largest, horizon != batch_rebuild.NO_HORIZON
+    )
     return target.tobytes()
 
 
@@ -41,7 +43,7 @@ def batches(draw):
     return records, kept, append_time
 
 
-@given(batches(), st.one_of(st.just(rebuild.NO_HORIZON), st.integers(0, 2**50)))
+@given(batches(), st.one_of(st.just(batch_rebuild.NO_HORIZON), st.integers(0, 2**50)))
 def test_a_rebuilt_batch_equals_the_encoding_of_its_kept_records(case, horizon):
     records, kept, append_time = case
     fields = {
@@ -61,7 +63,7 @@ def test_a_rebuilt_batch_equals_the_encoding_of_its_kept_records(case, horizon):
     expected = encode_batch(
         survivors,
         append_time=append_time,
-        delete_horizon_ms=None if horizon == rebuild.NO_HORIZON else horizon,
+        delete_horizon_ms=None if horizon == batch_rebuild.NO_HORIZON else horizon,
         **fields,
     )
     assert rebuilt(batch, kept, horizon) == expected
@@ -75,5 +77,5 @@ def test_an_emptied_batch_equals_the_twins(case):
     )
     source = padded(batch)
     target = np.zeros(61, dtype=np.uint8)
-    rebuild.write_empty_batch(target.ctypes.data, source.ctypes.data)
+    batch_rebuild.write_empty_batch(target.ctypes.data, source.ctypes.data)
     assert target.tobytes() == encode_empty_batch(parse_batch(batch))
