@@ -115,6 +115,9 @@ def compact(
     from_start: bool = False,
     strategy: Literal["auto", "whole", "split"] = "auto",
     key_equality: Literal["hash", "exact"] = "hash",
+    codec: str | None = None,
+    level: int | None = None,
+    batch_bytes: int | None = None,
     on_corruption: Literal["fail", "keep"] = "fail",
     retry_quarantined: bool = False,
     roll_active: bool = False,
@@ -152,6 +155,10 @@ def compact(
         from_start: ignore the cleaner checkpoint and clean from the log start.
         strategy: clean a partition by one task, or by many.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
+        codec: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch keeps its codec.
+        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
+        batch_bytes: merge neighbouring batches of cleaned segments up to this size before compression; default: merge
+            none.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
         roll_active: roll the active segment and clean it too; for a stopped copy.
@@ -352,6 +359,7 @@ def verify(
     after: Path,
     *,
     since_ms: int | None = None,
+    reencoded: bool = False,
     partitions: Texts = (),
     topics: Texts = (),
     allow_empty_selection: bool = False,
@@ -373,6 +381,7 @@ def verify(
         before: a log directory or the directory of one partition.
         after: the same directory after the compaction.
         since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
+        reencoded: accept batches in another codec or size than before; their records are compared.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.

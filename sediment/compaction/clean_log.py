@@ -32,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sediment.compaction.chunk_reader import ChunkBoundaries, FallbackRequiredError, Progress
 from sediment.compaction.cleaner import CleaningPass
@@ -53,6 +54,9 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
+if TYPE_CHECKING:
+    from sediment.compaction.reencode.plan import Encoding
+
 _CAUSES_OF_FALLBACK = (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError)
 _MOST_SEEDS = 8  # collisions under all of these seeds cannot be a coincidence
 
@@ -63,7 +67,7 @@ class SplitWork:
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
     `seed` is the seed of the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the
-    keys of each range are folded together.
+    keys of each range are folded together.  `encoding` is the new encoding of the survivors; None: they keep theirs.
     """
 
     plan: CleaningPlan
@@ -71,6 +75,7 @@ class SplitWork:
     seed: int
     run_limit: int
     ranges: int
+    encoding: Encoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ def clean_log(
     progress: Progress | None = None,
     keep_unreadable: bool = False,
     exact_keys: bool = False,
+    encoding: Encoding | None = None,
 ) -> PreparedSwap:
     """Clean the groups of `plan` into synced `.part` files next to their sources; wait until all are written.
 
@@ -123,6 +129,7 @@ def clean_log(
             progress=progress,
             keep_unreadable=keep_unreadable,
             exact_keys=exact_keys,
+            encoding=encoding,
         ).written()
 
 
@@ -136,6 +143,7 @@ def sweep_log(
     progress: Progress | None = None,
     keep_unreadable: bool = False,
     exact_keys: bool = False,
+    encoding: Encoding | None = None,
 ) -> SweptLog:
     """Clean the groups of `plan` into `.part` files next to their sources; `write_behind` writes these files.
 
@@ -144,7 +152,8 @@ def sweep_log(
     cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, as is every record that their unknown
     content may protect.  Each group lists these batches in `unreadable`, and the checkpoint stays below them.  With
     `exact_keys`, two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys
-    with equal hashes count as the same.
+    with equal hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec or size, as in
+    a re-encoding.
 
     On any error, no `.part` file of the partition is left.
 
@@ -161,7 +170,7 @@ def sweep_log(
     attempts = _Attempts(plan, fs, progress or _no_progress, keep_unreadable)
     with _errors_of(plan):
         while True:
-            writer = _part_writer(plan, fs, write_behind, run_id, attempt)
+            writer = _part_writer(plan, fs, write_behind, run_id, attempt, encoding)
             try:
                 boundaries, certain_end_offset = attempts.scan()
                 with ExitStack() as stack:
@@ -291,7 +300,7 @@ def clean_split(
             is left.
     """
     with WriteBehind() as write_behind, _errors_of(work.plan):
-        writer = _part_writer(work.plan, fs, write_behind, run_id, attempt)
+        writer = _part_writer(work.plan, fs, write_behind, run_id, attempt, work.encoding)
         try:
             with ExitStack() as stack:
                 cleaning = CleaningPass(
@@ -310,8 +319,10 @@ def clean_split(
             raise
 
 
-def _part_writer(plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: str, attempt: str) -> PartWriter:
-    return PartWriter(plan.view.listing.path, plan.config, fs, write_behind, run_id, attempt)
+def _part_writer(
+    plan: CleaningPlan, fs: Fs, write_behind: WriteBehind, run_id: str, attempt: str, encoding: Encoding | None
+) -> PartWriter:
+    return PartWriter(plan.view.listing.path, plan.config, fs, write_behind, run_id, attempt, encoding)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """The output of a group: a buffer that the sweep fills downward, then the files of the cleaned segments.
 
+If the batches get another encoding, they are re-encoded while they are written.  A group with unreadable batches keeps
+its encoding.
+
 Invariant: parts are written only if their log or an index differs from the source.
 """
 
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +29,23 @@ from sediment.segment_io.format.names import SegmentFileKind, part_file_name, se
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment
+from sediment.segment_io.segment.writer import SegmentImage, lay_out_segments, write_segment, write_segments
+
+if TYPE_CHECKING:
+    from sediment.compaction.reencode.plan import Encoding
+
+ENCODER_BYTES = 8 << 20
+"""Memory of a re-encoding: a chunk and its result, and the records of the batches that are merged."""
 
 OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this process
 
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """The writer of one partition's parts; `written` lists all of them, including incomplete ones."""
+    """The writer of one partition's parts; `written` lists all of them, including incomplete ones.
+
+    `encoding` is what the batches get; None: they keep theirs.
+    """
 
     directory: Path
     config: CompactionConfig
@@ -40,6 +53,7 @@ class PartWriter:
     write_behind: WriteBehind
     run_id: str
     attempt: str
+    encoding: Encoding | None = None
     written: list[Path] = field(default_factory=list)
 
     def finish(
@@ -56,6 +70,10 @@ class PartWriter:
         `unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.  If a write fails, all parts of
         the partition are removed, because the next writer needs the disk space.
         """
+        if self.encoding is not None and not unreadable:
+            encoded = self._encoded(group, batches, aborted, stats, self.encoding)
+            if encoded is not None:
+                return encoded
         images = lay_out_segments(
             batches,
             group.segments[0].base_offset,
@@ -73,6 +91,53 @@ class PartWriter:
                 self.remove_all()
             raise
         return CleanedGroup(group.segments, parts, stats)
+
+    def _encoded(
+        self,
+        group: SegmentGroup,
+        batches: ByteArray,
+        aborted: Sequence[AbortedTransaction],
+        stats: CleanStats,
+        encoding: Encoding,
+    ) -> CleanedGroup | None:
+        """Write the survivors of `group` in `encoding`; return None, and leave no part, if that changes no batch."""
+        # Imported late: most cleanings do not need these kernels.
+        from sediment.compaction.reencode.cleaned_batches import CleanedBatches
+        from sediment.compaction.reencode.scans import ReencodingScans
+
+        last = group.segments[-1]
+        like = self.directory / segment_file_name(last.base_offset, SegmentFileKind.LOG)
+        # Every batch may change, because a cleaning ends below the last stable offset.
+        scans = ReencodingScans(CleanedBatches(batches, like), encoding, INT64_MAX, self.config)
+        try:
+            if not scans.scan_headers():
+                return None
+            parts = write_segments(
+                scans.pieces(),
+                self.directory,
+                group.segments[0].base_offset,
+                aborted,
+                index_interval_bytes=self.config.index_interval_bytes,
+                segment_index_bytes=self.config.segment_index_bytes,
+                like=like,
+                mtime_ns=last.mtime_ns,
+                run_id=self.run_id,
+                attempt=self.attempt,
+                fs=self.fs,
+            )
+            paths = [self.directory / file.part_name for part in parts for file in part.files]
+            self.written.extend(paths)
+            if not scans.stats.batches_encoded:
+                for path in paths:
+                    self.fs.unlink(path, missing_ok=True)
+                return None
+        except BaseException:
+            with suppress(OSError):
+                self.remove_all()
+            raise
+        written_bytes = sum(part.files[0].size_bytes for part in parts)
+        encoded = scans.stats.batches_encoded
+        return CleanedGroup(group.segments, parts, replace(stats, bytes_written=written_bytes, batches_encoded=encoded))
 
     def remove_all(self) -> None:
         """Remove the parts written so far."""
@@ -187,8 +252,9 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return the bytes of the output after `take`."""
-        return self.buffer.size - self._start
+        """Return the bytes that the output needs after `take`, until it is written."""
+        encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
+        return self.buffer.size - self._start + encoder_bytes
 
     def finish(self) -> CleanedGroup:
         """Write the group's files and free the memory."""

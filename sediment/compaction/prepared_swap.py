@@ -45,7 +45,8 @@ class CleanStats:
 
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`; if
     none of their batches has a delete horizon, the first time is greater than the last.  `batches_without_horizon`
-    counts batches that got no horizon because delete.retention.ms is not stated.
+    counts batches that got no horizon because delete.retention.ms is not stated.  `batches_encoded` counts batches
+    written in another codec or size.
     """
 
     messages_read: int = 0
@@ -57,6 +58,7 @@ class CleanStats:
     first_horizon_ms: int = INT64_MAX
     last_horizon_ms: int = 0
     batches_without_horizon: int = 0
+    batches_encoded: int = 0
 
     def __add__(self, other: CleanStats) -> CleanStats:
         return CleanStats(
@@ -69,6 +71,7 @@ class CleanStats:
             min(self.first_horizon_ms, other.first_horizon_ms),
             max(self.last_horizon_ms, other.last_horizon_ms),
             self.batches_without_horizon + other.batches_without_horizon,
+            self.batches_encoded + other.batches_encoded,
         )
 
 

@@ -66,6 +66,7 @@ from sediment.jobs.reporting.run_report import (
 )
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
+from sediment.jobs.rewriting.options import encoding_options, parse_encoding
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
@@ -112,11 +113,22 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
 
 
 def perform(
-    options: CommonOptions, *, stop: threading.Event, strategy: str, key_equality: str, **own: Any
+    options: CommonOptions,
+    *,
+    stop: threading.Event,
+    strategy: str,
+    key_equality: str,
+    codec: str | None,
+    level: int | None,
+    batch_bytes: int | None,
+    **own: Any,
 ) -> CompactionRunReport:
     """Compact with the options of the command (`compact`)."""
     chosen = None if strategy == "auto" else Strategy(strategy)
-    return compact(options, CompactOptions(strategy=chosen, key_equality=KeyEquality(key_equality), **own), stop)
+    is_encoded = any(each is not None for each in (codec, level, batch_bytes))
+    encoding = parse_encoding(codec, level, batch_bytes) if is_encoded else None
+    own |= {"strategy": chosen, "key_equality": KeyEquality(key_equality), "encoding": encoding}
+    return compact(options, CompactOptions(**own), stop)
 
 
 class _CompactionRun(CleaningRun):
@@ -575,6 +587,7 @@ def _summary(report: CompactionRunReport) -> str:
     help="whole: one task cleans a partition.  split: many tasks clean it.  auto: choose by size, keys and slots.",
 )
 @key_equality_option
+@encoding_options
 @click.option(
     "--on-corruption",
     type=click.Choice([FAIL, KEEP]),

@@ -205,7 +205,9 @@ def _wrong(name: str, before: str | None, after: str | None, differences: Sequen
 
 
 # ----------------------------------------------------------------------------------------------------------- comparing
-def _with_settings(found: Sequence[_Found], options: CommonOptions, since_ms: int | None) -> list[Pair]:
+def _with_settings(
+    found: Sequence[_Found], options: CommonOptions, since_ms: int | None, reencoded: bool
+) -> list[Pair]:
     """Return the pairs with the settings of their topics.
 
     The settings come from the metadata log next to BEFORE's log, or else next to AFTER's log.
@@ -215,12 +217,14 @@ def _with_settings(found: Sequence[_Found], options: CommonOptions, since_ms: in
         for sides in ([each.before for each in found], [each.after for each in found])
     )
     return [
-        Pair(*each, _settings_of(each, one or other or options.settings, options, since_ms))
+        Pair(*each, _settings_of(each, one or other or options.settings, options, since_ms, reencoded))
         for each, one, other in zip(found, before, after, strict=True)
     ]
 
 
-def _settings_of(found: _Found, settings: Settings, options: CommonOptions, since_ms: int | None) -> PairSettings:
+def _settings_of(
+    found: _Found, settings: Settings, options: CommonOptions, since_ms: int | None, reencoded: bool
+) -> PairSettings:
     config = settings.for_topic(found.before.source.partition.topic).compaction
     return PairSettings(
         now_ms=options.now_ms,
@@ -230,6 +234,7 @@ def _settings_of(found: _Found, settings: Settings, options: CommonOptions, sinc
         delete_retention_ms=config.delete_retention_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         table_bytes=min(config.task_memory_bytes, _TABLE_BYTES),
+        may_be_reencoded=reencoded,
     )
 
 
@@ -273,11 +278,11 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
             progress.advance(each.item.readable_bytes)
 
 
-def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationReport:
+def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = False) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
     `now_ms`, if given, is the exact clock of the cleaning, not a later time.  `since_ms` is the clock of the first of
-    several cleanings; None means a single cleaning.
+    several cleanings; None means a single cleaning.  With `reencoded`, batches may have another codec or size.
 
     Raises:
         UsageError: the directories cannot be compared.
@@ -285,7 +290,7 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
     """
     started = time.monotonic()
     found, reports = _pair_up(options, Fs())
-    reports += _reports(_with_settings(found, options, since_ms), options)
+    reports += _reports(_with_settings(found, options, since_ms, reencoded), options)
     return VerificationReport(
         run_id=new_run_id(),
         command="verify",
@@ -304,12 +309,17 @@ def verify(options: CommonOptions, *, since_ms: int | None) -> VerificationRepor
     type=click.IntRange(min=0, max=INT64_MAX),
     help="Accept several cleanings, the first at this time in ms (default: one cleaning, at --now-ms if given).",
 )
-def command(options: CommonOptions, since_ms: int | None) -> None:
+@click.option(
+    "--reencoded",
+    is_flag=True,
+    help="Accept another codec and merged batches, as of compact --codec; compare their records and name them.",
+)
+def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
     """Check that AFTER is a correct compaction of BEFORE.
 
     Both are log directories, or both are directories of one partition.  Neither is changed.
     """
-    options.conclude(verify(options, since_ms=since_ms), print_report)
+    options.conclude(verify(options, since_ms=since_ms, reencoded=reencoded), print_report)
 
 
 if __name__ == "__main__":

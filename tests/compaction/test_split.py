@@ -20,6 +20,7 @@ from sediment.compaction.clean_log import SplitWork, clean_log, clean_split, col
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
 from sediment.compaction.prepared_swap import CleanedGroup
+from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.split import (
     KeyRun,
     RunNumber,
@@ -73,12 +74,16 @@ def plan_of(directory: Path, given: Round) -> CleaningPlan | None:
     return None if cleanable.blocked_by else plan_cleaning(view, cleanable, config, now_ms=given.now_ms)
 
 
-def clean_in_splits(plan: CleaningPlan, splitting: Splitting) -> tuple[CleanedGroup, ...]:
+def clean_in_splits(
+    plan: CleaningPlan, splitting: Splitting, encoding: Encoding | None = None
+) -> tuple[CleanedGroup, ...]:
     """Clean as the Spark job does, with its shuffles between the three steps in this process."""
     fs = Fs()
     splits = splits_at(plan.groups, splitting.bounds)
     boundaries = scan_log(plan, fs, only_if_needed=not splitting.scanned)
-    work = SplitWork(plan, boundaries, seed=7, run_limit=splitting.run_limit, ranges=splitting.ranges)
+    work = SplitWork(
+        plan, boundaries, seed=7, run_limit=splitting.run_limit, ranges=splitting.ranges, encoding=encoding
+    )
     by_range: dict[int, list[tuple[RunNumber, bytes]]] = {}
     met: dict[int, SplitContents] = {}
     for split in splits:

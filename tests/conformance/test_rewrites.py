@@ -1,7 +1,8 @@
-"""Random logs written by Kafka 4.2.0, rewritten by verdicts or re-encoded: Kafka opens, reads and cleans the result.
+"""Random logs written by Kafka 4.2.0, and then rewritten: Kafka opens, reads and cleans the result.
 
-SEDIMENT_CONFORMANCE_REWRITES is the number of logs (500), SEDIMENT_CONFORMANCE_SEED the first seed (0).  The model of a
-rewrite is the twin's rewrite of the same log, that of a re-encoding the log itself.
+They are rewritten by verdicts, re-encoded, or cleaned with another encoding.  The model of the first is the twin's
+rewrite of the same log, of the second the log itself, of the third the cleaning without another encoding.
+SEDIMENT_CONFORMANCE_REWRITES is the number of logs (500), SEDIMENT_CONFORMANCE_SEED the first seed (0).
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from sediment.compaction.clean_log import clean_log
+from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
+from sediment.compaction.grouping import plan_cleaning
+from sediment.compaction.prepared_swap import CleanStats
+from sediment.compaction.reencode.plan import Encoding
+from sediment.engine.directory.swap import commit
+from sediment.segment_io.fs import Fs
 from tests.conformance.logs import SPEC, random_spec
 from tests.conformance.oracle import CleanAttempt, KafkaFailedError, KafkaOracle, LogState
 from tests.corpus import assert_same_batch, read_dump
 from tests.reencodes import random_encoding, reencode
-from tests.rewrites import random_table, rewrite_both, visible_records
+from tests.rewrites import random_table, rewrite_both, view_of, visible_records
 from tests.twin.batches import Record
 from tests.twin.rewrite import Table, changed_record
 from tests.twin.segments import AnyBatch, list_segments
@@ -144,6 +152,47 @@ def check_reencode(log: WrittenLog, seed: int) -> int:
     return sum(segment.stats.batches_encoded for segment in done.segments)
 
 
+def check_compacted(log: WrittenLog, seed: int) -> int:
+    """Clean the log with another encoding and compare with a cleaning; return the number of batches encoded anew."""
+    encoded, model = (shutil.copytree(log.directory, log.work / name / PARTITION) for name in ("encoded", "model"))
+    stats = _compacted(encoded, log, random_encoding(seed))
+    if stats is None or _compacted(model, log, None) is None:
+        return 0
+    states, found = [], []
+    for directory in (encoded, model):
+        copy = shutil.copytree(directory, log.work / f"{directory.parent.name}-loaded" / PARTITION)
+        states.append(log.load(copy, clean=True))
+        found.append(records_of(log.oracle, copy, states[-1]))
+        assert {s.base_offset: s.log_bytes for s in states[-1].segments} == _log_sizes(directory)
+    assert facts_of(states[0]) == facts_of(states[1])
+    assert (states[0].last_stable_offset, states[0].aborted) == (states[1].last_stable_offset, states[1].aborted)
+    assert found[0] == found[1]
+    again, attempt = log.clean(encoded, "encoded-cleaned")
+    expected, model_attempt = log.clean(model, "model-cleaned")
+    _assert_alike(attempt, model_attempt)
+    for committed in (False, True):
+        assert visible_records(again, committed=committed) == visible_records(expected, committed=committed)
+    return stats.batches_encoded
+
+
+def _compacted(directory: Path, log: WrittenLog, encoding: Encoding | None) -> CleanStats | None:
+    """Clean the log in place; return the counts, None if nothing is to be cleaned."""
+    config = CompactionConfig(
+        cleanup_policy=("compact",),
+        segment_bytes=int(log.configs["segment.bytes"]),
+        index_interval_bytes=int(log.configs["index.interval.bytes"]),
+        segment_index_bytes=int(log.configs["segment.index.bytes"]),
+    )
+    view = view_of(directory)
+    cleanable = cleanable_range(view, config, now_ms=log.now_ms, force=True)
+    if cleanable.blocked_by is not None:
+        return None
+    plan = plan_cleaning(view, cleanable, config, now_ms=log.now_ms)
+    swap = clean_log(plan, Fs(), run_id="r", attempt="0", encoding=encoding)
+    commit(swap, Fs())
+    return sum((group.stats for group in swap.groups), CleanStats())
+
+
 def _without_snapshots(directory: Path, copy: Path) -> Path:
     return shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.snapshot"))
 
@@ -174,19 +223,21 @@ def test_kafka_opens_reads_and_cleans_logs_that_were_rewritten_or_reencoded(
 ):
     logs = int(os.environ.get("SEDIMENT_CONFORMANCE_REWRITES", "500"))
     first = int(os.environ.get("SEDIMENT_CONFORMANCE_SEED", "0"))
-    changed, encoded, differences = 0, 0, []
+    changed, encoded, compacted, differences = 0, 0, 0, []
     for seed in range(first, first + logs):
         work = tmp_path / str(seed)
         try:
             log = WrittenLog(oracle, seed, work)
             changed += check_rewrite(log, seed)
             encoded += check_reencode(log, seed)
+            compacted += check_compacted(log, seed)
         except (AssertionError, KafkaFailedError) as difference:
             differences.append(f"seed {seed}: {difference!r}")
         shutil.rmtree(work, ignore_errors=True)
     with capsys.disabled():
         print(
-            f"\n{logs} logs, {changed} records changed, {encoded} batches encoded anew, {len(differences)} differences"
+            f"\n{logs} logs, {changed} records changed, {encoded} batches encoded anew, {compacted} in a "
+            f"cleaning, {len(differences)} differences"
         )
     assert not differences, "\n".join(differences)
-    assert min(changed, encoded) > logs
+    assert min(changed, encoded, compacted) > logs

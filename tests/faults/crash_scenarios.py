@@ -179,7 +179,7 @@ class CrashScenario:
 
     def checkpoints(self, directory: Path) -> PartitionCheckpoints:
         """Return the checkpoints of a partition as they are now."""
-        return read_checkpoints(self.log_dir, Fs()).of(_partition(directory))
+        return read_checkpoints(directory.parent, Fs()).of(_partition(directory))
 
     def load(self, directory: Path) -> LoadedLog:
         """Open a partition with our loader."""

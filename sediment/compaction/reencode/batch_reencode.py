@@ -15,7 +15,7 @@ from sediment.compaction.reencode import reencode_kernels as kernels
 from sediment.compaction.reencode.merging import Flags
 from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.open_batches import BatchOpener
-from sediment.compaction.rewrite.source_segment import SourceSegment
+from sediment.compaction.rewrite.source_segment import BatchLocator
 from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.segment_io.compiled.status import (
     DONE,
@@ -38,13 +38,13 @@ _FIRST_BYTES = 256 << 10
 
 
 class BatchEncoder:
-    """The encoder for the chunks of one segment.
+    """The encoder for the chunks of one segment or group; `source` names their batches in errors.
 
     Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits a batch that is larger than
     its originals, and a merged batch before compression.
     """
 
-    def __init__(self, source: SourceSegment, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:
+    def __init__(self, source: BatchLocator, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:
         self._source = source
         self._encoding = encoding
         self._opener = BatchOpener(limit_bytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -26,6 +27,18 @@ from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_erro
 from sediment.segment_io.segment.writer import write_segments
 
 Progress = Callable[[int], None]
+
+
+class BatchLocator(Protocol):
+    """Names the place of a batch in errors."""
+
+    def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None:
+        """Set path, position and offset of an error about batch `ordinal` of a chunk."""
+        ...
+
+    def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
+        """Return the error that a decoder's `status` means for batch `ordinal` of a chunk."""
+        ...
 
 
 class SourceSegment:

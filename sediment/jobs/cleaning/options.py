@@ -18,6 +18,7 @@ from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 if TYPE_CHECKING:
+    from sediment.compaction.reencode.plan import Encoding
     from sediment.jobs.command_line.options import CommonOptions
 
 FAIL, KEEP = "fail", "keep"
@@ -48,6 +49,9 @@ class CompactOptions:
 
     key_equality: KeyEquality = KeyEquality.HASH
     """Method of comparing two keys."""
+
+    encoding: Encoding | None = None
+    """Codec and size of the batches in cleaned segments; None: batches keep theirs."""
 
     hand_off: Path | None = None
     """Folder of the engine that owns the directories; the run leaves its swaps there, and the engine commits them."""

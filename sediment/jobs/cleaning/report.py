@@ -123,6 +123,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
         groups_rewritten=sum(bool(group.parts) for group in swap.groups),
         groups_skipped=sum(not group.parts for group in swap.groups),
         corrupt_batches=sum(group.stats.corrupt_batches for group in swap.groups),
+        batches_encoded=stats.batches_encoded,
         tombstones_waiting=stats.tombstones_waiting,
         first_delete_horizon_ms=stats.first_horizon_ms if has_horizon else None,
         last_delete_horizon_ms=stats.last_horizon_ms if has_horizon else None,

@@ -160,6 +160,7 @@ def _in_splits(sc: Any, place: SplitPlace[Outcome], split: SplitPlan) -> Outcome
             seed=draw_seed(),
             run_limit=max(budget_bytes // _OCCURRENCE_BYTES, 1),
             ranges=ranges_for(plan.log_bytes // _LEAST_RECORD_BYTES, budget_bytes // 2),
+            encoding=task.options.encoding,
         ),
         splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
         budget_bytes=budget_bytes,

@@ -108,6 +108,7 @@ def start_cleaning(
         progress=on_bytes,
         keep_unreadable=task.options.on_corruption == KEEP,
         exact_keys=task.options.key_equality is KeyEquality.EXACT,
+        encoding=task.options.encoding,
     )
     timer.lap(CLEAN)
 

@@ -44,6 +44,12 @@ class EraseOptions(RewriteOptions):
             UsageError: none or several options select records, two options exclude each other, or an output file would
                 be in a log directory.
         """
+        for log_dir in filter(is_uri, common.given_log_dirs):
+            raise UsageError(
+                "erase reads only directories of this machine",
+                path=log_dir,
+                advice="copy the log directory to a local disk first",
+            )
         RewriteOptions.validate(self, common)
         given = [each for each in (self.keys_file, self.where, self.verdicts) if each is not None]
         if len(given) != 1:

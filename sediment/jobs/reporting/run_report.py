@@ -109,6 +109,7 @@ class PartitionReport:
     """Report of one partition.  Offsets are log offsets, bytes are `.log` bytes of the whole partition; None: unknown.
 
     `key_equality` is the method of comparing keys: `hash` or `exact`.  `dirty_ratio` is the ratio before the run.
+    `batches_encoded` counts the batches that got another codec or size.
     `tombstones_waiting` counts the tombstones in the cleaned part; the delete horizons of their batches lie between
     `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after, ascending.
     `seconds_by_stage` covers the partition's task and its commit.
@@ -136,6 +137,7 @@ class PartitionReport:
     groups_rewritten: int = 0
     groups_skipped: int = 0
     corrupt_batches: int = 0
+    batches_encoded: int = 0
     dirty_ratio: float | None = None
     tombstones_waiting: int | None = None
     first_delete_horizon_ms: int | None = None

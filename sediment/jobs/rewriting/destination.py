@@ -27,6 +27,7 @@ from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import RewriteReport
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import UncleanDirectoryError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.listing import LogListing
 
 
@@ -44,6 +45,22 @@ class Destination(ABC):
             UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
             DirectoryInUseError: a broker or another run holds a directory.
         """
+
+    @abstractmethod
+    def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing:
+        """Return the segments of a selected partition."""
+
+    @abstractmethod
+    def listing_now(self, listing: LogListing) -> LogListing:
+        """Return the segments of a partition after a failure.
+
+        Raises:
+            SedimentError, OSError: the directory cannot be read.
+        """
+
+    @abstractmethod
+    def shown(self, log_dir: str) -> str:
+        """Return the path or URI of a log directory for reports."""
 
     @abstractmethod
     def settle(self, listing: LogListing) -> LogListing | None:

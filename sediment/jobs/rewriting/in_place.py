@@ -30,6 +30,7 @@ from sediment.jobs.rewriting.planned_partition import PlannedPartition
 from sediment.jobs.rewriting.report import RewriteReport
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import warn_of_running
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
 
@@ -77,6 +78,18 @@ class LogDirectories(Destination):
             place_run_token(path, self._run_id)
             self._stack.callback(remove_run_token, path)
         return directories
+
+    def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing:
+        """List the partition's directory."""
+        return list_log(partition, directory.path / str(partition), self._fs)
+
+    def listing_now(self, listing: LogListing) -> LogListing:
+        """List the partition's directory again, because a commit may have ended halfway."""
+        return list_log(listing.partition, listing.path, self._fs)
+
+    def shown(self, log_dir: str) -> str:
+        """Return the path."""
+        return log_dir
 
     def settle(self, listing: LogListing) -> LogListing | None:
         """Complete an interrupted replacement; a dry run cannot."""

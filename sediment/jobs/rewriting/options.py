@@ -55,9 +55,8 @@ class RewriteOptions:
                 if file is not None:
                     check_output_file(file, option, (output,))
         for log_dir in filter(is_uri, common.given_log_dirs):
-            raise UsageError(
-                "a URI source is read-only", path=log_dir, advice="copy the log directory to a local disk first"
-            )
+            if self.output is None:
+                raise UsageError("a URI source is read-only", path=log_dir, advice="give --output a destination")
 
 
 def encoding_options(command: _Command) -> _Command:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sediment.compaction.config import CompactionConfig
+from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.output import SourcePublishingFs
 from sediment.jobs.cleaning.environment import OnBytes, TaskOfRun, task_environment, throttled
 from sediment.jobs.cleaning.options import RateLimit
@@ -92,10 +93,19 @@ class PartitionRewrite(Protocol):
 
 
 # ------------------------------------------------------------------------------------------- where the segments go
+class TaskOfPartition(TaskOfRun, Protocol):
+    """A task of one partition."""
+
+    @property
+    def listing(self) -> LogListing:
+        """Segments of the partition."""
+        ...
+
+
 class Place(Protocol):
     """The place where a task reads a partition and writes new segments; it is pickled."""
 
-    def environment(self, task: TaskOfRun) -> AbstractContextManager[tuple[Fs, OnBytes]]:
+    def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
         """Yield the file operations of a task, and the callback for the bytes that it reads.
 
         Raises:
@@ -112,7 +122,7 @@ class Place(Protocol):
 class InPlace:
     """New segments are parts next to the old ones, until the driver commits them."""
 
-    def environment(self, task: TaskOfRun) -> AbstractContextManager[tuple[Fs, OnBytes]]:
+    def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
         """Yield file operations that write while the run holds the directory (`task_environment`)."""
         return task_environment(task)
 
@@ -123,14 +133,17 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class InOutput:
-    """New segments are files of an output; the source is only read."""
+    """New segments are files of an output; the source is only read, one at a URI in ranges."""
 
     files: PartitionOutput
 
     @contextmanager
-    def environment(self, task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
-        """Yield file operations that read the source, and write parts to the output while the run holds it."""
-        with throttled(task.rate_limit) as on_bytes:
+    def environment(self, task: TaskOfPartition) -> Iterator[tuple[Fs, OnBytes]]:
+        """Yield file operations that read the source, and write parts to the output while the run holds it.
+
+        Errors name the source, and not its local stand-in.
+        """
+        with errors_naming(self.files.shown, task.listing.path), throttled(task.rate_limit) as on_bytes:
             self.files.check_listed()
             yield self.files.source_fs(on_bytes), on_bytes
 

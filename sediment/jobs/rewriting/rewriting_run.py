@@ -54,7 +54,7 @@ from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import LogListing, list_log
+from sediment.segment_io.partition.listing import LogListing
 
 Report = TypeVar("Report", bound=RewriteReport)
 Own = TypeVar("Own", bound=RewriteOptions)
@@ -183,8 +183,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
     def _select_partition(
         self, directory: SelectedDirectory, partition: TopicPartition
     ) -> SelectedPartition | RewriteReport:
-        path = directory.path / str(partition)
-        listing = list_log(partition, path, self._fs)
+        listing = self._destination.listing(directory, partition)
         if partition.topic in INTERNAL_TOPICS and not self._options.selection.names_topic(partition.topic):
             reason = f"the topic is internal; name it to change it: --partition {partition}"
             return listed(listing, SKIPPED, INTERNAL_TOPIC, reason)
@@ -365,15 +364,15 @@ class RewritingRun(ABC, Generic[Own, Report]):
         return self._logged(self._as_it_is(with_segments, listing), planned)
 
     def _as_it_is(self, report: RewriteReport, listing: LogListing) -> RewriteReport:
-        """Return `report` with the segments now in the directory, because a commit may have ended halfway."""
+        """Return `report` with the segments now in the directory."""
         try:
-            now = list_log(listing.partition, listing.path, self._fs)
+            now = self._destination.listing_now(listing)
         except (SedimentError, OSError):
             return report
         left = tuple(segment.base_offset for segment in now.segments)
         return replace(report, bytes_after=now.log_bytes(), segments=left)
 
     def _logged(self, report: RewriteReport, planned: PlannedPartition | None) -> Report:
-        finished = self._report(report, planned)
+        finished = self._report(replace(report, log_dir=self._destination.shown(report.log_dir)), planned)
         log_partition(self.run_id, self.command, finished)
         return finished

@@ -89,6 +89,19 @@ class NewLogDirectory(Destination):
                 self._marks[partition] = mark
         return self._opened
 
+    def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing:
+        """Return the segments that were listed in the source."""
+        files = self.directory.source_of[partition].by_folder.get(str(partition), {})
+        return list_log(partition, directory.path / str(partition), ListedFs(files))
+
+    def listing_now(self, listing: LogListing) -> LogListing:
+        """Return `listing`, because a source does not change."""
+        return listing
+
+    def shown(self, log_dir: str) -> str:
+        """Return the path or URI of a source."""
+        return next((str(each.store) for each in self.directory.sources if str(each.path) == log_dir), log_dir)
+
     def settle(self, listing: LogListing) -> LogListing | None:
         """Refuse a partition with an interrupted replacement, because its files would have to change first."""
         return None if has_replacement(self.directory.partition(listing.partition, dry_run=True).files) else listing

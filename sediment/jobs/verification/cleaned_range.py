@@ -144,11 +144,16 @@ def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int
     return tuple(segment.base_offset for segment in before.segments if segment.modified_ms <= horizon_ms)
 
 
-def segment_differences(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> list[Difference]:
-    """Return the differences in log start and end, list of segments, their offsets and the checkpoints."""
+def segment_differences(
+    before: LogFacts, after: LogFacts, cleaned: CleanedRange, *, may_be_reencoded: bool = False
+) -> list[Difference]:
+    """Return the differences in log start and end, list of segments, their offsets and the checkpoints.
+
+    With `may_be_reencoded`, a cleaned segment may have become several, because its batches may have grown.
+    """
     return [
         *_ends(before, after),
-        *_names(before, after, cleaned),
+        *_names(before, after, cleaned, may_be_reencoded),
         *_order(before, after.segments),
         *_modified(before, after),
         *_checkpoint(before, after, cleaned),
@@ -171,13 +176,18 @@ def _ends(before: LogFacts, after: LogFacts) -> Iterator[Difference]:
         )
 
 
-def _names(before: LogFacts, after: LogFacts, cleaned: CleanedRange) -> Iterator[Difference]:
+def _names(before: LogFacts, after: LogFacts, cleaned: CleanedRange, may_be_reencoded: bool) -> Iterator[Difference]:
     ours = [segment.base_offset for segment in after.segments]
+    grown = {
+        segment.base_offset
+        for segment in after.segments
+        if may_be_reencoded and segment.first_offset == segment.base_offset < cleaned.end
+    }
     theirs = [segment.base_offset for segment in before.segments]
     if theirs and ours[:1] != theirs[:1]:
         yield Difference("segments", theirs[0], f"the first segment, {theirs[0]}, is gone")
     for base in ours:
-        if base not in theirs and not _may_be_new(base, before, after):
+        if base not in theirs and base not in grown and not _may_be_new(base, before, after):
             yield Difference("segments", base, f"segment {base} does not exist in BEFORE")
     for base in theirs:
         if base >= cleaned.end and base not in ours:

@@ -26,6 +26,7 @@ from sediment.jobs.verification.cleaned_range import (
 from sediment.jobs.verification.files import FilesToCheck, check_files, transaction_entries
 from sediment.jobs.verification.header_scan import HeaderFacts, ScannedSegment, Transactions, scan_headers
 from sediment.jobs.verification.record_rules import Log, compare_records
+from sediment.jobs.verification.reencoded import ReencodedBatches
 from sediment.jobs.verification.report import CHECKS, CORRECT, Difference, PairReport
 from sediment.jobs.verification.rules import PairRules
 from sediment.jobs.verification.tally import Tally
@@ -70,6 +71,7 @@ class PairSettings:
     delete_retention_ms: int | None
     producer_id_expiration_ms: int | None
     table_bytes: int
+    may_be_reencoded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class _Comparison:
         self._pair = pair
         self._fs = Fs()
         self._tally = Tally()
+        self._reencoded = ReencodedBatches()
 
     def report(self) -> PairReport:
         """Make every check; return the report.
@@ -155,10 +158,11 @@ class _Comparison:
             now_ms=settings.now_ms,
             now_is_exact=settings.now_is_exact,
             since_ms=settings.since_ms,
+            may_be_reencoded=settings.may_be_reencoded,
         )
-        self._tally.add(segment_differences(before, after, cleaned))
+        self._tally.add(segment_differences(before, after, cleaned, may_be_reencoded=settings.may_be_reencoded))
         before_log, after_log = Log(pair.before.source, scans[0]), Log(pair.after.source, scans[1])
-        compare_records(before_log, after_log, rules, settings.table_bytes, self._fs, self._tally)
+        self._reencoded = compare_records(before_log, after_log, rules, settings.table_bytes, self._fs, self._tally)
         self._tally.add(_checksum_differences(*scans))
         if any(scan.has_producers for scan in scans):
             _add_hidden(scans[1].transactions, transaction_entries(pair.after.source, self._fs), self._tally)
@@ -216,6 +220,8 @@ class _Comparison:
             records_after=scans[1].records,
             bytes_before=pair.before.size_bytes,
             bytes_after=pair.after.size_bytes,
+            batches_reencoded=self._reencoded.count,
+            reencoded=tuple(self._reencoded.first),
             checks={check: _count(check, counts, cleaned) for check in CHECKS},
             differences=self._tally.first(),
         )

@@ -32,6 +32,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.legacy import unwrap
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.producer_replay import REMEMBERED_BATCHES
 from sediment.segment_io.partition.slices import ALL, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment.columns import MAX_RECORDS_BYTES, check_batches
@@ -172,6 +173,7 @@ class HeaderFacts:
     sample: list[int] = field(default_factory=list)
     has_producers: bool = False
     _producers: dict[int, _Producer] = field(default_factory=dict)
+    _last_batches: dict[int, Int64s] = field(default_factory=dict)
 
     def corrupt_segments(self) -> frozenset[int]:
         """Return the base offsets of the segments with unreadable batches."""
@@ -197,6 +199,13 @@ class HeaderFacts:
             dtype=np.int64,
         )
 
+    def remembered(self) -> Int64s:
+        """Return the base offsets of the last five data batches of each producer in each segment.
+
+        A broker that has loaded the segment recognises them if a client sends them again.
+        """
+        return np.concatenate([np.zeros(0, dtype=np.int64), *(found[:, 1] for found in self._last_batches.values())])
+
     def add(self, rows: Rows, segment: int) -> None:
         """Add readable batches of one segment, in the order of their positions."""
         self.segments.setdefault(segment, ScannedSegment()).add(rows)
@@ -206,6 +215,9 @@ class HeaderFacts:
         if len(producing):
             self.has_producers = True
             self._add_producers(producing)
+            data = producing[~has_bit(CONTROL_BIT)(producing) & (producing["record_count"] > 0)]
+            known = self._last_batches.get(segment, np.zeros((0, 2), dtype=np.int64))
+            self._last_batches[segment] = _last_five(known, data)
 
     def _add_producers(self, rows: Rows) -> None:
         controls = has_bit(CONTROL_BIT)(rows)
@@ -217,6 +229,14 @@ class HeaderFacts:
             data = (int(row["base_offset"]), int(row["producer_epoch"]))
             known = self._producers[int(row["producer_id"])]
             known.data = data if known.data is None else max(known.data, data)
+
+
+def _last_five(known: Int64s, rows: Rows) -> Int64s:
+    """Return (producer id, base offset) of each producer's last five batches in `known` followed by `rows`."""
+    every = np.concatenate([known, np.stack([rows["producer_id"], rows["base_offset"]], axis=1)])
+    every = every[np.argsort(every[:, 0], kind="stable")]
+    ends = np.searchsorted(every[:, 0], every[:, 0], side="right")
+    return every[ends - np.arange(len(every)) <= REMEMBERED_BATCHES]
 
 
 def _last_of_each(rows: Rows) -> Iterator[np.void]:

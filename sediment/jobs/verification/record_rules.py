@@ -27,6 +27,13 @@ from sediment.jobs.verification import rules as r
 from sediment.jobs.verification.header_scan import HeaderFacts
 from sediment.jobs.verification.key_table import Histories, KeyTable, lost_record
 from sediment.jobs.verification.record_stream import Block, RecordStream
+from sediment.jobs.verification.reencoded import (
+    ReencodedBatches,
+    join_originals,
+    last_of_producers,
+    merged_batches,
+    window_end,
+)
 from sediment.jobs.verification.report import SHOWN_DIFFERENCES, Difference
 from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.compiled.status import NEEDS_AFTER, NEEDS_BEFORE, NEEDS_EVENT_ROOM, NEEDS_MAP_ROOM
@@ -43,6 +50,7 @@ _EVENTS_AT_ONCE = 1 << 14
 _RECORDS_PER_KEY = 8  # expected, for the first size of a table
 _NO_RECORDS = np.zeros((0, k.WALKED_FIELDS), dtype=np.int64)
 _NO_BATCHES = np.zeros(0, dtype=r.BATCH)
+_NO_OFFSETS = np.zeros(0, dtype=np.int64)
 _NO_FLAGS = np.zeros(0, dtype=np.uint8)
 
 _TEXTS = {
@@ -69,22 +77,29 @@ class Log:
     facts: HeaderFacts
 
 
-def compare_records(before: Log, after: Log, rules: r.PairRules, limit_bytes: int, fs: Fs, tally: Tally) -> None:
-    """Add the differences of batches and records to `tally`; the table of keys takes at most `limit_bytes`.
+def compare_records(
+    before: Log, after: Log, rules: r.PairRules, limit_bytes: int, fs: Fs, tally: Tally
+) -> ReencodedBatches:
+    """Add the differences of batches and records to `tally`, and return the re-encoded batches.
+
+    The table of keys takes at most `limit_bytes`.
 
     Raises:
         SedimentError, OSError: a log cannot be read at all, or changed.
     """
     waiting = [(0, k.PARTS)]
     seed = draw_seed()  # one for all walks, because it decides the part that a key belongs to
+    reencoded = ReencodedBatches()
     while waiting:
         first, end = waiting.pop()
         walk = _Walk(before, after, rules, fs, seed)
         if walk.fold(first, end, limit_bytes):
             walk.add_to(tally)
+            reencoded = walk.reencoded or reencoded
         else:
             middle = (first + end) // 2
             waiting += [(middle, end), (first, middle)]
+    return reencoded
 
 
 class _Walk:
@@ -101,6 +116,7 @@ class _Walk:
         self._events = np.zeros((_EVENTS_AT_ONCE, k.EVENT_FIELDS), dtype=np.int64)
         self._superseded = 0
         self._batches = Tally()
+        self.reencoded: ReencodedBatches | None = None
         self._part = (0, k.PARTS)
         self._table = KeyTable(0, 0)
 
@@ -112,12 +128,13 @@ class _Walk:
         self._part = (first, end)
         expected = self._before.facts.records * (end - first) // (k.PARTS * _RECORDS_PER_KEY)
         self._table = KeyTable(limit_bytes, expected)
-        judge = _Judge(self._before.facts, self._rules, self._batches) if first == 0 else None
+        judge = _Judge(self._before.facts, self._after.facts, self._rules, self._batches) if first == 0 else None
         streams = [RecordStream(log.source, log.facts, self._fs) for log in (self._before, self._after)]
         if not self._merge(streams, judge, None):
             return False
         if judge is not None:
             judge.finish()
+            self.reencoded = judge.reencoded
             self._batches.add(_corruption(*(stream.corrupt for stream in streams)))
         return True
 
@@ -274,9 +291,14 @@ class _Queue:
             self.count += len(batches)
             self.last_base = int(batches["base"][-1])
 
+    def waiting(self) -> Batches:
+        """Return the batches that wait."""
+        self._parts = [np.concatenate(self._parts)] if self._parts else [_NO_BATCHES]
+        return self._parts[0]
+
     def take(self, end: int | None) -> Batches:
         """Return the batches with a base offset below `end`, and keep the others; None: all."""
-        batches = np.concatenate(self._parts) if self._parts else _NO_BATCHES
+        batches = self.waiting()
         kept = 0 if end is None else int(np.searchsorted(batches["base"], end))
         taken, rest = (batches, _NO_BATCHES) if end is None else (batches[:kept], batches[kept:])
         self._parts, self.count = [rest] if len(rest) else [], len(rest)
@@ -286,12 +308,14 @@ class _Queue:
 class _Judge:
     """Comparison of batches with the same base offset, as the walk advances."""
 
-    def __init__(self, before: HeaderFacts, rules: r.PairRules, tally: Tally) -> None:
+    def __init__(self, before: HeaderFacts, after: HeaderFacts, rules: r.PairRules, tally: Tally) -> None:
         self.queues = (_Queue(), _Queue())
+        self.reencoded = ReencodedBatches()
         self._rules = rules
         self._tally = tally
         self._protected = before.protected(rules.idle_since_ms())
         self._marked = before.transactions.marked()
+        self._remembered = after.remembered() if rules.may_be_reencoded else _NO_OFFSETS
 
     def run(self) -> None:
         """Compare the waiting batches if there are many."""
@@ -308,13 +332,28 @@ class _Judge:
         if len(known) < len(ends):
             return
         end = min(known, default=None)
+        if self._rules.may_be_reencoded:
+            end = window_end(self.queues[1].waiting(), end)
         before, after = (queue.take(end) for queue in self.queues)
         rest, rest_after, kept, kept_after = _joined(before, after)
+        if self._rules.may_be_reencoded:
+            kept, kept_after = self._check_reencoded(before, after)
         gone = r.gone_batches(rest, np.isin(rest["base"], self._protected), self._rules)
         self._add(gone, rest, rest)
         self._add(r.new_batches(rest_after, self._rules), rest_after, rest_after)
         pairs = r.kept_batches(kept, kept_after, np.isin(kept["base"], self._marked), self._rules)
         self._add(pairs, kept, kept_after)
+
+    def _check_reencoded(self, before: Batches, after: Batches) -> tuple[Batches, Batches]:
+        """Compare merged batches with their originals; return the pairs, with one row for the originals of each."""
+        joined, inside = join_originals(before, after)
+        self._add(merged_batches(inside, self._rules), inside.originals, inside.merged)
+        _, _, kept, kept_after = _joined(joined, after)
+        is_remembered = np.isin(kept_after["base"], self._remembered)
+        last = last_of_producers(kept_after, kept["size"] == r.NO_SIZE, is_remembered, self._rules)
+        self._add(iter([last]), kept, kept_after)
+        self.reencoded.add(kept_after[r.are_reencoded(kept, kept_after, self._rules)], inside.originals)
+        return kept, kept_after
 
     def _add(self, found: Iterator[r.Found], before: Batches, after: Batches) -> None:
         if not len(before):

@@ -230,6 +230,7 @@ class RecordStream:
 _COPIED = {
     "size": "size_bytes",
     "base": "base_offset",
+    "base_ms": "base_timestamp",
     "last": "last_offset",
     "leader_epoch": "leader_epoch",
     "magic": "magic",

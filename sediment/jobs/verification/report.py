@@ -57,12 +57,21 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class ReencodedBatch:
+    """A batch of AFTER in another encoding: its base and last offset, and the number of its originals in BEFORE."""
+
+    base_offset: int
+    last_offset: int
+    originals: int
+
+
+@dataclass(frozen=True, slots=True)
 class PairReport:
     """Report of one partition.  `checks` counts the differences of each check; None if it could not be made.
 
     `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
     cleaner checkpoint or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which
-    --keep-before did not link, is SKIPPED with NOT_CHANGED.
+    --keep-before did not link, is SKIPPED with NOT_CHANGED.  `reencoded` has the first re-encoded batches.
     """
 
     partition: str
@@ -79,6 +88,8 @@ class PairReport:
     records_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+    batches_reencoded: int = 0
+    reencoded: tuple[ReencodedBatch, ...] = ()
     checks: Mapping[str, int | None] | None = None
     differences: tuple[Difference, ...] = ()
 
@@ -119,6 +130,9 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
         for difference in partition.differences
     )
     screen.reasons(p for p in report.partitions if p.status == SKIPPED)
+    for partition in report.partitions:
+        if partition.batches_reencoded:
+            screen.say(f"{partition.partition}: {_reencoded(partition)}")
     unchanged = sum(partition.status == SKIPPED for partition in report.partitions)
     right = sum(partition.status == CORRECT for partition in report.partitions)
     others = f", {unchanged} did not change" if unchanged else ""
@@ -126,6 +140,17 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
         f"{right} of {len(report.partitions) - unchanged} partitions are a correct compaction{others}; "
         f"{report.seconds:.1f} s (run {report.run_id})"
     )
+
+
+def _reencoded(partition: PairReport) -> str:
+    """Return the text that names the re-encoded batches."""
+    named = ", ".join(
+        f"{batch.base_offset}–{batch.last_offset}" + (f" (from {batch.originals})" if batch.originals > 1 else "")
+        for batch in partition.reencoded
+    )
+    more = partition.batches_reencoded - len(partition.reencoded)
+    counted = "1 batch is" if partition.batches_reencoded == 1 else f"{partition.batches_reencoded} batches are"
+    return f"{counted} re-encoded: {named}" + (f" and {more} more" if more else "")
 
 
 def _status(partition: PairReport) -> str:

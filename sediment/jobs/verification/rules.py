@@ -30,6 +30,7 @@ from sediment.segment_io.format.layout import (
     CONTROL_TYPE_NAMES,
     DELETE_HORIZON_BIT,
     INT64_MAX,
+    MAGIC_V2,
     NO_CONTROL_RECORD,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -40,6 +41,7 @@ Batches = npt.NDArray[np.void]
 Text = Callable[[np.void, np.void], str]
 
 NO_HORIZON = -1
+NO_SIZE = -1
 NO_MARKER, NO_OUTCOME = -1, -1
 
 _EMPTY_BITS = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
@@ -57,6 +59,7 @@ BATCH = np.dtype(
         ("magic", np.int8),
         ("attributes", np.int16),
         ("max_ms", np.int64),
+        ("base_ms", np.int64),
         ("horizon_ms", np.int64),
         ("producer_id", np.int64),
         ("producer_epoch", np.int16),
@@ -80,11 +83,11 @@ BATCH = np.dtype(
 )
 """A readable batch: its header fields, then its transaction, then its records.
 
-`horizon_ms` is NO_HORIZON without a delete horizon.  `in_transaction` marks a data batch of a transaction; `marker` and
-`outcome` are offset and type of the marker that decides it, or NO_MARKER and NO_OUTCOME.  `known` is True if the
-records could be decoded.  `first_record`, `last_record` and `largest_ms` are the lowest offset, the highest offset and
-the largest timestamp of a batch with records.  `descending` is True if an offset is not above the previous one.
-`null_value` is True if a record has no value.
+`base_ms` is the base timestamp, `horizon_ms` is NO_HORIZON without a delete horizon.  `in_transaction` marks a data
+batch of a transaction; `marker` and `outcome` are offset and type of the marker that decides it, or NO_MARKER and
+NO_OUTCOME.  `known` is True if the records could be decoded.  `first_record`, `last_record` and `largest_ms` are the
+lowest offset, the highest offset and the largest timestamp of a batch with records.  `descending` is True if an offset
+is not above the previous one. `null_value` is True if a record has no value.
 """
 
 _HEADER_FIELDS = {
@@ -108,7 +111,7 @@ class PairRules:
     stable offsets.  `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset
     of the first segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
     `producer_id_expiration_ms` None: no setting states them.  Then every new delete horizon is wrong, and no producer
-    expires.
+    expires.  With `may_be_reencoded`, batches may have another codec or size than in BEFORE.
     """
 
     cleaned: CleanedRange
@@ -121,6 +124,7 @@ class PairRules:
     now_ms: int
     now_is_exact: bool
     since_ms: int | None
+    may_be_reencoded: bool = False
 
     def new_horizons(self) -> tuple[int, int] | None:
         """Return the lowest and the highest new delete horizon of a cleaning; None if it could write none."""
@@ -203,7 +207,7 @@ def _range(batch: np.void) -> str:
     return f"the batch {batch['base']}–{batch['last']}"
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """Return a field of a row in the form that the texts show."""
     plain = value.item()
     return str(plain).lower() if isinstance(plain, bool) else plain
@@ -239,35 +243,57 @@ def new_batches(after: Batches, rules: PairRules) -> Iterator[Found]:
     )
     everything = np.ones(len(after), dtype=np.bool_)
     yield from _rebuilt(after, everything, everything)
-    yield from _new_horizons(after, everything, everything, rules)
+    yield from new_horizons(after, everything, everything, rules)
 
 
 # --------------------------------------------------------------------------------------------------------------- pairs
 def kept_batches(before: Batches, after: Batches, marked: Mask, rules: PairRules) -> Iterator[Found]:
     """Yield the differences of batches in both logs; `marked` marks markers that decide a batch of BEFORE."""
-    same_bytes = (before["size"] == after["size"]) & (before["crc"] == after["crc"])
+    same_bytes = have_same_bytes(before, after)
     yield from _header(before, after, same_bytes, rules)
     yield from _rebuilt(after, ~same_bytes, before["magic"] < 2)
-    yield from _kept_horizons(before, after)
+    yield from kept_horizons(before, after)
     has_all = after["records"] == before["records"]
     fresh = before["horizon_ms"] == NO_HORIZON
-    yield from _new_horizons(after, fresh, has_all, rules)
+    yield from new_horizons(after, fresh, has_all, rules)
     yield from _markers(before, after, marked, rules)
-    yield from _decisions(before, after, rules)
+    yield from decisions(before, after, rules)
+
+
+def have_same_bytes(before: Batches, after: Batches) -> Mask:
+    """Return True where size and checksum are equal."""
+    mask: Mask = (before["size"] == after["size"]) & (before["crc"] == after["crc"])
+    return mask
+
+
+def may_be_reencoded(before: Batches, after: Batches, rules: PairRules) -> Mask:
+    """Return True for data batches in the cleaned range if `rules` permit another encoding."""
+    mask: Mask = (after["magic"] == MAGIC_V2) & ~after["control"] & (after["records"] > 0)
+    return mask & (before["segment"] < rules.cleaned.end) & rules.may_be_reencoded
+
+
+def are_reencoded(before: Batches, after: Batches, rules: PairRules) -> Mask:
+    """Return True for batches with another codec, with several originals, or with other bytes but the same records."""
+    is_full = (before["magic"] == MAGIC_V2) & (after["records"] == before["records"])
+    has_other_bytes = is_full & (after["horizon_ms"] == before["horizon_ms"]) & ~have_same_bytes(before, after)
+    is_other = (after["codec"] != before["codec"]) | (before["size"] == NO_SIZE) | has_other_bytes
+    mask: Mask = may_be_reencoded(before, after, rules) & is_other
+    return mask
 
 
 def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules) -> Iterator[Found]:
+    encodable = may_be_reencoded(before, after, rules)
     modern = before["magic"] == 2
     for name, label in _HEADER_FIELDS.items():
         yield Found(
             "batches",
             modern & (before[name] != after[name]),
-            lambda b, a, name=name, label=label: f"{label} {_shown(a[name])}, in BEFORE {_shown(b[name])}",  # type: ignore[misc]
+            lambda b, a, name=name, label=label: f"{label} {shown(a[name])}, in BEFORE {shown(b[name])}",  # type: ignore[misc]
         )
     yield Found("batches", modern & (after["magic"] != 2), lambda b, a: f"magic {a['magic']}, in BEFORE {b['magic']}")
     yield Found(
         "batches",
-        (after["records"] > 0) & (after["codec"] != before["codec"]),
+        (after["records"] > 0) & (after["codec"] != before["codec"]) & ~encodable,
         lambda b, a: f"codec {_codec(a)}, in BEFORE {_codec(b)}",
     )
     yield Found(
@@ -285,7 +311,14 @@ def _header(before: Batches, after: Batches, same_bytes: Mask, rules: PairRules)
     )
     full = modern & (after["records"] == before["records"]) & (after["horizon_ms"] == before["horizon_ms"])
     yield Found(
-        "batches", full & ~same_bytes, lambda _b, _a: "it lost no record, but its bytes differ from those in BEFORE"
+        "batches",
+        full & ~same_bytes & ~encodable,
+        lambda _b, _a: "it lost no record, but its bytes differ from those in BEFORE",
+    )
+    yield Found(
+        "batches",
+        full & encodable & (after["base_ms"] != before["base_ms"]),
+        lambda b, a: f"base timestamp {a['base_ms']}, in BEFORE {b['base_ms']}",
     )
 
 
@@ -329,7 +362,8 @@ def _rebuilt(after: Batches, differs: Mask, is_upgraded: Mask) -> Iterator[Found
     )
 
 
-def _kept_horizons(before: Batches, after: Batches) -> Iterator[Found]:
+def kept_horizons(before: Batches, after: Batches) -> Iterator[Found]:
+    """Yield the batches that lost or changed their delete horizon."""
     kept = (before["magic"] == 2) & (before["horizon_ms"] != NO_HORIZON) & (after["records"] > 0)
     yield Found(
         "horizons",
@@ -341,7 +375,7 @@ def _kept_horizons(before: Batches, after: Batches) -> Iterator[Found]:
     )
 
 
-def _new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) -> Iterator[Found]:
+def new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) -> Iterator[Found]:
     """Yield wrong horizons among those that BEFORE lacks; `has_all`: the batch lost no record."""
     fresh = is_new & (after["horizon_ms"] != NO_HORIZON)
     allowed = rules.new_horizons()
@@ -386,7 +420,8 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
     )
 
 
-def _decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Found]:
+def decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Found]:
+    """Yield the batches of transactions that another marker decides, and those that were aborted but have records."""
     live = before["in_transaction"]
     same = (before["marker"] == after["marker"]) & (before["outcome"] == after["outcome"])
     yield Found("markers", live & ~same, _decision_text)

@@ -105,8 +105,8 @@ class ClusterMetadata:
     mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
     `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.
     `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.
-    `has_open_transaction` is True if the log ends inside a metadata transaction, and `is_bootstrap` if the state is that
-    of `bootstrap.checkpoint`.
+    `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state
+    is that of `bootstrap.checkpoint`.
     """
 
     topic_ids: Mapping[str, str]

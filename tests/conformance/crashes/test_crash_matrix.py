@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
+from sediment.segment_io.manifest import MANIFEST_FILE
 from tests.conformance.oracle import KafkaOracle, LogState
-from tests.faults.crash_scenarios import CrashScenario, crash_scenarios, readable_batches, segment_files
+from tests.faults.crash_scenarios import (
+    ELSEWHERE,
+    CrashScenario,
+    crash_scenarios,
+    readable_batches,
+    segment_files,
+)
 from tests.faults.fs_trace import contents
 from tests.faults.matrix import TALLY, recorded, sampled_by_crash
 from tests.logs import START_MS
@@ -30,13 +37,20 @@ def loaded_by_kafka(oracle: KafkaOracle, scenario: CrashScenario, directory: Pat
             "cleanup.policy": "delete" if scenario.command == "expire" else "compact",
             "index.interval.bytes": str(scenario.interval_bytes),
         },
-        clean=(scenario.log_dir / CLEAN_SHUTDOWN_FILE).exists(),
+        clean=(directory.parent / CLEAN_SHUTDOWN_FILE).exists(),
         recovery_point=known.recovery_point or 0,
         log_start_offset=known.log_start or 0,
     )
 
 
-@pytest.fixture(params=[name for name in crash_scenarios() if "elsewhere" not in name])
+# A vacuum changes no log: nothing of it is for a broker to open.
+_IN_PLACE = [name for name in crash_scenarios() if ELSEWHERE not in name]
+_OUTPUTS = [
+    name for name, found in crash_scenarios().items() if any(each.startswith("--output") for each in found.arguments)
+]
+
+
+@pytest.fixture(params=_IN_PLACE)
 def scenario(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
     found = crash_scenarios()[request.param]
     found.prepare(tmp_path / "root")
@@ -81,3 +95,33 @@ def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(
             assert {name: data for name, data in segment_files(directory).items() if name in our_files} == our_files
         else:
             assert kafkas_batches.items() <= all_batches.items(), image
+
+
+@pytest.fixture(params=_OUTPUTS)
+def publishing(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
+    found = crash_scenarios()[request.param]
+    found.prepare(tmp_path / "root")
+    return found
+
+
+def test_kafka_opens_every_complete_output_and_the_source_of_an_incomplete_one(
+    publishing: CrashScenario, oracle: KafkaOracle
+):
+    (source,) = publishing.partitions()
+    output = publishing.root / ELSEWHERE / source.name
+    publishing.restore(publishing.before)
+    end_offset = loaded_by_kafka(oracle, publishing, source).log_end_offset
+    files, complete = publishing.of(publishing.before, source), publishing.of(publishing.after, output)
+    images = recorded(publishing).images
+    completed = [image for image in images if f"{ELSEWHERE}/{MANIFEST_FILE}" in image.tree]
+    assert completed
+    for image in [*sampled_by_crash(images), *completed]:
+        TALLY[f"Kafka after {publishing.name}", image.crash] += 1
+        assert publishing.of(image.tree, source) == files, image
+    for image in completed:
+        assert publishing.of(image.tree, output) == complete, image
+    publishing.restore(publishing.after)
+    written, logs = readable_batches(output), segment_files(output)
+    kafka = loaded_by_kafka(oracle, publishing, output)
+    assert kafka.log_end_offset == end_offset
+    assert (readable_batches(output), segment_files(output)) == (written, logs)

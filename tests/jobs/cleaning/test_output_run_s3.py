@@ -130,11 +130,13 @@ def test_a_bucket_holds_what_cleaning_in_place_leaves(way, strategy, bucket, tmp
         assert "some-secret" not in json.dumps(report)
 
 
-def test_a_bucket_holds_what_reencoding_in_place_leaves_and_no_report_has_the_secret(bucket, log_dir, tmp_path):
+@pytest.mark.parametrize("way", ["to", "between"])
+def test_a_bucket_holds_what_reencoding_in_place_leaves_and_no_report_has_the_secret(way, bucket, log_dir, tmp_path):
     in_place = shutil.copytree(log_dir, tmp_path / "in-place")
+    source = str(log_dir) if way == "to" else upload(log_dir, bucket("logs"))
     output = bucket("output")
     arguments = ("--codec=zstd", "--json", "--now-ms", NOW_MS)
-    ours = sediment("reencode", log_dir, "--output", output, *arguments)
+    ours = sediment("reencode", source, "--output", output, *arguments)
     assert ours.status == 0, ours.stderr
     assert sediment("reencode", in_place, *arguments).status == 0
     assert published(output) == tree(in_place)

@@ -38,7 +38,7 @@ def logs(tmp_path: Path) -> Path:
     return path
 
 
-def to(output: object, logs: Path, *arguments: object, status: int = 0) -> Outcome:
+def to(output: object, logs: object, *arguments: object, status: int = 0) -> Outcome:
     outcome = sediment("reencode", logs, "--json", f"--output={output}", *arguments)
     assert outcome.status == status, outcome
     return outcome
@@ -48,18 +48,18 @@ def rows(outcome: Outcome) -> Mapping[str, Mapping]:
     return outcome.partitions()
 
 
-@pytest.mark.parametrize("output_as", [str, uri])
+@pytest.mark.parametrize(("source_as", "output_as"), [(str, str), (uri, uri)])
 def test_an_output_is_what_reencoding_in_place_leaves_and_the_source_stays(
-    logs: Path, output_as: Callable[[Path], str], tmp_path: Path
+    logs: Path, source_as: Callable[[Path], str], output_as: Callable[[Path], str], tmp_path: Path
 ):
     in_place, output = shutil.copytree(logs, tmp_path / "in-place"), tmp_path / "output"
     before = image(logs)
-    outcome = to(output_as(output), logs, *SMALLER)
+    outcome = to(output_as(output), source_as(logs), *SMALLER)
     theirs = sediment("reencode", in_place, "--json", *SMALLER)
     assert image(logs) == before
     assert outcome.report["output"] == output_as(output)
     for name, row in theirs.partitions().items():
-        assert rows(outcome)[name] == {**row, "log_dir": str(logs)}
+        assert rows(outcome)[name] == {**row, "log_dir": source_as(logs)}
     assert {name: row["status"] for name, row in rows(outcome).items()} == {
         "orders-0": "reencoded",
         "orders-1": "reencoded",
@@ -76,7 +76,7 @@ def test_an_output_is_what_reencoding_in_place_leaves_and_the_source_stays(
         assert visible_records(output / name, committed=True) == visible_records(logs / name, committed=True)
         for file in (output / name).iterdir():
             assert file.stat().st_mtime_ns == (in_place / name / file.name).stat().st_mtime_ns
-    refused = to(output_as(output), logs, *SMALLER, status=2)
+    refused = to(output_as(output), source_as(logs), *SMALLER, status=2)
     assert "complete already" in refused.stderr
 
 
@@ -93,18 +93,24 @@ def test_a_dry_run_writes_nothing_and_has_the_figures_of_the_run(logs: Path, inl
     assert rows(planned) == rows(to(output, logs, *SMALLER))
 
 
-def test_a_damaged_partition_is_there_byte_for_byte_with_its_mark(logs: Path, inline: None, tmp_path: Path):
+@pytest.mark.parametrize("source_as", [str, uri])
+def test_a_damaged_partition_is_there_byte_for_byte_with_its_mark(
+    logs: Path, source_as: Callable[[Path], str], inline: None, tmp_path: Path
+):
     path = logs / "orders-1" / f"{40:020d}.log"
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
     before, output = image(logs), tmp_path / "output"
-    outcome = to(output, logs, *SMALLER, "--partition=orders-*", status=1)
+    outcome = to(output, source_as(logs), *SMALLER, "--partition=orders-*", status=1)
     assert image(logs) == before
     assert {name: row["status"] for name, row in rows(outcome).items()} == {
         "orders-0": "reencoded",
         "orders-1": "quarantined",
     }
+    damaged = rows(outcome)["orders-1"]
+    assert f"{source_as(logs)}/orders-1/{40:020d}.log" in damaged["reason"]
+    assert damaged["bytes_after"] == damaged["bytes_before"] == sum(f.stat().st_size for f in path.parent.glob("*.log"))
     found = published(output)
     of_partition = {name: content for name, content in tree(logs).items() if name.startswith("orders-1/")}
     assert {name: content for name, content in found.items() if name.startswith("orders-1/")} == of_partition
@@ -225,3 +231,22 @@ def test_a_stop_leaves_the_output_incomplete(logs: Path, inline: None, tmp_path:
     found = rows(to(output, logs, *SMALLER, status=1))
     assert {row["reason_code"] for row in found.values()} == {"stopped"}
     assert not (output / MANIFEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "advice"),
+    [
+        (("reencode", "--codec=zstd"), False, "give --output a destination"),
+        (("erase", "--where=offset = 1", "--yes"), True, "copy the log directory to a local disk first"),
+    ],
+)
+def test_a_uri_that_a_command_cannot_read_is_refused(
+    command: tuple[str, ...], output: bool, advice: str, logs: Path, tmp_path: Path
+):
+    before = image(logs)
+    where = [f"--output={tmp_path / 'output'}"] if output else []
+    outcome = sediment(command[0], uri(logs), *command[1:], *where)
+    assert outcome.status == 2
+    assert advice in outcome.stderr
+    assert image(logs) == before
+    assert not (tmp_path / "output").exists()

@@ -1,0 +1,94 @@
+"""The two scans of a re-encoding, over the batches of a segment, or of a cleaned group before it is written.
+
+1. Scan the headers: find the last five batches of each producer, and if any batch may change.
+2. Scan again: encode and merge batches, and copy the others.
+
+Messages of magic 0 and 1, control batches such as transaction markers, batches without records, and batches that reach
+the bound are copied.  So an aborted transaction keeps its entry in the transaction index.
+
+Memory: one chunk, one decompressed batch, and the batches of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.reencode.batch_reencode import BatchEncoder
+from sediment.compaction.reencode.merging import MergeRule, chosen_batches, encoded_anyway, merge_rule
+from sediment.compaction.reencode.plan import Encoding, ReencodeStats
+from sediment.compaction.rewrite.last_batches import with_last_of_producers
+from sediment.compaction.rewrite.source_segment import BatchLocator
+from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
+from sediment.segment_io.format.batch_headers import BATCH_ROW
+from sediment.segment_io.segment.reader import BatchSpan
+
+
+class BatchSource(BatchLocator, Protocol):
+    """Batches to re-encode in log order, chunk by chunk; each call begins at the first batch."""
+
+    def spans(self) -> Iterator[BatchSpan]:
+        """Yield the chunks; their checksums are not checked."""
+        ...
+
+    def checked_spans(self) -> Iterator[BatchSpan]:
+        """Yield the chunks; the lengths and checksums of their batches are right."""
+        ...
+
+
+class ReencodingScans:
+    """The scans over `source`; batches that reach `bound` are not changed.  `scan_headers` comes before `pieces`."""
+
+    def __init__(self, source: BatchSource, encoding: Encoding, bound: int, config: CompactionConfig) -> None:
+        self._source = source
+        self._encoding = encoding
+        self._bound = bound
+        self._batches = 0
+        self._last_of_producers: Int64s = np.zeros(0, dtype=np.int64)
+        self._encoder = BatchEncoder(source, encoding, config.max_decompressed_batch_bytes, config.max_message_bytes)
+
+    def scan_headers(self) -> bool:
+        """Do the first scan; return False if no batch can change."""
+        last = np.zeros((0, 2), dtype=np.int64)
+        may_change = False
+        before = np.zeros(0, dtype=BATCH_ROW)
+        # Without the last batches of producers, the rule permits at least every batch that may change.
+        rule = self._rule()
+        for span in self._source.spans():
+            rows = span.rows
+            self._batches += rows.size
+            is_data = rule.may_change(rows) & (rows["producer_id"] >= 0)
+            last = with_last_of_producers(last, rows[is_data])
+            may_change |= bool((encoded_anyway(rule, self._encoding, rows) | rule.may_join(rows, before)).any())
+            before = rows[-1:].copy()
+        self._last_of_producers = np.sort(last[:, 1])
+        return may_change
+
+    def pieces(self) -> Iterator[ByteArray]:
+        """Do the second scan: yield the new batches, a piece for each chunk; a piece is valid until the next one.
+
+        Raises:
+            CorruptBatchError: a batch fails its CRC, or its records cannot be decompressed or decoded.
+        """
+        before = np.zeros(0, dtype=BATCH_ROW)
+        rule = self._rule()
+        for span in self._source.checked_spans():
+            wanted, joins = chosen_batches(rule, self._encoding, span.rows, before)
+            piece = self._encoder.encode(span, wanted, joins)
+            before = span.rows[-1:].copy()
+            if piece.size:
+                yield piece
+        if (piece := self._encoder.finish()).size:
+            yield piece
+
+    @property
+    def stats(self) -> ReencodeStats:
+        """The counts of the scans so far; without the second one, all batches stay."""
+        encoded = self._encoder.batches_encoded
+        return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
+
+    def _rule(self) -> MergeRule:
+        return merge_rule(self._encoding, self._bound, self._last_of_producers)
