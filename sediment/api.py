@@ -161,7 +161,7 @@ def compact(
             none.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
-        roll_active: roll the active segment and clean it too; for a stopped copy.
+        roll_active: roll the active segment and clean it too; for a copy that no broker uses.
         keep_originals: hard-link the files to be replaced into this directory first.
         keep_before: before a partition changes, hard-link all its files into this new directory, as `before` of
             `verify`.
@@ -593,8 +593,8 @@ def recover(
         log_dirs: as for `plan`.
         dry_run: change nothing; report the repairs that would be made.
         threads: load this many partitions at a time in each directory.
-        keep_originals: first hard-link the files of live logs into this directory, and keep the links to files that
-            change.
+        keep_originals: first hard-link the segment files of all logs without a suffix such as `-future` into this
+            directory; at the end, remove the links to unchanged files.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
         allow_empty_selection: accept a name or glob that matches nothing.

@@ -597,7 +597,9 @@ def _summary(report: CompactionRunReport) -> str:
 )
 @click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
 @click.option(
-    "--roll-active", is_flag=True, help="Roll the active segment and clean it too; use this only on a stopped copy."
+    "--roll-active",
+    is_flag=True,
+    help="Roll the active segment and clean it too; use this only on a copy that no broker uses.",
 )
 @click.option(
     "--keep-originals",

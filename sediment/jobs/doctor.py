@@ -159,7 +159,9 @@ def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
     metavar="DIR",
     help="Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
 )
-@click.option("--broker-defaults", is_flag=True, help="Use Kafka's default for every setting that no source gives.")
+@click.option(
+    "--broker-defaults", is_flag=True, help="Use Kafka's default for every setting that is not stated anywhere."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
     """Check this machine, and each LOG_DIR, for missing, slow or contradictory parts.

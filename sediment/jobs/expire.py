@@ -737,7 +737,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 @click.option(
     "--archive",
     metavar="DELTA_PATH",
-    help="First copy the records of the expired segments to this Delta table, and verify their number there.",
+    help="First copy the records of the expired segments to this Delta table, and check that the row counts match.",
 )
 @click.option(
     "--keep-originals",

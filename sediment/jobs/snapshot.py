@@ -672,8 +672,8 @@ def perform(
 @click.option(
     "--enable-deletion-vectors",
     is_flag=True,
-    help="Set delta.enableDeletionVectors on a table that this run creates.  Refreshes rewrite less; delta-rs cannot "
-    "read the table.  An existing table keeps its setting.",
+    help="Set delta.enableDeletionVectors on a table that this run creates.  Refreshes then rewrite less, but delta-rs "
+    "cannot read the table.  An existing table keeps its setting.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
     """Write the latest value of each key in LOG_DIR... to a Delta table, and keep it up to date."""

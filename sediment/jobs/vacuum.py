@@ -315,7 +315,7 @@ def perform(
 @click.option(
     "--now-ms",
     type=click.IntRange(0, INT64_MAX),
-    help="Apply every rule as if it were this time, in ms since the epoch (default: now).",
+    help="Use this as the current time in every rule, in ms since the epoch (default: the clock).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:

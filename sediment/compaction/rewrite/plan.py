@@ -33,7 +33,7 @@ class SegmentTask:
     """The rewrite of one segment.
 
     `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches whose last offset
-    reaches `bound` are not changed, for the reason `bound_reason`.
+    is `bound` or higher are not changed, for the reason `bound_reason`.
     """
 
     partition: TopicPartition

@@ -9,10 +9,10 @@ Kafka's loader decides by names alone (kafka-log 05 §2):
 So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
 time.
 
-Invariants of `commit`: one group at a time, ascending.  A group's old files keep their names until all its new files
-are durably `.swap`.  The old files are removed after the new ones durably have their final names.  Only then does the
-next group's first `.cleaned` appear.  So after a crash and a start, each group is either old or new, and all new groups
-come first.
+Invariants of `commit`: one group at a time, in the order of their offsets.  A group's old files keep their names until
+all its new files are durably `.swap`.  The old files are removed after the new ones durably have their final names.
+Only then does the next group's first `.cleaned` appear.  So after a crash and a start, each group is either old or new,
+and all new groups come first.
 
 The next start finishes or undoes an interrupted replacement: `interrupted_swaps`.
 """

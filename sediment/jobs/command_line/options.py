@@ -442,17 +442,17 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every setting that no source gives, even if the default deletes data.",
+                help="Use Kafka's default for every setting that is not stated anywhere, even if it deletes data.",
             ),
             click.option(
                 "--fail-on-unknown",
                 is_flag=True,
-                help="Exit with status 1 if a result depends on a setting that no source gives.",
+                help="Exit with status 1 if a result depends on a setting that is not stated anywhere.",
             ),
             click.option(
                 "--now-ms",
                 type=click.IntRange(0, INT64_MAX),
-                help="Apply every rule as if it were this time, in ms since the epoch (default: now).",
+                help="Use this as the current time in every rule, in ms since the epoch (default: the clock).",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(

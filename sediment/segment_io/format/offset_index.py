@@ -2,9 +2,9 @@
 
 An entry has 8 bytes: relative offset i32 | position i32.
 
-Invariants: a parsed index is a value; its offsets ascend, so searches are binary.  Relative offsets count from the
-segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which to scan forward, so an index
-with fewer entries than possible is still correct.
+Invariants: a parsed index never changes; its offsets ascend, so a look-up is a binary search.  Relative offsets count
+from the segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which to scan forward, so an
+index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An entry has 12 bytes: timestamp i64 | relative offset i32.
 
-Invariants: a parsed index is a value; its timestamps ascend, so searches are binary.  A look-up returns an offset from
-which to scan forward, so an index with fewer entries than possible is still correct.
+Invariants: a parsed index never changes; its timestamps ascend, so a look-up is a binary search.  It returns an offset
+from which to scan forward, so an index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations

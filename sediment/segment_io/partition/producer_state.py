@@ -3,7 +3,7 @@
 Replay follows Kafka's rules for batches from a log (origin REPLICATION): sequences and epochs are not checked, because
 the leader checked them at the append.
 
-Invariants: a state is a value; `replay` returns a new one.  A state reflects exactly the batches below its
+Invariants: a state never changes; `replay` returns a new one.  A state reflects exactly the batches below its
 `end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of
 each producer; a replay remembers up to five, because a client may send its last five batches again.
 """
