@@ -75,13 +75,14 @@ class LiveOptions:
     """Options of the backend; `topic_configs` returns, for a node, the function from topics to their configs.
 
     `quorum` are the `QUORUM_KEYS` of the broker's own file, or None.  With `flush_acks`, records count as replicated
-    once they are on disk.
+    once they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if it is not an entry of `log.dirs`.
     """
 
     directories: tuple[Path, ...]
     topic_configs: Callable[[OwnedNode], Callable[[str], LogConfig]]
     quorum: Mapping[str, str] | None = None
     flush_acks: bool = False
+    metadata_only: Path | None = None
 
 
 class LiveBackend:
@@ -107,7 +108,7 @@ class LiveBackend:
             self._undo = undo.pop_all()
 
     def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, undo: ExitStack) -> None:
-        owned = open_node(options.directories, options.quorum, fs)  # 1
+        owned = open_node(options.directories, options.quorum, fs, metadata_only=options.metadata_only)  # 1
         config_of = options.topic_configs(owned)
         self._manager = manager = LogManager(  # 2
             options.directories,
@@ -141,7 +142,9 @@ class LiveBackend:
 
         for partition in owned.absent:  # 6
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
-            manager.create_log(partition, topic_id=owned.metadata.topic_ids[partition.topic])
+            manager.create_log(
+                partition, log_dir=owned.metadata_dir, topic_id=owned.metadata.topic_ids[partition.topic]
+            )
         for log in manager.all_logs():
             flush_and_replicate(log)
 

@@ -49,6 +49,18 @@ def new_node(path: Path, topics: Mapping[str, int], *, next_producer_id: int = 0
     return path
 
 
+def two_directories(path: Path) -> tuple[Path, Path]:
+    """Make the two directories of a node that was never started: t-0 is in the first one, t-1 in the second one."""
+    first, second = new_node(path / "a", {"t": 2}), path / "b"
+    second.mkdir()
+    text = (first / "meta.properties").read_text().replace(NODE.directory_id, format_uuid(bytes(16)[:-1] + b"\2"))
+    (second / "meta.properties").write_text(text)
+    for partition in (first / "t-0", second / "t-1"):
+        partition.mkdir()
+        (partition / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_uuid(topic_id('t').bytes)}\n")
+    return first, second
+
+
 @dataclass
 class LiveServer:
     """A running server in this process."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sediment.segment_io.errors import StorageError
-from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.protocol import messages as m
@@ -20,7 +19,7 @@ from sediment.server.network.endpoints import Endpoint
 from tests.engine.live_logs import batch, config
 from tests.engine.managed import FailingFs
 from tests.served import contents, unpacked
-from tests.server.live.nodes import CONFIG, NODE, commit, fetch, live, new_node, produce
+from tests.server.live.nodes import CONFIG, commit, fetch, live, new_node, produce, two_directories
 from tests.server.network.listeners import Client
 from tests.waiting import wait_until
 
@@ -99,22 +98,17 @@ def test_a_start_that_is_stopped_leaves_the_directory_as_it_was(tmp_path: Path) 
 
 # --------------------------------------------------------------------------------------------------------- failed disks
 def test_a_server_starts_only_with_every_directory_of_its_node(tmp_path: Path) -> None:
-    first = new_node(tmp_path / "a", {"t": 2})
-    second = tmp_path / "b"
-    second.mkdir()
-    text = (first / "meta.properties").read_text().replace(NODE.directory_id, format_uuid(bytes(16)[:-1] + b"\2"))
-    (second / "meta.properties").write_text(text)
+    first, second = two_directories(tmp_path)
     with live(first, second):
         pass
-    (number,) = (number for number in (0, 1) if (second / f"t-{number}").exists())
     (second / MARKER).unlink()  # so that the start reads the log
     fs = FailingFs()
-    fs.broken.add(second / f"t-{number}" / f"{0:020d}.log")
+    fs.broken.add(second / "t-1" / f"{0:020d}.log")
     with pytest.raises(StorageError, match="the log directory cannot be used"), live(first, second, fs=fs):
         pass
     assert (first / MARKER).exists()
     with live(first, second) as server, server.connect() as client:
-        assert produce(client, batch(), number=number).error_code == ErrorCode.NONE
+        assert produce(client, batch(), number=1).error_code == ErrorCode.NONE
 
 
 def test_a_server_whose_directories_have_all_failed_is_not_usable(tmp_path: Path) -> None:
