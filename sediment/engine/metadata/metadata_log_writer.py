@@ -1,6 +1,7 @@
 """MetadataLogWriter: the open metadata log of a node that is the sole voter of its quorum.
 
-    open      load the log as every start of the node does: cut a torn batch at the end, rebuild indexes
+    open      check that every batch is good, because a load truncates the log at a bad one; then load the log as every
+              start of the node does: cut a torn batch at the end, rebuild indexes
     append    all batches in one write, in the last leader epoch of the log; then sync
     close     producer snapshot at the log end, as after a clean stop
 
@@ -37,7 +38,7 @@ from sediment.segment_io.internal_topics.metadata_batches import (
     needs_transaction,
     transaction_batches,
 )
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, check_loadable
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
@@ -69,6 +70,7 @@ class MetadataLogWriter:
         self._has_open_transaction = metadata.has_open_transaction
         self._guard = threading.Lock()
         self._failure: str | None = None
+        check_loadable(log_dir, metadata.end_offset, fs)
         self._log = PartitionLog.open(
             METADATA_PARTITION,
             log_dir / str(METADATA_PARTITION),

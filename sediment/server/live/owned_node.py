@@ -5,6 +5,7 @@
     one directory has the node's metadata                     refused: `adopt` writes it
     the node is the sole voter of its quorum                  refused: other voters would not have what is written
     the node is the only replica of every partition           refused: other replicas would not have what is written
+    every batch of the metadata log is good                   refused: a load truncates the log at a bad one
     no topic has segments in tiered storage                   refused: their offsets would count as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray
     every partition of a node that was started has a folder   refused: another directory may have its records
@@ -40,7 +41,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, check_loadable, read_cluster_metadata
 from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
 
@@ -154,11 +155,14 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
 
     Raises:
         UsageError: the node has a metadata log, and was never started.
-        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read.
+        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read, or a load would
+            truncate its log.
     """
     found = read_cluster_metadata(metadata_dir, fs)
     if is_started:
-        return check_started(metadata_dir, found, fs)
+        metadata = check_started(metadata_dir, found, fs)
+        check_loadable(metadata_dir, metadata.end_offset, fs)
+        return metadata
     # A bootstrap checkpoint without topics is that of a node that was only formatted.
     return found or ClusterMetadata({}, {}, {}, 0)
 

@@ -11,7 +11,7 @@ import pytest
 from sediment.engine.clone.cluster_records import topic_records
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.segment_io.errors import DirectoryInUseError, SourceChangedError, UsageError
+from sediment.segment_io.errors import CorruptBatchError, DirectoryInUseError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -24,7 +24,7 @@ from sediment.server.live.owned_node import open_node
 from tests.engine.live_logs import batch
 from tests.served import contents, unpacked
 from tests.server.live.nodes import NODE, NOW_MS, fetch, live, new_node, produce, topic_id, two_directories
-from tests.server.read_only.log_dirs import write_checkpoint, write_partition
+from tests.server.read_only.log_dirs import kraft_dir, write_checkpoint, write_partition
 
 QUORUM = {"process.roles": "broker,controller", "node.id": "7", "controller.quorum.voters": "7@localhost:9093"}
 
@@ -168,6 +168,18 @@ def test_partitions_begin_in_the_directory_with_the_metadata_and_a_later_start_n
     assert list(second.glob("t-*")) == []
     with live(first) as server, server.connect() as client:
         assert [each.high_watermark for each in fetch(client, (0, 0), (1, 0))] == [1, 1]
+
+
+def test_a_damaged_metadata_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = kraft_dir(tmp_path / "data")
+    (log,) = (path / "__cluster_metadata-0").glob("*.log")
+    content = bytearray(log.read_bytes())
+    content[1000] ^= 1  # below the snapshot, so the metadata can be read
+    log.write_bytes(content)
+    before = contents(path)
+    with pytest.raises(CorruptBatchError, match="a start truncates the log"), live(path):
+        pass
+    assert contents(path) == before
 
 
 def test_no_partition_begins_in_a_directory_for_metadata_only(tmp_path: Path) -> None:
