@@ -8,7 +8,8 @@
 
 Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
 nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
-directory was closed without error, and every log had been loaded or the marker existed at the start.
+directory was closed without error, and every log had been loaded or the marker existed at the start.  A caller that has
+more to do after an unclean stop withholds the marker until it is done.
 
 There are two locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must not wait
 for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is
@@ -724,17 +725,18 @@ class LogManager:
         raise StorageError(f"no log directory is usable: {reasons}", advice="repair one of them and start again")
 
     # --------------------------------------------------------------------------------------------------------- shutdown
-    def shutdown(self, broker_epoch: int | None = -1) -> None:
+    def shutdown(self, broker_epoch: int | None = -1, *, marks_unclean: bool = True) -> None:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
         A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one, with
-        `broker_epoch`, or for None with the epoch of their marker at the start.  A second call does nothing.
+        `broker_epoch`, or for None with the epoch of their marker at the start.  Without `marks_unclean`, a directory
+        without a marker at the start gets none.  A second call does nothing.
 
         Source: kafka-log 04 §14.
         """
-        self._stop(broker_epoch)
+        self._stop(broker_epoch, marks_unclean=marks_unclean)
 
-    def _stop(self, broker_epoch: int | None) -> None:
+    def _stop(self, broker_epoch: int | None, *, marks_unclean: bool = True) -> None:
         with self._administration:
             if self._is_stopped:
                 return
@@ -750,7 +752,7 @@ class LogManager:
         with self._administration:
             live = self._live()
             with ThreadPoolExecutor(max(len(live), 1), thread_name_prefix="sediment-close") as pool:
-                for _ in pool.map(partial(self._close_directory, broker_epoch), live):
+                for _ in pool.map(partial(self._close_directory, broker_epoch, marks_unclean), live):
                     pass
             for deleted in self._deleted:
                 deleted.log.close_handlers()
@@ -763,7 +765,7 @@ class LogManager:
             for directory in self._directories:
                 directory.release()
 
-    def _close_directory(self, broker_epoch: int | None, directory: LogDirectory) -> None:
+    def _close_directory(self, broker_epoch: int | None, marks_unclean: bool, directory: LogDirectory) -> None:
         logs = self._logs_in(directory)
         threads = self.config.num_recovery_threads_per_data_dir
         with ThreadPoolExecutor(threads, thread_name_prefix=f"sediment-close-{directory}") as pool:
@@ -775,7 +777,7 @@ class LogManager:
                 directory.write_recovery_points(_recovery_points(logs))
                 directory.write_log_starts(_log_starts(logs))
                 directory.write_high_watermarks(_high_watermarks(logs))
-                if directory.is_loaded or directory.clean_shutdown is not None:
+                if (directory.is_loaded and marks_unclean) or directory.clean_shutdown is not None:
                     directory.write_clean_shutdown(broker_epoch)
         except OpenFilesLimitError as error:
             _LOGGER.error("%s was not stopped cleanly: %s", directory, error)

@@ -12,7 +12,8 @@
 
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
 of this server or of a broker, recovers the logs from their recovery points.  If step 3 refuses, or the start is stopped
-during step 2, the directories keep the markers of a clean stop.
+during step 2, the directories keep the markers of a clean stop.  After an unclean stop, a directory gets a marker only
+once step 5 is done, because the next start would not raise the epochs.
 
 Nothing is deleted: the cleaner and retention are off.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -103,6 +104,7 @@ class LiveBackend:
 
     def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:
         self._delayed: DelayedOperations | None = None
+        self._are_epochs_raised = False
         with ExitStack() as undo:
             self._open(options, fs, stop, undo)
             self._undo = undo.pop_all()
@@ -118,8 +120,7 @@ class LiveBackend:
             on_readable_change=self._check_delayed,
         )
         manager.start(stop=stop)
-        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
-        undo.callback(manager.shutdown, None)
+        undo.callback(self._close_logs)
         if stop.is_set():
             raise StartStoppedError
         _check_every_directory_is_online(manager)
@@ -134,11 +135,10 @@ class LiveBackend:
         writer = _metadata_writer(owned, manager, fs)  # 4
         undo.callback(writer.close)
 
-        leader_epochs = _leader_epochs(manager, owned.metadata)
         uncertain = _after_unclean_stop(manager)  # 5
         if uncertain:
-            writer.append(list(leader_change_records(uncertain, owned.node.node_id, owned.metadata)))
-            leader_epochs |= {partition: leader_epochs[partition] + 1 for partition in uncertain}
+            writer.append(list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata)))
+        self._are_epochs_raised = True
 
         for partition in owned.absent:  # 6
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
@@ -147,13 +147,14 @@ class LiveBackend:
             )
         for log in manager.all_logs():
             flush_and_replicate(log)
+        leader_epochs = _leader_epochs(manager, owned.metadata, raised=uncertain)
 
         flusher = None
         if options.flush_acks:  # 7
             flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
             undo.callback(flusher.close)
         partitions = {
-            log.partition: Partition(log, leader_epochs.get(log.partition, 0), flusher) for log in manager.all_logs()
+            log.partition: Partition(log, leader_epochs[log.partition], flusher) for log in manager.all_logs()
         }
         self.catalog = LiveCatalog(
             owned.node.cluster_id, owned.node.node_id, owned.metadata, partitions, options.directories
@@ -166,6 +167,10 @@ class LiveBackend:
         _warn_of_open_transactions(partitions.values())
         if not self._partitions_of(CONSUMER_OFFSETS):
             _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
+
+    def _close_logs(self) -> None:
+        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
+        self._manager.shutdown(None, marks_unclean=self._are_epochs_raised)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
         found = self.catalog.topic(topic)
@@ -249,20 +254,26 @@ def _check_every_directory_is_online(manager: LogManager) -> None:
             )
 
 
-def _leader_epochs(manager: LogManager, metadata: ClusterMetadata) -> dict[TopicPartition, int]:
-    """Return the epoch under which this node leads each loaded log: the last one that the cluster or the log knows."""
+def _leader_epochs(
+    manager: LogManager, metadata: ClusterMetadata, raised: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the epoch under which this node leads each log: the last one that the cluster or the log knows.
+
+    For the partitions `raised`, it is the next one; `metadata` is the state before.
+    """
     return {
         log.partition: max(
             metadata.leader_epochs[log.partition.topic].get(log.partition.partition, 0), log.latest_epoch
         )
+        + (log.partition in raised)
         for log in manager.all_logs()
     }
 
 
-def _after_unclean_stop(manager: LogManager) -> list[TopicPartition]:
+def _after_unclean_stop(manager: LogManager) -> set[TopicPartition]:
     """Return the partitions of the directories that had no marker of a clean stop."""
     unclean = {directory.path for directory in manager.directories() if directory.clean_shutdown is None}
-    return [log.partition for log in manager.all_logs() if log.directory.parent in unclean]
+    return {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
 
 
 def _append_commit(partition: Partition, batch: bytes) -> int:

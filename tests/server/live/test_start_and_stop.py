@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
 import pytest
 
-from sediment.segment_io.errors import StorageError
+from sediment.segment_io.errors import CommitStateUnknownError, StorageError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.protocol import messages as m
@@ -24,6 +26,15 @@ from tests.server.network.listeners import Client
 from tests.waiting import wait_until
 
 MARKER = ".kafka_cleanshutdown"
+
+
+class FullForMetadata(Fs):
+    """A disk on which bootstrap.checkpoint cannot be replaced."""
+
+    def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
+        if path.name == "bootstrap.checkpoint":
+            raise OSError(errno.ENOSPC, "disk full")
+        super().replace_file(path, content, like=like)
 
 
 def metadata_of(path: Path) -> ClusterMetadata:
@@ -82,6 +93,46 @@ def test_a_clean_start_leaves_the_metadata_alone(tmp_path: Path) -> None:
     with live(path):
         pass
     assert metadata_of(path) == before
+
+
+def test_a_start_that_fails_before_the_epochs_are_raised_leaves_no_marker(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    with live(path):
+        pass
+    (path / MARKER).unlink()
+    disk = FullForMetadata()
+    with pytest.raises(CommitStateUnknownError, match=r"bootstrap\.checkpoint"), live(path, fs=disk):
+        pass
+    assert not (path / MARKER).exists()
+    with live(path) as server:
+        assert server.server.catalog.partition("t", 0).leader_epoch == 1
+    assert metadata_of(path).leader_epochs == {"t": {0: 1}}
+    assert (path / MARKER).exists()
+
+
+def test_a_start_that_lacks_a_disk_leaves_the_other_one_without_a_marker_after_an_unclean_stop(tmp_path: Path) -> None:
+    first, second = two_directories(tmp_path)
+    with live(first, second):
+        pass
+    for path in (first, second):
+        (path / MARKER).unlink()
+    fs = FailingFs()
+    fs.broken.add(second / "t-1" / f"{0:020d}.log")
+    with pytest.raises(StorageError, match="the log directory cannot be used"), live(first, second, fs=fs):
+        pass
+    assert [(path / MARKER).exists() for path in (first, second)] == [False, False]
+    before = metadata_of(first).leader_epochs["t"]
+    with live(first, second) as server:
+        epochs = {number: server.server.catalog.partition("t", number).leader_epoch for number in (0, 1)}
+    assert epochs == metadata_of(first).leader_epochs["t"] == {number: epoch + 1 for number, epoch in before.items()}
+
+
+def test_a_partition_without_a_folder_begins_under_the_leader_epoch_of_the_metadata(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1}, leader_epochs={TopicPartition("t", 0): 5})
+    with live(path) as server, server.connect() as client:
+        assert server.server.catalog.partition("t", 0).leader_epoch == 5
+        produce(client, batch())
+        assert end_of_epoch(client, 5) == (5, 1)
 
 
 # ------------------------------------------------------------------------------------------------------ a stopped start
