@@ -12,7 +12,7 @@ After a crash during `append`, the next start cuts a torn batch, and the control
 transaction.  So either all records of the call count, or none.
 
 Invariants: the lock of the log directory is held.  Records that need more than one batch are appended as one metadata
-transaction.  After a failed write nothing more is appended.
+transaction.  After a failed write, or once the log directory is offline, nothing more is written.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -28,6 +28,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import TaskScheduler
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.metadata.metadata_writer import DirectoryFailure, check_online, never_fails
 from sediment.segment_io.errors import CommitStateUnknownError, StorageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
@@ -49,7 +50,8 @@ _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
 class MetadataLogWriter:
     """The metadata log in `log_dir`, whose lock is held; `metadata` is the cluster state after replaying the log.
 
-    `transaction` names metadata transactions.  `clock` gives milliseconds since the epoch.
+    `transaction` names metadata transactions.  `clock` gives milliseconds since the epoch.  `directory_failure` is
+    asked before each write.
 
     Raises:
         CorruptDataError, OSError: the log cannot be loaded; it was not changed.
@@ -64,7 +66,9 @@ class MetadataLogWriter:
         transaction: str,
         clock: Callable[[], int],
         scheduler: TaskScheduler,
+        directory_failure: DirectoryFailure = never_fails,
     ) -> None:
+        self._directory_failure = directory_failure
         self._transaction = transaction
         self._clock = clock
         self._has_open_transaction = metadata.has_open_transaction
@@ -87,9 +91,10 @@ class MetadataLogWriter:
 
         Raises:
             CommitStateUnknownError: the write broke off; the log may or may not have the records.
-            StorageError: an earlier write failed; nothing changed.
+            StorageError: an earlier write failed, or the log directory is offline; nothing changed.
         """
         with self._guard:
+            check_online(self._log.directory, self._directory_failure)
             if self._failure is not None:
                 raise StorageError(
                     f"an earlier write to the metadata log failed: {self._failure}",
@@ -112,9 +117,9 @@ class MetadataLogWriter:
             self._has_open_transaction = False
 
     def close(self) -> None:
-        """Close the files; after a failed write, write nothing."""
+        """Close the files; after a failed write, or if the log directory is offline, write nothing."""
         with self._guard:
-            if self._failure is None:
+            if self._failure is None and self._directory_failure() is None:
                 self._log.close()
             else:
                 self._log.close_handlers()

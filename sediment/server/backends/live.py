@@ -113,7 +113,7 @@ class LiveBackend:
         owned = open_node(options.directories, options.quorum, fs, metadata_only=options.metadata_only)  # 1
         config_of = options.topic_configs(owned)
         self._manager = manager = LogManager(  # 2
-            options.directories,
+            tuple(path.absolute() for path in options.directories),  # as those of `owned`
             lambda topic: keep_everything(config_of(topic)),
             BrokerConfig(cluster_id=owned.node.cluster_id, node_id=owned.node.node_id, log_cleaner_enable=False),
             fs=fs,
@@ -232,8 +232,13 @@ def keep_everything(config: LogConfig) -> LogConfig:
 
 def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataWriter:
     clock = manager.clock.now_ms
+    (directory,) = (each for each in manager.directories() if each.path == owned.metadata_dir)
+
+    def failure() -> str | None:
+        return directory.failure
+
     if not owned.is_started:
-        return BootstrapWriter(owned.metadata_dir, fs, clock=clock)
+        return BootstrapWriter(owned.metadata_dir, fs, clock=clock, directory_failure=failure)
     return MetadataLogWriter(
         owned.metadata_dir,
         owned.metadata,
@@ -241,6 +246,7 @@ def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataW
         transaction=_TRANSACTION,
         clock=clock,
         scheduler=manager.scheduler,
+        directory_failure=failure,
     )
 
 

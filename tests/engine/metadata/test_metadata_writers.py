@@ -14,6 +14,7 @@ from sediment.engine.clone.cluster_records import Node, producer_ids_record
 from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
+from sediment.engine.metadata.metadata_writer import DirectoryFailure, never_fails
 from sediment.segment_io.errors import CommitStateUnknownError, CorruptBatchError, StorageError
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES
 from sediment.segment_io.fs import Fs, OpenFile
@@ -41,7 +42,9 @@ def metadata_of(log_dir: Path) -> ClusterMetadata:
     return found
 
 
-def log_writer(log_dir: Path, fs: Fs | None = None) -> MetadataLogWriter:
+def log_writer(
+    log_dir: Path, fs: Fs | None = None, directory_failure: DirectoryFailure = never_fails
+) -> MetadataLogWriter:
     return MetadataLogWriter(
         log_dir,
         metadata_of(log_dir),
@@ -49,6 +52,7 @@ def log_writer(log_dir: Path, fs: Fs | None = None) -> MetadataLogWriter:
         transaction="test",
         clock=lambda: NOW_MS,
         scheduler=AtOnce(),
+        directory_failure=directory_failure,
     )
 
 
@@ -153,6 +157,18 @@ def test_a_torn_batch_at_the_end_of_the_log_is_cut_off(log_dir: Path) -> None:
     writer.append([next_id(9000)])
     writer.close()
     assert metadata_of(log_dir).next_producer_id == 9000
+
+
+def test_nothing_is_written_once_the_log_directory_is_offline(log_dir: Path) -> None:
+    reasons: list[str] = []
+    writer = log_writer(log_dir, directory_failure=lambda: next(iter(reasons), None))
+    writer.append([next_id(7000)])
+    before = contents(log_dir)
+    reasons.append("disk failed")
+    with pytest.raises(StorageError, match="the log directory with the metadata has failed: disk failed"):
+        writer.append([next_id(8000)])
+    writer.close()
+    assert contents(log_dir) == before
 
 
 # ------------------------------------------------------------------------------------------------- bootstrap.checkpoint

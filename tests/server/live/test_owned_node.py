@@ -154,6 +154,13 @@ def test_a_partition_of_a_started_node_without_a_folder_is_refused(tmp_path: Pat
     assert contents(path) == before
 
 
+def test_a_directory_may_be_named_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_node(tmp_path / "data", {"t": 1})
+    monkeypatch.chdir(tmp_path)
+    with live(Path("data")) as server, server.connect() as client:
+        assert produce(client, batch()).error_code == ErrorCode.NONE
+
+
 def test_partitions_begin_in_the_directory_with_the_metadata_and_a_later_start_needs_only_that_one(
     tmp_path: Path,
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.directory.lock import lock_holder
 from sediment.segment_io.errors import CommitStateUnknownError, StorageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -160,6 +161,19 @@ def test_a_server_starts_only_with_every_directory_of_its_node(tmp_path: Path) -
     assert (first / MARKER).exists()
     with live(first, second) as server, server.connect() as client:
         assert produce(client, batch(), number=1).error_code == ErrorCode.NONE
+
+
+def test_metadata_is_not_written_to_a_failed_directory(tmp_path: Path) -> None:
+    first, second = two_directories(tmp_path)
+    fs = FailingFs()
+    with live(first, second, fs=fs) as server, server.connect() as client:
+        fs.broken.add(first / "t-0")
+        assert produce(client, batch()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        wait_until(lambda: lock_holder(first) is None)
+        before = (first / "bootstrap.checkpoint").read_bytes()
+        answer = client.ask(m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+        assert ErrorCode(answer.error_code) is not ErrorCode.NONE
+        assert (first / "bootstrap.checkpoint").read_bytes() == before
 
 
 def test_a_server_whose_directories_have_all_failed_is_not_usable(tmp_path: Path) -> None:
