@@ -123,11 +123,12 @@ class LogManager:
         clock: Clock = _CLOCK,
         is_stray: Callable[[TopicPartition, str | None], bool] = _is_never_stray,
         on_readable_change: Callable[[PartitionLog], None] = ignore_change,
+        deletes: bool = True,
     ) -> None:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
         `on_readable_change` is called after the range of a log that may be read has changed, and after the log was
-        closed, without the log's lock.
+        closed, without the log's lock.  Without `deletes`, no background task deletes a segment or a renamed log.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -137,6 +138,7 @@ class LogManager:
         self._overrides: dict[str, LogConfig] = {}
         self._is_stray = is_stray
         self._on_readable_change = on_readable_change
+        self._deletes = deletes
         self._guard = threading.RLock()
         self._administration = threading.RLock()
         self._directories: list[LogDirectory] = []
@@ -367,8 +369,15 @@ class LogManager:
     def _schedule_tasks(self) -> None:
         """Schedule the background tasks.  Source: kafka-log 04 §11."""
         config, delay_ms = self.config, self.config.log_initial_task_delay_ms
+        if self._deletes:
+            self.scheduler.schedule_periodically(
+                "kafka-log-retention",
+                self.delete_old_segments,
+                period_ms=config.log_retention_check_interval_ms,
+                delay_ms=delay_ms,
+            )
+            self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
         for name, task, period_ms in (
-            ("kafka-log-retention", self.delete_old_segments, config.log_retention_check_interval_ms),
             ("kafka-log-flusher", self.flush_overdue, config.log_flush_scheduler_interval_ms),
             (
                 "kafka-recovery-point-checkpoint",
@@ -394,7 +403,6 @@ class LogManager:
             period_ms=expiration_ms,
             delay_ms=expiration_ms,
         )
-        self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
         self.scheduler.schedule_periodically(
             "close-idle-files", self.close_idle_files, period_ms=IDLE_FILES_CHECK_INTERVAL_MS
         )

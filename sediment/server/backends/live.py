@@ -15,7 +15,8 @@ of this server or of a broker, recovers the logs from their recovery points.  If
 during step 2, the directories keep the markers of a clean stop.  After an unclean stop, a directory gets a marker only
 once step 5 is done, because the next start would not raise the epochs.
 
-Nothing is deleted: the cleaner and retention are off.
+Nothing is deleted: the cleaner and retention are off, segments below the log start stay, and so do folders that a
+broker has marked for deletion.  A broker deletes them after its next start.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -34,6 +35,7 @@ from sediment.engine.clone.cluster_records import next_producer_id
 from sediment.engine.config import LogConfig
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.leader_changes import leader_change_records
@@ -113,11 +115,12 @@ class LiveBackend:
         owned = open_node(options.directories, options.quorum, fs, metadata_only=options.metadata_only)  # 1
         config_of = options.topic_configs(owned)
         self._manager = manager = LogManager(  # 2
-            tuple(path.absolute() for path in options.directories),  # as those of `owned`
+            options.directories,
             lambda topic: keep_everything(config_of(topic)),
             BrokerConfig(cluster_id=owned.node.cluster_id, node_id=owned.node.node_id, log_cleaner_enable=False),
             fs=fs,
             on_readable_change=self._check_delayed,
+            deletes=False,
         )
         manager.start(stop=stop)
         undo.callback(self._close_logs)
@@ -142,9 +145,8 @@ class LiveBackend:
 
         for partition in owned.absent:  # 6
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
-            manager.create_log(
-                partition, log_dir=owned.metadata_dir, topic_id=owned.metadata.topic_ids[partition.topic]
-            )
+            log_dir = _metadata_directory(owned, manager).path
+            manager.create_log(partition, log_dir=log_dir, topic_id=owned.metadata.topic_ids[partition.topic])
         for log in manager.all_logs():
             flush_and_replicate(log)
         leader_epochs = _leader_epochs(manager, owned.metadata, raised=uncertain)
@@ -230,9 +232,14 @@ def keep_everything(config: LogConfig) -> LogConfig:
     return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
 
 
+def _metadata_directory(owned: OwnedNode, manager: LogManager) -> LogDirectory:
+    (found,) = (each for each in manager.directories() if each.path.absolute() == owned.metadata_dir)
+    return found
+
+
 def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataWriter:
     clock = manager.clock.now_ms
-    (directory,) = (each for each in manager.directories() if each.path == owned.metadata_dir)
+    directory = _metadata_directory(owned, manager)
 
     def failure() -> str | None:
         return directory.failure

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sediment.engine.directory.lock import lock_holder
+from sediment.engine.live.broker_config import BrokerConfig
 from sediment.segment_io.errors import CommitStateUnknownError, StorageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -134,6 +138,19 @@ def test_a_partition_without_a_folder_begins_under_the_leader_epoch_of_the_metad
         assert server.server.catalog.partition("t", 0).leader_epoch == 5
         produce(client, batch())
         assert end_of_epoch(client, 5) == (5, 1)
+
+
+def test_a_folder_that_a_broker_was_about_to_delete_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    with live(path) as server, server.connect() as client:
+        produce(client, batch())
+    renamed = path / f"gone-0.{'ab' * 16}-delete"
+    shutil.copytree(path / "t-0", renamed)
+    soon = partial(BrokerConfig, log_initial_task_delay_ms=0, log_segment_delete_delay_ms=0)
+    monkeypatch.setattr("sediment.server.backends.live.BrokerConfig", soon)
+    with live(path):
+        time.sleep(0.2)
+    assert renamed.is_dir()
 
 
 # ------------------------------------------------------------------------------------------------------ a stopped start
