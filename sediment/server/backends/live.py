@@ -45,6 +45,7 @@ from sediment.segment_io.errors import SedimentError, SourceChangedError, Storag
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
+from sediment.segment_io.internal_topics.metadata_batches import split_into_batches
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
@@ -139,8 +140,9 @@ class LiveBackend:
         undo.callback(writer.close)
 
         uncertain = _after_unclean_stop(manager)  # 5
-        if uncertain:
-            writer.append(list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata)))
+        changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
+        for values in split_into_batches(changes):  # so that no metadata transaction is needed
+            writer.append(values)
         self._are_epochs_raised = True
 
         for partition in owned.absent:  # 6

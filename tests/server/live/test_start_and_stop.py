@@ -92,6 +92,21 @@ def test_a_metadata_log_gets_the_new_leader_epochs(tmp_path: Path) -> None:
     assert after.end_offset > before.end_offset
 
 
+def test_many_leader_epochs_are_raised_without_a_metadata_transaction(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "data")
+    (path / MARKER).unlink()
+    before = metadata_of(path)
+    partitions = sum(map(len, before.leader_epochs.values()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sediment.segment_io.internal_topics.metadata_batches._MOST_RECORDS", 2)
+        with live(path):
+            pass
+    after = metadata_of(path)
+    assert after.end_offset == before.end_offset + partitions  # no records of a transaction
+    raised = {name: {n: each + 1 for n, each in epochs.items()} for name, epochs in before.leader_epochs.items()}
+    assert after.leader_epochs == raised
+
+
 def test_a_clean_start_leaves_the_metadata_alone(tmp_path: Path) -> None:
     path = unpacked(tmp_path / "data")
     before = metadata_of(path)
