@@ -21,6 +21,7 @@ from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.segment.reader import HeaderScan
 from tests.segments import NOW_MS
@@ -176,6 +177,7 @@ def test_nothing_is_written_once_the_log_directory_is_offline(log_dir: Path) -> 
 def new_node(tmp_path: Path) -> Path:
     path = tmp_path / "bootstrap.checkpoint"
     path.write_bytes(format_bootstrap_checkpoint([TOPIC, next_id(1000)], now_ms=NOW_MS))
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
     return tmp_path
 
 

@@ -16,7 +16,11 @@ from sediment.engine.live.broker_config import BrokerConfig
 from sediment.segment_io.errors import CommitStateUnknownError, StorageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import (
+    ClusterMetadata,
+    read_bootstrap_checkpoint,
+    read_cluster_metadata,
+)
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveOptions
@@ -43,7 +47,8 @@ class FullForMetadata(Fs):
 
 
 def metadata_of(path: Path) -> ClusterMetadata:
-    found = read_cluster_metadata(path, Fs())
+    # Without a marker, a bootstrap.checkpoint counts only for a server that starts on the directory.
+    found = read_cluster_metadata(path, Fs()) or read_bootstrap_checkpoint(path, Fs())
     assert found is not None
     return found
 
