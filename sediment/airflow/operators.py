@@ -219,6 +219,9 @@ class SedimentCompactOperator(SedimentOperator):
         from_start: bool = False,
         strategy: Literal["auto", "whole", "split"] = "auto",
         key_equality: Literal["hash", "exact"] = "hash",
+        codec: str | None = None,
+        level: int | None = None,
+        batch_bytes: int | None = None,
         on_corruption: Literal["fail", "keep"] = "fail",
         retry_quarantined: bool = False,
         roll_active: bool = False,
@@ -240,6 +243,9 @@ class SedimentCompactOperator(SedimentOperator):
                 "from_start": from_start,
                 "strategy": strategy,
                 "key_equality": key_equality,
+                "codec": codec,
+                "level": level,
+                "batch_bytes": batch_bytes,
                 "on_corruption": on_corruption,
                 "retry_quarantined": retry_quarantined,
                 "roll_active": roll_active,
@@ -259,8 +265,21 @@ class SedimentCompactOperator(SedimentOperator):
 class SedimentVerifyOperator(SedimentOperator):
     """`sediment verify BEFORE AFTER`: check that AFTER is a correct compaction of BEFORE."""
 
-    def __init__(self, *, before: PathText, after: PathText, since_ms: int | None = None, **kwargs: Any) -> None:
-        super().__init__(command="verify", log_dirs=[before, after], options={"since_ms": since_ms}, **kwargs)
+    def __init__(
+        self,
+        *,
+        before: PathText,
+        after: PathText,
+        since_ms: int | None = None,
+        reencoded: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            command="verify",
+            log_dirs=[before, after],
+            options={"since_ms": since_ms, "reencoded": reencoded},
+            **kwargs,
+        )
 
 
 class SedimentExpireOperator(SedimentOperator):
