@@ -80,7 +80,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ChunkBoundaries:
-    """The positions at which the chunks of a segment begin, ascending, and the segment's size.
+    """The positions at which the chunks of a segment begin, in ascending order, and the segment's size.
 
     `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan, and are empty without one.  `ordinals` counts
     the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges [from, to); each

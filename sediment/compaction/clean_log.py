@@ -9,8 +9,8 @@ finds a transaction or an invalid chunk boundary.  The filled pass is used if of
 the config bounds the map: Kafka's rule for a full map needs a forward pass.  If batches are unreadable and the caller
 keeps them, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
-A large partition can be cleaned in splits instead.  Each split is swept twice.  `collect_split_keys` collects its keys;
-`clean_split` then cleans it, given the survivors among the keys of all splits.  Both sweeps use plain or scanned
+Several tasks can share a large partition as splits.  Each split is swept twice.  `collect_split_keys` collects its
+keys; `clean_split` then cleans it, given the survivors among the keys of all splits.  Both sweeps use plain or scanned
 passes.
 
 If the caller wants more proof than a 128-bit hash, whole keys are compared before each chunk is swept (`exact_keys`).
@@ -67,7 +67,8 @@ class SplitWork:
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
     `seed` is the seed of the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the
-    keys of each range are folded together.  `encoding` is the new encoding of the survivors; None: they keep theirs.
+    keys of each range are folded together.  `encoding` is the new encoding of the survivors; None: each batch keeps its
+    codec.
     """
 
     plan: CleaningPlan

@@ -33,7 +33,7 @@ class CompactionConfig:
     delete_retention_ms: int | None = 86_400_000
     """How long tombstones and transaction markers survive after their first cleaning.
 
-    None: no source states it.  A cleaning then obeys the delete horizons in batches, and writes no new ones.
+    None: the config is unknown.  A cleaning then obeys the delete horizons in batches, and writes no new horizons.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -46,7 +46,7 @@ class CompactionConfig:
     """Least distance between two index entries, in bytes of the log."""
 
     max_message_bytes: int = 1_048_588
-    """The largest batch that an append accepts; larger batches in the log are cleaned too."""
+    """The largest batch that an append accepts; a cleaning also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
     """Size of the offset map in one round, at 24 bytes a slot; None: unlimited."""
@@ -57,7 +57,7 @@ class CompactionConfig:
     producer_id_expiration_ms: int | None = 86_400_000
     """Time after its last batch at which a producer without an open transaction expires.
 
-    None: no source states it, and producers never expire.
+    None: the config is unknown, and producers never expire.
     """
 
     max_decompressed_batch_bytes: int = 268_435_456

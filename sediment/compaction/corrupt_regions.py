@@ -85,7 +85,7 @@ class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
     `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
-    Below it, the result is the same as without corruption, so a later round need not clean that part again.
+    Below it, the result is the same as without corruption, so a later round can skip that part.
     """
 
     boundaries: dict[int, ChunkBoundaries]

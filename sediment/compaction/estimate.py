@@ -94,7 +94,7 @@ def estimate_segments(
     next_horizon_ms: int | None,
     sample_bytes: int,
 ) -> Estimate:
-    """Return an estimate of what cleaning `segments` leaves, from a sample of about `sample_bytes` of them.
+    """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes` of their bytes.
 
     Raises:
         CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.

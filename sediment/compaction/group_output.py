@@ -44,7 +44,7 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this
 class PartWriter:
     """The writer of one partition's parts; `written` lists all of them, including incomplete ones.
 
-    `encoding` is what the batches get; None: they keep theirs.
+    `encoding` is the new encoding of the batches; None: each batch keeps its codec.
     """
 
     directory: Path

@@ -317,7 +317,7 @@ class KernelDriver:
 
 
 def release_shared_memory() -> None:
-    """Free the pages that the process keeps for its next partition, because they count towards a memory limit."""
+    """Free the pages that the process keeps for its next partition; kept pages count towards a memory limit."""
     TABLE_PAGES.clear()
     OUTPUT_PAGES.clear()
 
@@ -366,7 +366,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the size of the buffers without the columns of a run, because RUN_LIMIT already limits those."""
+        """Return the size of the buffers without the columns of a run, whose size RUN_LIMIT already limits."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 

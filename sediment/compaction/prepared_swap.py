@@ -77,7 +77,7 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` is the reason.
+    """Bytes of a segment that are not readable as batches and are copied unchanged; `what` is the reason.
 
     `segment` is the segment's base offset; `position` is a byte position in its `.log`; `offset` is the offset after
     the previous batch.
@@ -106,7 +106,7 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSwap:
-    """The input of a commit for one partition; groups ascend."""
+    """The input of a commit for one partition; groups are sorted by offset."""
 
     partition: TopicPartition
     directory: str

@@ -295,9 +295,9 @@ def fold_range(
 ) -> list[tuple[int, bytes]]:
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
-    Memory stays within `budget_bytes` plus the answers.  If the blobs need more than half of the budget, they are
-    spilled to a file in `scratch`.  If a map of the keys needs more than half, the keys are folded in several passes
-    over the blobs.
+    Memory stays within `budget_bytes` plus the size of the results.  If the blobs need more than half of the budget,
+    they are spilled to a file in `scratch`.  If a map of the keys needs more than half, the keys are folded in several
+    passes over the blobs.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []

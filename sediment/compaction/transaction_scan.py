@@ -1,7 +1,7 @@
 """The forward scan of a partition with control or transactional batches: headers and control keys only.
 
-The scan finds what a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the surviving
-entries of the transaction index (kafka-log 02 §7).
+The scan finds three things that a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the
+surviving entries of the transaction index (kafka-log 02 §7).
 """
 
 from __future__ import annotations

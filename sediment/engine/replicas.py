@@ -191,7 +191,7 @@ def open_cluster_directory(
 
 
 def _unless_unreadable(path: Path, read: Callable[[], _Read | None], on_unreadable: OnUnreadable) -> _Read | None:
-    """Return what `read` returns; if `path` is corrupt or unreadable, call `on_unreadable` and return None."""
+    """Return the result of `read`; if `path` is corrupt or unreadable, call `on_unreadable` and return None."""
     try:
         return read()
     except (CorruptDataError, UnsupportedDataError, OSError) as error:

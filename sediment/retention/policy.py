@@ -112,7 +112,7 @@ class SegmentDecision:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The result of one retention run; `fates` ascend, beginning with the expired segments.
+    """The result of one retention run; `fates` are sorted by base offset, so the expired segments come first.
 
     `log_start_before` and `log_start_offset` are the offsets before and after the run.  `rolls_active` is True if an
     empty segment must first be created at the log end offset.
@@ -158,7 +158,7 @@ def plan_retention(
     now_ms: int,
     unverified_from_offset: int | None = None,
 ) -> RetentionPlan:
-    """Decide which of `segments` expire; they ascend, the last one is active; offsets are absolute, ends exclusive.
+    """Decide which of `segments` (sorted, the last one active) expire; offsets are absolute, ends exclusive.
 
     After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are unverified
     and are kept.  Every segment of a tiered log is kept, because no file shows which segments are in remote storage.

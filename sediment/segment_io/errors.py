@@ -215,8 +215,8 @@ class InvalidRecordError(RejectedAppendError):
 class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
-    `record_errors` are (index of the record in its batch, reason), ascending.  `has_invalid_timestamp` is True if a
-    timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
+    `record_errors` are (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is True if
+    a timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ class ReadableFile:
         return os.fstat(self.descriptor).st_size
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes, mtime and ctime in ns; a rename or a removal changes the ctime too."""
+        """Return size in bytes, mtime and ctime in ns; a rename or a removal also changes the ctime."""
         status = os.fstat(self.descriptor)
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -350,8 +350,9 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file down to its first `size_bytes`, in place; not yet durable.
 
-        This changes an existing inode.  It is used for the torn end of a segment after a crash, because a copy of the
-        rest could need more space than the disk has.  If a file has several names, the caller must copy it instead.
+        This changes an existing inode.  It is used for the torn end of a segment after a crash, because a copy without
+        that end could need more space than the disk has.  If a file has several names, the caller must not call this,
+        but copy the part that remains.
         """
         os.truncate(path, size_bytes)
 
@@ -366,7 +367,7 @@ class Fs:
     def rename(self, source: Path, target: Path) -> None:
         """Rename within a directory, replacing `target` atomically.
 
-        If both names are links to the same file, rename(2) does nothing; then `source` is removed too.
+        If both names are links to the same file, rename(2) does nothing; this method then removes `source`.
         """
         os.rename(source, target)
         if os.path.lexists(source) and os.path.samefile(source, target):

@@ -73,7 +73,7 @@ class ManifestPartition:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a manifest; files and partitions ascend by name."""
+    """The content of a manifest; files and partitions are sorted by name."""
 
     run_id: str
     now_ms: int

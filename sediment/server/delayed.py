@@ -161,7 +161,7 @@ class _Watched:
         self._wanted = False
 
     def attempt(self) -> bool:
-        """Try to complete; if another thread is trying, make it try again.  Return True if this call completed it."""
+        """Try to complete; return True if this call did.  If another thread is trying, make that thread retry."""
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):
             try:

@@ -24,10 +24,10 @@ from sediment.segment_io.partition.producer_state import ProducerEntry
 
 
 class FetchedRecords(Protocol):
-    """The result of a read: a slice that begins with a batch and may end inside one; None without data.
+    """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
 
     The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
-    transactions that overlap it; None unless only committed data was read.
+    transactions that overlap it; None if uncommitted data was also requested.
     """
 
     @property
@@ -91,8 +91,8 @@ class ServedLog(Protocol):
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
         """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
 
-        With `min_one`, the first batch is returned whole even if it is larger; without it, the slice is then empty
-        (KIP-74).
+        With `min_one`, a first batch above the size limit is returned whole; without `min_one`, the slice is empty in
+        this case (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.

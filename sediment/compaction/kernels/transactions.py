@@ -6,7 +6,7 @@ therefore first reads headers and control keys.  The scan sets a few flags for e
 information on transactions.
 
 State (kafka-log 02 §7):
-* the aborted transactions that have not begun yet, ascending by first offset
+* the aborted transactions that have not begun yet, sorted by first offset
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
@@ -89,10 +89,10 @@ def classify_batches(
 ) -> tuple[int, int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
-    `aborted` is int64[n, 2] of (producer id, first offset), ascending by first offset; `cursor` is the index of the
-    first transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a
-    marker takes effect only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
-    `aborted`) of each ABORT whose transaction index entry survives.
+    `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset; `cursor` is the index of the first
+    transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a marker
+    takes effect only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in `aborted`) of
+    each ABORT whose transaction index entry survives.
 
     Returns:
         (cursor, number of kept aborts, row of the last marker that contradicts `aborted`, or -1).  A contradiction is

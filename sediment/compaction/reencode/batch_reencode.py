@@ -112,7 +112,7 @@ class BatchEncoder:
             assert self._provides(status)
 
     def _provides(self, status: int) -> bool:
-        """Give the kernel what its status requests; return False if it requests nothing."""
+        """Do the work that the kernel requests by its status; return False if it requests nothing."""
         needed = int(self._state[kernels.NEEDED])
         if status == NEEDS_COMPRESSION:
             self._compress()

@@ -13,8 +13,8 @@ are equal:
 
 Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
 
-A broker that loads the log remembers the last five batches of each producer, to recognise them if a client sends them
-again.  So these batches stay unchanged in every segment, and the producer state at the segment's end stays the same.
+A broker that loads the log remembers the last five batches of each producer, to recognise a duplicate from a client.
+So these batches stay unchanged in every segment, and the producer state at the segment's end stays the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Flags = npt.NDArray[np.bool_]
 class MergeRule:
     """The rule for one segment.
 
-    `last_of_producers`, int64[n], are the positions of the last five data batches of each producer, ascending.
+    `last_of_producers`, int64[n], are the positions of the last five data batches of each producer, in ascending order.
     `merges` is False if batches are not merged; `keeps_codec` is True if each batch keeps its codec.
     """
 

@@ -113,7 +113,7 @@ class BatchRewriter:
             self._provide(status, span, batches)
 
     def _provide(self, status: int, span: BatchSpan, batches: ChunkBatches) -> None:
-        """Give the kernel what its status requests."""
+        """Do the work that the kernel requests by its status."""
         ordinal, needed = int(self._state[kernels.CURSOR]), int(self._state[kernels.NEEDED])
         if status == NEEDS_PAYLOAD:
             try:

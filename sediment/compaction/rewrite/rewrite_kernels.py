@@ -105,7 +105,7 @@ REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-# Copied from `Action`, because the cache of compiled code depends on this file and not on that of `Action`.
+# Copied from `Action`, because the cache of compiled code depends on this file and not on the file of `Action`.
 _DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
 assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS

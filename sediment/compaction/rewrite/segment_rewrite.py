@@ -6,8 +6,8 @@
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end stays the same even if later segments are deleted
 * one of the last five data batches of a producer in the segment: a broker that loads the log remembers these batches,
-  to recognise them if a client sends them again.  Because their headers are kept, the producer state at the end of
-  every segment does not change
+  to recognise a duplicate from a client.  Because their headers are kept, the producer state at the end of every
+  segment does not change
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
 entry in the transaction index.

@@ -2,7 +2,7 @@
 
     {"kind": "suppression-list", "schema": 1, "algorithm": "HMAC-SHA256",
      "secret_check": HMAC of _SECRET_CHECK,
-     "topics": {topic: [HMAC of a key, …], …}}                          topics and HMACs ascend; HMACs are hex
+     "topics": {topic: [HMAC of a key, …], …}}                          topics and HMACs are sorted; HMACs are hex
 
 An entry states that no record of this topic with this key has a value.  A tombstone of the key is permitted.
 

@@ -51,7 +51,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
-    """Verdicts as columns, ascending by offset, at most one for each offset.
+    """Verdicts as columns, sorted by offset, with at most one verdict for each offset.
 
     `offsets` is int64[n], `actions` uint8[n] of `Action`.  Replacement n is `replacements`[edges[n] : edges[n + 1]];
     `edges` is int64[n + 1], `replacements` uint8[m].  The replacement is empty for actions that replace nothing.
@@ -121,7 +121,7 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NotReached:
-    """Verdicts that were not applied: `offsets` is int64[n], ascending; `reasons` is uint8[n] of `Reason`."""
+    """Verdicts that were not applied: `offsets` is int64[n], sorted; `reasons` is uint8[n] of `Reason`."""
 
     offsets: Int64s
     reasons: ByteArray
@@ -136,7 +136,7 @@ class NotReached:
 
     @classmethod
     def joined(cls, parts: Iterable[NotReached]) -> NotReached:
-        """Return the offsets of all `parts`, ascending."""
+        """Return the offsets of all `parts`, sorted."""
         every = list(parts)
         offsets = np.concatenate([np.zeros(0, dtype=np.int64), *(part.offsets for part in every)])
         reasons = np.concatenate([np.zeros(0, dtype=np.uint8), *(part.reasons for part in every)])

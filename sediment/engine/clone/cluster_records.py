@@ -8,7 +8,7 @@
     ProducerIdsRecord         above every producer id that the source or a log knows
     ACLs, quotas, SCRAM       only on request
 
-Invariant: no producer id that a log knows is assigned again.
+Invariant: a producer id that a log knows is never assigned to a new producer.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
             is_whole = is_whole and unchanged
         left_out += _missing(topic, options)
     if not is_whole:
-        # Its records name topics by id, and share groups are not cloned.
+        # Its records name topics by id, and the clone does not convert records of share groups.
         topics.pop(SHARE_GROUP_STATE, None)
     _check_ids(topics)
     _check_used(options, topics)

@@ -269,7 +269,7 @@ def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
 
 
 def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Check, on the host of a task, that `directory` is the one that the driver locked.
+    """Check, on the host of a task, that the driver locked this same `directory`.
 
     Raises:
         SourceChangedError: the token of run `run_id` is missing, or belongs to another `directory.id`.

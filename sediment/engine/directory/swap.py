@@ -3,7 +3,8 @@
 Kafka's loader decides by names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
-* If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is deleted too; this undoes the replacement.
+* If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is also deleted, which undoes the
+  replacement.
 * Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
 
 So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
@@ -65,18 +66,19 @@ def commit(
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
        Sediment deletes them.
-    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
+    2. `.cleaned` -> `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
        Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
        Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
-       final.  A source that begins at or after the last new offset is kept; the next cleaning drops its records again.
+       final.  A source that begins at or after the last new offset is kept; the next cleaning drops the same records of
+       this source.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
-    4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
+    4. Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
        Start: `.deleted` is removed, the remaining sources are deleted by their numbers or as indexes without a log, and
        `.swap` becomes final.
     5. Sync the directory.
        Start: as after step 4; no old file has its original name any more.
-    6. `.swap` -> final names, ascending, of each log, index, timeindex, txnindex.
+    6. `.swap` -> final names, the lowest segment first, each in the order log, index, timeindex, txnindex.
        Start: the remaining `.swap` becomes final.  No `.log.swap` is left below a finished segment, so none covers it.
     7. Sync the directory.
        Start: `.deleted` is removed.
@@ -190,7 +192,7 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """Check that groups and segments ascend, that a group keeps its first base, and that logs precede their indexes."""
+    """Check that groups and segments are sorted, each group keeps its first base, and logs precede their indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]

@@ -5,8 +5,8 @@ marks are in a file of the log directory, next to the checkpoints.  A broker ign
 only sub-directories and the files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention removes
-it.  The files of a copy or a hard-link backup have other ctimes, which also ends the mark; the only cost is that the
-data is read again.  An unreadable file of marks counts as empty, at the same cost.
+it.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the only cost is one
+more read.  An unreadable file of marks counts as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -98,7 +98,7 @@ def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]
 def update_uncleanable(
     log_dir: Path, fs: Fs, *, add: Iterable[Uncleanable] = (), remove: Iterable[TopicPartition] = ()
 ) -> None:
-    """Set and remove marks, durably; marks of partitions that no longer exist are removed too.
+    """Set and remove marks, durably; also remove the marks of partitions that no longer exist.
 
     The file is not written if nothing changes, and is deleted with its last mark.
     """

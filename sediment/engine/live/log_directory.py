@@ -120,7 +120,7 @@ class LogDirectory:
         """Return the checkpoints of the directory, and remove the marker of a clean stop.
 
         Raises:
-            CorruptCheckpointError: a checkpoint that the load needs is malformed; the marker is removed.
+            CorruptCheckpointError: a checkpoint that the load needs is malformed; the marker is removed even then.
             OSError: a file operation failed.
         """
         self.clean_shutdown = take_clean_shutdown(self._fs, self.path)

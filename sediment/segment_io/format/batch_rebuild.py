@@ -207,7 +207,7 @@ def write_records(
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
     """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
-    # A longer key or value can lengthen its own length field and that of its record.
+    # A longer key or value can lengthen its length field, and also the length field of the record.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -266,7 +266,8 @@ def write_rebased_records(
 ) -> int:
     """Write `count` records of `payload` at `target`, with the two shifts added to their deltas; return the end.
 
-    The shifts are the differences between the bases of this batch and those of the batch that the records join.
+    The shifts are the differences between the bases of the two batches: this batch, and the batch that the records
+    join.
     """
     for index in range(count):
         timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift

@@ -147,7 +147,7 @@ def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: Byt
 
 @kernel
 def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
-    """Append an entry for the largest timestamp unless it has one, its offset would descend, or the index is full."""
+    """Append an entry for the largest timestamp unless it has an entry, offsets would descend, or the index is full."""
     filled = progress[TIME_INDEX_BYTES]
     largest = progress[LARGEST_TIMESTAMP]
     largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]

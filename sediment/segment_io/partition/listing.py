@@ -1,6 +1,6 @@
 """LogListing: names and sizes of the files in a partition directory, with the leftovers of interrupted changes.
 
-Invariant: a listing opens no file; `segments` ascend by base offset and the last one is active.
+Invariant: a listing opens no file; `segments` are sorted by base offset, and the last one is active.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """Files of one partition directory; `snapshots` are the offsets of producer snapshots, ascending.
+    """Files of one partition directory; `snapshots` are the offsets of producer snapshots, in ascending order.
 
     For base offsets in `swapped`, the files of the segment still have the suffix `.swap`.
     """

@@ -105,7 +105,7 @@ def read_checkpoints(
     unreadable file counts as missing, and the callback gets its path and the error.
 
     Raises:
-        CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.
+        CorruptCheckpointError: another checkpoint is malformed; a broker with it would take the directory offline.
         OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.

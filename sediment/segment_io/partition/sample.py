@@ -51,7 +51,7 @@ def sampled_batches(
 
 
 def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
-    """Return the last indexed position at or before each of `positions`, ascending and without duplicates."""
+    """Return the last indexed position at or before each of `positions`, in ascending order and without duplicates."""
     if not positions:
         return []
     entries = [0]

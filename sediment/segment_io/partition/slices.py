@@ -5,8 +5,8 @@ r"""Slices: byte ranges of segments that contain a range of offsets and times, c
               \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
 A log in use changes while it is read: segments roll, retention removes them, compaction replaces them.  So a slice is
-identified by its offsets.  Its positions are valid only for the file in which they were found; if this file was
-replaced, `current_slices` plans the same offsets again.
+identified by its offsets.  Its positions are valid only for the file in which they were found; if another file has
+replaced this one, `current_slices` finds new positions for the same offsets.
 
 Planning lists the directory with `live_segments`, which reads the clock and may wait for a replacement to finish.
 
@@ -114,7 +114,7 @@ class Slice:
 
 # ------------------------------------------------------------------------------------------------------------ planning
 def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SLICE_BYTES) -> tuple[Slice, ...]:
-    """Return the slices that can hold records within `bounds`, ascending, each of about `slice_bytes` at most.
+    """Return the slices that can hold records within `bounds`, sorted; each has at most about `slice_bytes`.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -164,7 +164,7 @@ def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int)
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # The listed file is gone; the reader of the slice will plan its offsets again.
+        # The listed file is gone; the reader of the slice will plan new slices for its offsets.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:

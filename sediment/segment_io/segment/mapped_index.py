@@ -139,7 +139,7 @@ class MappedIndex:
             self._file.path = path
 
     def close_file(self) -> None:
-        """Close the descriptor until the index grows again; the mapping stays."""
+        """Close the descriptor until the index grows; the mapping remains."""
         self._file = None
 
     def release(self) -> None:

@@ -58,7 +58,7 @@ def plan_table(
     """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
     A task reads about `task_bytes` of segments; None means the table's default.  `bounds` has bounds for single
-    sources; the bounds of the request apply too.
+    sources, in addition to the bounds of the request.
 
     Raises:
         SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.

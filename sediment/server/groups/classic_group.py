@@ -102,7 +102,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of a known member is waiting; this counts as a heartbeat."""
+        """True while a request of a known member is waiting; a waiting request counts as a heartbeat."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
@@ -111,8 +111,8 @@ class Member:
 class ClassicGroup:
     """Members of one group, and the rules for their requests.
 
-    `new_member_id` returns an unused member id with the given prefix.  `protocol_type` is None for a group
-    that only commits offsets.
+    `new_member_id` returns an unused member id with the prefix that is its argument.  `protocol_type` is None for a
+    group that only commits offsets.
     """
 
     config: ServerConfig
@@ -265,7 +265,8 @@ class ClassicGroup:
     def _accepts(self, member_id: str) -> bool:
         """Return True if `group.max.size` allows the member.
 
-        During a rebalance only the waiting members count, so the members that rejoin last are rejected.
+        During a rebalance only the waiting members count towards the limit, so members that rejoin after it is reached
+        are rejected.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -448,7 +449,7 @@ class ClassicGroup:
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all are absent: their sessions end during this wait at the latest.
+            # Only static members are left, and all are absent; each session ends before this wait ends.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1
@@ -476,7 +477,7 @@ class ClassicGroup:
         return joined is not None
 
     def _chosen_protocol(self) -> str:
-        """Return the protocol with the most votes among those that all members support; on a tie, the first one."""
+        """Return the protocol with the most votes that all members support; if votes are equal, the first one."""
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]

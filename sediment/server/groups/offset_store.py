@@ -25,5 +25,5 @@ class OffsetStore(Protocol):
         """Store commits of a group, and return them with the offsets of their records.
 
         Raises:
-            OSError, SedimentError: the commits may be lost, and count as not made.
+            OSError, SedimentError: the commits may be lost; the caller must treat them as failed.
         """

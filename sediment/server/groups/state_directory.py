@@ -91,7 +91,7 @@ class StateDirectory:
         """Make commits (topic, partition, offset) of a group durable, and return them.
 
         Raises:
-            OSError: the commits may be lost, and count as not made.
+            OSError: the commits may be lost; the caller must treat them as failed.
         """
         with self._guard:
             if self._file is None or self._has_grown():

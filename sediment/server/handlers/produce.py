@@ -82,7 +82,7 @@ class _DelayedProduce:
         return True
 
     def expire(self) -> None:
-        """Answer with an error for the appends that are not replicated; they stay in the log."""
+        """Answer with an error for the appends that are not replicated; they remain in the log."""
         for each in self._waiting:
             _fail(each.answer, ErrorCode.REQUEST_TIMED_OUT, "the records were appended, but are not durable yet")
         self._request.respond(self._response)

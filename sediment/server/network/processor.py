@@ -162,7 +162,7 @@ class Processor:
         self._post(self._open, connected, address)
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response; None only unmutes the connection."""
+        """Send a response, if there is one, and unmute the connection."""
         if self._current is channel and threading.get_ident() == self._thread.ident:
             self._guarded(channel, self._respond, channel, response, request)
         else:

@@ -178,7 +178,7 @@ class SslTransportLayer:
     def is_at_end(self) -> bool:
         """Return True if the peer has ended its stream and every byte was received.
 
-        The end of a TLS stream is a record too.  To reach that record, this method decrypts the record before it and
+        The end of a TLS stream is also a record.  To reach that record, this method decrypts the record before it and
         keeps the bytes for `receive_into`.
         """
         if not self._received:

@@ -75,10 +75,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(slots=True, eq=False)
 class Fetched:
-    """The result of a read: a slice that begins with a batch and may end inside one; None without data.
+    """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
 
     The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
-    transactions that overlap the slice; None unless only committed data was read.
+    transactions that overlap the slice; None if uncommitted data was also requested.
     """
 
     records: FileSlice | None
@@ -250,7 +250,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Return the result of `read`; after an error in the files, which never change, every later call fails too."""
+        """Return the result of `read`; after a corrupt file was found, every call fails."""
         try:
             return read()
         except OSError as error:
@@ -286,8 +286,8 @@ class FrozenLog:
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
         """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
 
-        The slice ends with its segment, and at the end of reads with `isolation`.  With `min_one`, the first batch is
-        returned whole even if it is larger; without it, the slice is then empty (KIP-74).
+        The slice ends with its segment, and at the end of reads with `isolation`.  With `min_one`, a first batch above
+        the size limit is returned whole; without `min_one`, the slice is empty in this case (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.

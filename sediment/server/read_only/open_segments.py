@@ -74,7 +74,7 @@ class OffsetEntries:
 
 @dataclass(frozen=True, slots=True)
 class TimeEntries:
-    """Time index in memory: timestamps in ms, int64[n], and relative offsets, int32[n]; both ascend."""
+    """Time index in memory: timestamps in ms, int64[n], and relative offsets, int32[n]; both are sorted."""
 
     timestamps: memoryview
     relative_offsets: memoryview

@@ -1,7 +1,7 @@
 """The state that the steps of one load of a partition share: segments, leader epochs, snapshots, repairs.
 
-Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` are those
-loaded so far, ascending.
+Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` are the
+segments loaded so far, in ascending order.
 """
 
 from __future__ import annotations

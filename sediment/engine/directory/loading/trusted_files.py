@@ -1,4 +1,4 @@
-"""The files that a load trusts, and the checks of those that it trusts (kafka-log 05 §5).
+"""The files that a load trusts, and checks of these files (kafka-log 05 §5).
 
     situation                                  log                    offset and time index   transaction index
     clean stop                                 trusted                trusted                 last offset >= base

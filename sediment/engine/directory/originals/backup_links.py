@@ -182,14 +182,15 @@ class BackupLinks:
         """Write the catalogue durably, with the state `planned`.
 
         Raises:
-            OSError: the catalogue could not be written; no file may be removed then.
+            OSError: the catalogue could not be written; after this error, remove no file.
         """
         write_catalogue(self._catalogue, self._target, self._fs)
 
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; their list is made durable too.
+        `new_files` are the files that will replace them, in their final state; this function also makes their list
+        durable.
 
         Raises:
             UsageError: as `link_files`.

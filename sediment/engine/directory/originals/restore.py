@@ -226,7 +226,7 @@ def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, Par
 
 # ------------------------------------------------------------------------------------------------- snapshots and epochs
 def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: Fs) -> None:
-    """Put back the snapshots from before the run, and remove those that the run made."""
+    """Put back the snapshots from before the run, and remove the snapshots that the run made."""
     directory = restore.directory
     found = (parse_segment_file(name) for name in restore.plan.stray_snapshots)
     names = mark_deleted(directory, [parsed.base_offset for parsed in found if parsed], fs, kinds=(_SNAPSHOT,))

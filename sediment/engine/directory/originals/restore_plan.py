@@ -62,7 +62,7 @@ class RestoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class RestoredGroup:
-    """Segments to put back, ascending, and the base offsets of the segments that they replace."""
+    """Segments to put back, in ascending order, and the base offsets of the segments that they replace."""
 
     sources: tuple[int, ...]
     segments: tuple[RestoredSegment, ...]
@@ -70,7 +70,7 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The changes of a partition; all lists ascend, and are empty if nothing is left to do.
+    """The changes of a partition; all lists are sorted, and empty if nothing is left to do.
 
     `log_start_first` must be durable before the segments change, `log_start_last` after the change; None means no
     entry.  Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is
@@ -245,7 +245,7 @@ class _Planner:
                 raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between its segments")
 
     def _keep_what_was_appended(self) -> None:
-        """Keep a segment that the run created empty, if it has grown since."""
+        """Keep a segment that was empty when the run created it and has grown since."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:

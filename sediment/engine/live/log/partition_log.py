@@ -9,7 +9,7 @@
 Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
 * An append is checked completely before anything changes; a refused append leaves no trace, not even a roll.
-* The segments ascend and the last one is active; at least one exists.
+* The segments are sorted by base offset, and the last one is active; at least one exists.
 * After a disk failure the log is offline: nothing more is written, every call raises StorageError, and `on_failure` was
   called once.
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
@@ -251,7 +251,7 @@ class PartitionLog:
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
-        """The base offsets of the segments, ascending."""
+        """The base offsets of the segments, in ascending order."""
         with self.lock:
             return self._log.segments.base_offsets
 
@@ -414,7 +414,7 @@ class PartitionLog:
     def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
         """Make batches below `up_to`, by default the log end, durable; then raise the recovery point.
 
-        With `force_last_segment` an active segment without a batch is made durable too.  Appends continue during the
+        With `force_last_segment`, also make an active segment without a batch durable.  Appends continue during the
         flush.
 
         Raises:

@@ -3,8 +3,9 @@
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
   refused or failed append leaves no trace.
-* A producer remembers its last five batches, as many as a client may have in flight; all have its current epoch.
-* `_open` has the open transactions by their first offset, ascending.
+* The state of a producer contains its last five batches, as many as a client may have in flight; all five have its
+  current epoch.
+* `_open` has the open transactions, sorted by first offset.
 * `_unreplicated` holds ended transactions in the order of their markers; this is also the order of their last offsets,
   because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can contain
   forgotten transactions, but never at its top.

@@ -64,7 +64,7 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
             in a wrapper of magic 0 or 1.
         UnsupportedDataError: codec 5 to 7.
 
-    Source: kafka-log 01 §6; a stream that Kafka's readers accept is accepted here too.
+    Source: kafka-log 01 §6; every stream that Kafka's readers accept is accepted here.
     """
     view = memoryview(payload).cast("B")
     if codec == CODEC_NONE:
@@ -183,7 +183,7 @@ def _decompress_snappy(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _xerial_chunks(payload: memoryview) -> list[memoryview]:
-    """Return the raw snappy blocks of concatenated streams; fewer than four bytes at the end are ignored."""
+    """Return the raw snappy blocks of concatenated streams; one to three bytes at the end are ignored."""
     chunks = []
     position = len(_XERIAL_HEADER)
     while position + _CHUNK_LENGTH.size <= len(payload):
