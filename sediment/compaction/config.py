@@ -22,10 +22,10 @@ class CompactionConfig:
     """Any of `compact` and `delete`, without duplicates."""
 
     min_cleanable_dirty_ratio: float = 0.5
-    """A log is compacted when its dirty ratio is strictly above this (02 §2)."""
+    """A log is compacted when its dirty ratio is above this value, not equal to it (02 §2)."""
 
     min_compaction_lag_ms: int = 0
-    """A segment with a record younger than this is not compacted, and neither are later segments; 0: no limit."""
+    """A segment with a younger record is not compacted, and neither are all later segments; 0: no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
     """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""
@@ -61,7 +61,8 @@ class CompactionConfig:
     """
 
     max_decompressed_batch_bytes: int = 268_435_456
-    """A compressed batch that expands beyond this size counts as corrupt.  Not Kafka's; it limits a task's memory."""
+    """A compressed batch that expands beyond this size counts as corrupt.  This limits a task's memory; Kafka has no
+    such config."""
 
     task_memory_bytes: int = INT64_MAX
     """The memory limit of cleaning one partition: offset map, outputs and buffers.  Not Kafka's."""
@@ -79,5 +80,5 @@ class CompactionConfig:
 
     @property
     def compacts(self) -> bool:
-        """Return True if the cleanup policy asks for compaction."""
+        """Return True if the cleanup policy includes compaction."""
         return COMPACT in self.cleanup_policy

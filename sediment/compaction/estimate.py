@@ -55,7 +55,7 @@ class Estimate:
     """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if no batch with such tombstones has a horizon or will get one.
+    `last_horizon_ms`; both are None if no batch with such tombstones has, or will get, a horizon.
     """
 
     keys: int

@@ -159,7 +159,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes stay the same; the caller has found already that no batch of the log changes."""
+        """Return True if the indexes do not change; the caller has already found that no batch of the log changes."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -191,7 +191,7 @@ class GroupOutput:
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged.
+        """`unreadable` batches of `group` are not changed; if `is_untouchable`, the whole group is not changed.
 
         Until `take`, `state` holds the registers of the sweep that fills the output.
         """

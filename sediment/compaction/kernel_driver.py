@@ -5,7 +5,7 @@
     NEEDS_COMPRESSION       compresses the rebuilt records and emits them
     NEEDS_MAP_ROOM          checks the memory budget and grows the map
     NEEDS_..._ROOM          enlarges a buffer
-    NEEDS_ORIGINAL          copies the batch's bytes as they were read
+    NEEDS_ORIGINAL          copies the batch's original bytes
     RUN_FULL                sets the collected keys aside and starts an empty map
     OFFSETS_NOT_INCREASING  raises FallbackRequiredError
     BEYOND_SIGHTED          raises SourceChangedError
@@ -163,7 +163,7 @@ class KernelDriver:
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
     def changed(self) -> SourceChangedError:
-        """Return the error for segments that differ from those of an earlier sweep."""
+        """Return the error for segments that differ from the segments of an earlier sweep."""
         return SourceChangedError(
             "the segments do not hold the batches that an earlier sweep read from them",
             path=str(self._plan.view.listing.path),
@@ -341,7 +341,7 @@ class WorkingMemory:
         )
 
     def reserve_run(self, keys: int) -> None:
-        """Make room for the keys of a run; the keys collected so far stay."""
+        """Make room for the keys of a run; the keys collected so far are kept."""
         larger, used = _run_of(1 << (keys - 1).bit_length()), len(self.run.mapped)
         larger.hashes[:used] = self.run.hashes
         larger.mapped[:used] = self.run.mapped

@@ -92,7 +92,7 @@ class UnreadableBatch:
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """Source segments and their replacement; without `parts`, the sources stay, usually because nothing would change.
+    """Source segments and their replacement; without `parts`, the sources are kept.
 
     There is usually one part; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
     offsets).

@@ -5,8 +5,8 @@
     split 0   run 0 | run 1 | run 2
 
 For each key, a sweep needs to know if the key occurs again nearer to the log's end.  Inside a run, the sweep's own map
-shows this.  Between runs, their order shows it, because offsets increase.  A log whose offsets do not increase is not
-split.
+shows this.  For keys of two runs, the order of the runs shows this, because offsets increase.  A log whose offsets do
+not increase is not split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
    each), a bit for each key that is set if the key entered the map, and the steps between the numbers of the records.
@@ -107,8 +107,8 @@ class KeyRun:
     """The latest occurrences of keys in one run, as columns of n keys.
 
     `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the record
-    numbers.  `met` describes the part of the split that was swept so far.  In the last run, `met` describes the whole
-    split; this run may be empty.
+    numbers.  `met` describes the part of the split that was swept so far.  The last run may be empty, and its `met`
+    describes the whole split.
     """
 
     number: RunNumber

@@ -69,7 +69,8 @@ _FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 class ReplicaRank:
     """State of a replica; the replica with the greatest rank is used.
 
-    A higher leader epoch wins; then a higher log end offset; then a log without damage.
+    The replica with the highest leader epoch is chosen; if epochs are equal, the highest log end offset decides; if
+    these are equal, a log without damage is chosen.
     """
 
     leader_epoch: int

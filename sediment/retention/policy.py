@@ -43,10 +43,10 @@ class RetentionConfig:
     """Any of `compact` and `delete`; without `delete`, segments expire only by the log start offset (03 §2)."""
 
     retention_ms: int = 604_800_000
-    """A segment expires when its newest record is older than this; -1: never by age."""
+    """A segment expires when its newest record is older than this; -1: no limit."""
 
     retention_bytes: int = -1
-    """The oldest segments expire while the rest still holds this many bytes; below 0: never by size."""
+    """A segment expires if the newer segments have at least this many bytes; below 0: no limit."""
 
     remote_storage_enable: bool = False
     """The log is tiered: a segment may expire only after it was copied to remote storage (03 §6)."""

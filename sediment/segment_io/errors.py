@@ -157,7 +157,7 @@ class ProtocolError(SedimentError):
 
 
 class UnsupportedDataError(SedimentError):
-    """Data looks well-formed, but this version cannot read it."""
+    """Data looks well-formed, but this version of Sediment cannot read the data."""
 
 
 class UsageError(SedimentError):
@@ -251,7 +251,7 @@ class OffsetsOutOfOrderError(RejectedAppendError):
 class UnexpectedAppendOffsetError(RejectedAppendError):
     """Batches with assigned offsets begin below the log end offset, or span more than the 2^31 offsets of a segment.
 
-    `first_offset` and `last_offset` are those of the append.
+    `first_offset` and `last_offset` are the offsets of the append.
     """
 
     def __init__(self, what: str, *, first_offset: int = -1, last_offset: int = -1, **locations: Any) -> None:

@@ -208,7 +208,7 @@ class Fs:
         return path.exists()
 
     def scan(self, directory: Path) -> list[FileEntry]:
-        """Return the entries of `directory`, sorted by name; entries that disappear meanwhile are left out."""
+        """Return the entries of `directory`, sorted by name; entries that disappear during the call are left out."""
         entries = []
         with os.scandir(directory) as found:
             for item in found:
@@ -422,8 +422,7 @@ class Fs:
     def adopt_owner(self, path: Path, like: Path) -> None:
         """Give `path` the owner, group and mode of `like`; a file gets only the read and write bits of a directory.
 
-        Raises:
-            OwnerNotKeptError: this process may not change them.
+        Raises: OwnerNotKeptError: this process may not change owner, group or mode.
         """
         wanted = like.stat()
         have = path.stat()

@@ -135,7 +135,7 @@ class Store:
         }
 
     def folders(self) -> list[str]:
-        """Return the direct subfolders; in an object store, only those that contain an object exist."""
+        """Return the direct subfolders; in an object store, a folder exists only if it contains an object."""
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, _ = self._opened

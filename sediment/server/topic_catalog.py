@@ -1,4 +1,4 @@
-"""TopicCatalog: the topics and logs that a server offers, as its handlers see them.
+"""TopicCatalog: the topics and logs that a server offers to its handlers.
 
     read_only.catalog.Catalog   directories without a broker, which never change
     live.live_catalog           directories that this process owns and writes to
@@ -26,7 +26,7 @@ from sediment.segment_io.partition.producer_state import ProducerEntry
 class FetchedRecords(Protocol):
     """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
 
-    The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
+    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` are the aborted
     transactions that overlap it; None if uncommitted data was also requested.
     """
 
@@ -60,7 +60,7 @@ class ServedLog(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which no read can succeed any more; None before such an error."""
+        """The error after which no read can succeed; None before such an error."""
 
     @property
     def log_start_offset(self) -> int:

@@ -14,9 +14,9 @@
 5. Filter the records.  `record_retention.filter_records`
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
 
-The sweep is resumable.  If it needs work that only the caller can do (decompress, compress, or enlarge the map or a
-buffer), it returns a status that requests this work, and continues at the next call.  It never returns with a batch
-half done.
+The sweep is resumable.  If only the caller can do some work (decompress, compress, or enlarge the map or a buffer), the
+sweep returns a status that requests this work, and continues at the next call.  It never returns with a batch half
+done.
 
 Invariants
 * The CRC of a batch is checked before any of its records is dropped: `scan_chunk` runs before `sweep_chunk` on every
@@ -24,7 +24,7 @@ Invariants
 * A batch is filtered exactly once: its keys enter the map only when steps 1 to 4 have nothing left to request.
 * Batches converted from messages of magic 0 and 1 have no checksum, so each of them is rebuilt.
 * A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
-  split.  `sweep_chunk` then decodes only survivors; with `digest_of`, the caller checks that both read the same
+  split.  `sweep_chunk` then decodes only survivors; `digest_of` lets the caller check that both sweeps read the same
   batches.
 * Offsets descend strictly.  If they do not, the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map
   with offsets, for which the order of records does not matter.

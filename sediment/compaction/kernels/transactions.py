@@ -169,7 +169,7 @@ class TransactionScan:
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
         """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row number.
 
-        The row number is that of the last marker that contradicts the transaction index, or -1.
+        The row number is the row of the last marker that contradicts the transaction index, or -1.
         """
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)

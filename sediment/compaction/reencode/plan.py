@@ -43,7 +43,7 @@ class Encoding:
     """
 
     codec: int | None = None
-    """The codec; None: each batch keeps its own, and only batches with the same codec are merged."""
+    """The codec; None: each batch keeps its codec, and only batches with the same codec are merged."""
 
     level: int | None = None
     """The codec's level, as in Kafka's `compression.<codec>.level`; None: Kafka's default."""

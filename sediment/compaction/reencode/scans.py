@@ -86,7 +86,7 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the scans so far; without the second one, all batches stay."""
+        """The counts of the scans so far; without a second scan, all batches are kept."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

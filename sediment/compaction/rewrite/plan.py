@@ -132,7 +132,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 
 
 def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
-    """Return `offsets`, which are at or above the bound, each with the reason why it is not reached."""
+    """Return `offsets`, all at or above the bound, each with the reason why its verdict is not applied."""
     replicated_end = view.log_start_offset if view.high_watermark is None else view.high_watermark
     verified_end = view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset
     reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)

@@ -25,7 +25,7 @@ class Action(IntEnum):
 
 
 class Reason(IntEnum):
-    """The reason why a record with a verdict stays unchanged."""
+    """The reason why a record with a verdict is not changed."""
 
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data

@@ -144,6 +144,6 @@ def start_files(start: StartFiles, now_ms: int) -> Iterator[tuple[str, bytes]]:
     meta = MetaProperties(_KRAFT_VERSION, start.node.cluster_id, start.node.node_id, start.node.directory_id)
     yield SERVER_PROPERTIES_FILE, start.properties.encode()
     yield BOOTSTRAP_FILE, format_bootstrap_checkpoint(start.records, now_ms=now_ms)
-    # No broker epoch: another broker wrote the logs.
+    # Without a broker epoch, because another broker wrote the logs.
     yield CLEAN_SHUTDOWN_FILE, b""
     yield META_PROPERTIES_FILE, format_meta_properties(meta)

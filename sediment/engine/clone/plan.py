@@ -49,8 +49,8 @@ class ClonedPartition:
 class ClonedTopic:
     """A topic of the clone; `source_name` is its name in the source.
 
-    The topic has the partitions 0 to `partition_count` - 1; those missing from `partitions` start empty.  `changes`
-    lists how `configs` differ from the source.
+    The topic has the partitions 0 to `partition_count` - 1; partitions that are missing from `partitions` are created
+    empty.  `changes` lists how `configs` differ from the source.
     """
 
     source_name: str

@@ -77,8 +77,8 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 def roll_empty(view: LogView, fs: Fs) -> None:
     """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls the log.
 
-    The `.log` is written last; without it, start-up removes the indexes as orphans.  A snapshot that exists already,
-    for example from a clean stop, is not changed.
+    The `.log` is written last; without it, start-up removes the indexes as orphans.  An existing snapshot, for example
+    from a clean stop, is not changed.
 
     Raises:
         OwnerNotKeptError: the files cannot get the owner of the existing segments.
@@ -116,8 +116,8 @@ def expire_log(
     files remain under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
 
     The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full to write this
-    checkpoint, pass `log_start_is_durable=False`.  Each segment is then deleted durably before the next one, which
-    frees space and leaves no gap.  The leader epochs are truncated last.
+    checkpoint, pass `log_start_is_durable=False`.  Each segment is then deleted durably before the next one; this frees
+    space and leaves no gap.  The leader epochs are truncated last.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.

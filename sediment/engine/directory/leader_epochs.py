@@ -31,7 +31,7 @@ def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epoc
 
 
 def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
-    """Return the entries of a log that ends at `end_offset`, without those that begin there or later.
+    """Return the entries of a log that ends at `end_offset`, without entries at or above `end_offset`.
 
     Source: kafka-log 04 §4 (truncateFromEnd).
     """

@@ -132,7 +132,7 @@ class DirectoryLock:
         raise self._in_use("the lock file of this log directory is replaced repeatedly")
 
     def _try_lock(self, descriptor: int) -> bool:
-        """Lock the file; return False if the path meanwhile names another file, for example after a broker stopped."""
+        """Lock the file; return False if another file now has this path, for example because a broker stopped."""
         locked = False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -184,7 +184,7 @@ def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> 
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
-    """Return True if no file of `group` has been renamed yet; False if that is unknown."""
+    """Return True if no file of `group` has been renamed yet; False if this cannot be found out."""
     try:
         return fs.exists(directory / group.parts[0].files[0].part_name)
     except OSError:

@@ -44,8 +44,8 @@ class Uncleanable:
     """One mark: `reason_code` and `reason` as in reports; `since_ms` is the time of marking, in ms since the epoch.
 
     The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
-    their files.  It is None in a copy and in a file of an earlier version; then sizes and mtimes of the logs are
-    compared.
+    their files.  It is None in a copy and in a file of an earlier version; if it is None, sizes and mtimes of the logs
+    are compared.
     """
 
     partition: TopicPartition

@@ -1,6 +1,6 @@
 """Compiled loops over batch headers: where each batch of a file ends, and its fields as a row (kafka-log 01 §2, §3).
 
-The loops know no policy; they return a status and never raise.
+The loops apply no config; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.

@@ -1,4 +1,4 @@
-"""Compiled loops that rebuild a batch from its kept records, or one batch from several; they know no policy.
+"""Compiled loops that rebuild a batch from its kept records, or one batch from several.
 
 kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
 records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The bytes from the key length
@@ -137,7 +137,7 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
 
 @kernel
 def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
-    """Set the offset range of the batch at `header` to that of its `count` kept records, at least 1."""
+    """Set the offset range of the batch at `header` to the range of its `count` kept records, at least 1."""
     first_delta = records[0, OFFSET_DELTA]
     for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta
@@ -224,7 +224,7 @@ def write_edited_records(
 ) -> int:
     """Write `count` kept records of `payload` at `target` with the keys and values of `edits`; return the end.
 
-    Offsets, timestamps and headers of the records stay the same.  Lengths are written in their shortest form.
+    Offsets, timestamps and headers of the records do not change.  Lengths are written in their shortest form.
     """
     for index in range(count):
         delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp

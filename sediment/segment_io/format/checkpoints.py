@@ -147,7 +147,7 @@ class EpochEntry:
 
 
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """Return entries by ascending epoch; an epoch listed twice has its last start offset.
+    """Return entries by ascending epoch; if an epoch is listed twice, its last line counts.
 
     Raises:
         CorruptCheckpointError: as `parse_offset_checkpoint`.

@@ -54,7 +54,8 @@ def start_indexes(progress: Int64s) -> None:
 def start_entry_arrays(progress: Int64s) -> None:
     """Set `progress` for empty arrays of entries that continue the indexes of a segment.
 
-    Offsets of earlier entries are not known here; the caller has checked that the next offset is above them.
+    The function does not know the offsets of earlier entries; the caller has checked that the next offset is above
+    them.
     """
     progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
     progress[INDEXED_OFFSET] = _NO_OFFSET
@@ -64,7 +65,8 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave out an entry because its offset is not above that of the last entry."""
+    """Return True if `add_batch` would leave out an entry because its offset is not above the offset of the last
+    entry."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:

@@ -187,7 +187,7 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 class Unwrapped:
     """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
 
-    Offsets and timestamps are those that consumers see.
+    Offsets and timestamps have the values that consumers get.
     """
 
     buffer: ByteArray

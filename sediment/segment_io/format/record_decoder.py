@@ -1,4 +1,4 @@
-"""Compiled loops that decode varints and records; they know no policy, return a status and never raise.
+"""Compiled loops that decode varints and records; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.

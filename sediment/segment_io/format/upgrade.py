@@ -7,7 +7,7 @@
 A batch keeps the codec and the timestamp type of its message; a message of magic 0 gets timestamp -1 of type
 CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).
 
-Invariant: the batches have no checksum; only the cleaner reads them, and it rebuilds each of them.
+Invariant: the batches have no checksum; only the cleaner reads them, and the cleaner rebuilds every batch.
 """
 
 from __future__ import annotations

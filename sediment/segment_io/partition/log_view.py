@@ -254,7 +254,7 @@ class _Opening:
         return tail
 
     def _first_batch_from(self, offset: int) -> int:
-        """Return the base offset of the first batch that reaches `offset`.
+        """Return the base offset of the first batch that ends at or above `offset`.
 
         If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
         that a read at the log start offset finds.  After a gap, this batch can be far above the log start offset.
@@ -329,7 +329,8 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the indexed aborted transactions; for segments without a valid index, return those of the replay."""
+        """Return the indexed aborted transactions; for segments without a valid index, return the transactions of the
+        replay."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset

@@ -116,7 +116,8 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
     """Return the snapshots that a loader removes because no segment begins at their offset, in ascending order.
 
-    The largest stray is kept if it is at or above the last segment's base: a clean stop wrote it at the log end.
+    The largest stray is kept if it is at or above the last segment's base: a clean stop wrote this snapshot at the log
+    end.
 
     Source: kafka-log 05 §6 (removeStraySnapshots).
     """

@@ -33,7 +33,7 @@ NO_COORDINATOR_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """A data batch of a producer: its last sequence and offset, and their distance from those of its first record."""
+    """A data batch of a producer: its last sequence, its last offset, and the offset delta of its last record."""
 
     last_sequence: int
     last_offset: int

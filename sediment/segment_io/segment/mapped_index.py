@@ -1,4 +1,4 @@
-"""The common part of offset and time indexes of open segments: a file of entries that is appended to and searched.
+"""The common part of offset and time indexes of open segments: a file of entries, with appends and searches.
 
 Entries are appended with ordinary writes, so a full disk causes an error and not a signal.  Look-ups use a read-only
 mapping of the same file, in which new entries are visible immediately.

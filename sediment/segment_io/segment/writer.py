@@ -281,7 +281,7 @@ class _PieceSource:
         self._rest: ByteArray | None = None
 
     def take(self) -> ByteArray | None:
-        """Return the next piece, None after the last."""
+        """Return the next piece, or None after the last piece."""
         piece, self._rest = self._rest, None
         return next(self._pieces, None) if piece is None else piece
 

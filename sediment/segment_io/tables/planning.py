@@ -86,7 +86,7 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
     committed = None
     bounds = request.bounds
     if request.isolation == READ_COMMITTED:
-        # Imported here: it decodes records and so loads compiled code, which planning does not need otherwise.
+        # Imported here, because it loads compiled code to decode records; the rest of planning needs no compiled code.
         from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
         from sediment.segment_io.partition.read_committed import committed_range
 

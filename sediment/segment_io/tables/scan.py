@@ -262,7 +262,7 @@ def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -
 def report_unreadable(
     unreadable: UnreadableRange, request: TableRequest, selected: Sequence[Column], on_unreadable: OnUnreadable
 ) -> Iterator[pa.RecordBatch]:
-    """Raise the error, report the range, or report it and yield it as a row, according to `request.on_corruption`."""
+    """Raise the error, report the range, or report it and yield a row, according to `request.on_corruption`."""
     error = unreadable.error
     error.partition = str(unreadable.scan_task.slice.source.partition)
     if request.on_corruption == FAIL:

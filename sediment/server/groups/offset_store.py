@@ -17,7 +17,7 @@ class OffsetStore(Protocol):
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """Offsets by group id that replace those of the log directory."""
+        """Offsets by group id that replace the offsets from the log directory."""
 
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]

@@ -47,8 +47,8 @@ class StateDirectory:
 
     Raises:
         UsageError: the directory is inside a log directory, or holds other files.
-        DirectoryInUseError: another server uses it.
-        OSError: it cannot be read or written.
+        DirectoryInUseError: another server uses the directory.
+        OSError: the directory cannot be read or written.
     """
 
     def __init__(self, path: Path, log_directories: Iterable[Path], fs: Fs) -> None:

@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ChannelOwner(Protocol):
-    """The processor of a connection, as other threads see it."""
+    """The part of a connection's processor that other threads use."""
 
     log: LimitedLog
 

@@ -67,11 +67,12 @@ class TransportLayer(Protocol):
         ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if the call would block; `more` means that more bytes follow now."""
+        """Return the number of bytes taken, 0 if the call would block; with `more`, the caller sends more bytes
+        next."""
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Return the number of bytes taken from `already_sent` on; if some are left, the connection would block now."""
+        """Return the number of bytes taken from `already_sent` on; if fewer than all, it would block."""
         ...
 
     def close(self) -> None:
@@ -189,7 +190,7 @@ class SslTransportLayer:
         return not self._received
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if it would block."""
+        """Return the number of bytes taken, or 0 if the connection would block."""
         try:
             return self._socket.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):

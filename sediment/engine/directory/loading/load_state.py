@@ -173,7 +173,7 @@ class LoadState:
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their snapshots are dropped too, except those that recovery has taken in the meantime.
+        Their snapshots are also dropped, except snapshots that the recovery has taken since.
 
         Source: kafka-log 05 §3 step 2.
         """

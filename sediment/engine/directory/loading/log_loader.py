@@ -223,8 +223,8 @@ def _load_segment_files(state: LoadState) -> None:
     """List the segments in ascending order; recover a segment immediately if its offset index is missing.
 
     A segment is also recovered immediately if its transaction index ends below the segment's base offset.  If an
-    unverified segment before it is corrupt, the producers are not known yet, so the recovery is postponed; a broker
-    does not load such a log.
+    unverified segment before this one is corrupt, the producers are not known yet, so the recovery is postponed; a
+    broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """

@@ -230,10 +230,10 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Fold the batches from the first that reaches `start_offset` up to the first that reaches `end_offset`.
+        """Fold the batches from the first one that ends at or above `start_offset`.
 
-        All batches in between count, even if their offset is out of range: no checksum covers the offset, and a broker
-        counts these batches.
+        The range ends before the first batch that ends at or above `end_offset`.  All batches in between count, even if
+        their offset is out of range: no checksum covers the offset, and a broker counts these batches.
         """
         has_begun = False
         for rows in segment.batches():

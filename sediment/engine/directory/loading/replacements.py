@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class NewSegment:
     """A `.log.swap`: its range is [base_offset, next_offset), by the lengths of its batches.
 
-    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause, None for a whole segment.
+    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause, or None for a whole segment.
     """
 
     name: str

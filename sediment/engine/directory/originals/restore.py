@@ -95,7 +95,7 @@ def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
     """Return the segment files of a directory by name, without leftovers; empty if the directory does not exist.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the directory cannot be read.
     """
     if not fs.is_directory(directory):
         return {}
@@ -190,7 +190,7 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name in the directory: link a closed log or a file that is already there, copy any other."""
+    """Give a file a part name: link it if it is a closed log or an existing file of the directory, else copy it."""
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)

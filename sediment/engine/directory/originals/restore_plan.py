@@ -138,14 +138,14 @@ def plan_restore(
 
 
 def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalPartition:
-    """Return the entry of a killed run with the files that it may have removed, which are the linked ones."""
+    """Return the entry of a killed run, with all linked files, because the run may have removed any of them."""
     linked = tuple(file for file in planned.files if _is_same(kept.get(file.name), file))
     others = tuple(file for file in planned.files if file not in linked and file.name.endswith(_LOG))
     return replace(planned, files=linked, unchanged=(*planned.unchanged, *others))
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state; `other` may have been listed before it was made."""
+    """Return True if both are the same file in the same state, or if `other` was listed before the run made it."""
     return file is not None and (other.inode == 0 or file == other)
 
 
@@ -334,8 +334,8 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # A start undoes an interrupted replacement whose files are links, even if no old
-        # segment reaches as far.
+        # A start undoes an interrupted replacement whose files are links, even if the old segments end at a lower
+        # offset.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
@@ -417,6 +417,6 @@ def _base_of(name: str) -> int:
 
 
 def merged_epochs(before: Sequence[EpochEntry], now: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs before the run and those that began after it."""
+    """Return the leader epochs from before the run, and the epochs that began after the run."""
     newest = max((entry.epoch for entry in before), default=-1)
     return (*before, *(entry for entry in now if entry.epoch > newest))

@@ -18,7 +18,8 @@ Invariants
   during the read can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
 * `on_readable_change` is called after the log start or the high watermark has moved, and after the log was closed.  The
-  thread that moved them calls it, after it has released the log's lock.  The last stable offset moves only with them.
+  thread that moved them calls it, after it has released the log's lock.  The last stable offset never moves without one
+  of these two.
 
 Source: kafka-log 04, 05.
 """
@@ -345,7 +346,7 @@ class PartitionLog:
         """Append batches that already have offsets, up to the first batch with a leader epoch above `leader_epoch`.
 
         Raises:
-            UnexpectedAppendOffsetError: they begin below the log end offset, or span more than 2^31 offsets.
+            UnexpectedAppendOffsetError: the batches begin below the log end offset, or span more than 2^31 offsets.
             RejectedAppendError, CorruptBatchError, StorageError: as `append_as_leader`.
         """
         request = AppendRequest(leader_epoch, AppendOrigin.REPLICATION, UNKNOWN_TRANSACTION_VERSION)
@@ -412,7 +413,7 @@ class PartitionLog:
             return log_roll.roll(self._log, 0 if expected_next_offset is None else expected_next_offset)
 
     def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
-        """Make batches below `up_to`, by default the log end, durable; then raise the recovery point.
+        """Make batches below `up_to` (by default the log end) durable, and raise the recovery point.
 
         With `force_last_segment`, also make an active segment without a batch durable.  Appends continue during the
         flush.
@@ -432,7 +433,8 @@ class PartitionLog:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark to `offset`, or to the nearest offset within the log; return it.
 
-        This can lower the high watermark.  After an append, call `maybe_increment_high_watermark` instead.
+        This can lower the high watermark.  After an append, call `maybe_increment_high_watermark`, which never lowers
+        it.
 
         Source: Kafka's UnifiedLog.updateHighWatermark.
         """
@@ -638,7 +640,7 @@ class PartitionLog:
             self._fs.sync_directory(directory.parent)
 
     def delete(self) -> None:
-        """Delete the log and its directory, now.
+        """Delete the log and its directory immediately.
 
         Raises:
             StorageError: the disk failed.

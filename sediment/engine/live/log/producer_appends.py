@@ -1,4 +1,5 @@
-"""The producers of a live log: an append is checked against them, and updates them once its batches are written.
+"""The producers of a live log: an append is checked against the producers, and updates the producers after its batches
+are written.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
@@ -207,7 +208,7 @@ class LogProducers:
         return producer is not None and producer.has_open_transaction and producer.epoch == epoch
 
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
-        """Return True if the oldest open transaction is past the largest timeout.  Source: kafka-log 04 §3."""
+        """Return True if the oldest open transaction is older than the largest timeout.  Source: kafka-log 04 §3."""
         oldest = next(iter(self._open.values()), None)
         if oldest is None:
             return False
@@ -266,7 +267,7 @@ class LogProducers:
         guard: VerificationGuard | None,
         transaction_version: int,
     ) -> ProducerUpdate:
-        """Return the changes of an append of `batches`, which all have a producer.
+        """Return the changes of an append of `batches`; all of them have a producer.
 
         Raises:
             OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,

@@ -307,7 +307,8 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
     parts: list[Buffer] = [LZ4_FRAME_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
-        # The streaming interface of the lz4 package writes larger blocks than Kafka; these are as large as Kafka's.
+        # The streaming interface of the lz4 package writes larger blocks than Kafka; the blocks of this function are as
+        # large as Kafka's.
         if level == LZ4_LEVEL:
             block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
         else:
