@@ -31,7 +31,7 @@ class CompactionConfig:
     """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""
 
     delete_retention_ms: int | None = 86_400_000
-    """How long tombstones and transaction markers survive after their first cleaning.
+    """Time for which tombstones and transaction markers are kept after their first cleaning.
 
     None: the config is unknown.  A cleaning then obeys the delete horizons in batches, and writes no new horizons.
     """
@@ -61,8 +61,7 @@ class CompactionConfig:
     """
 
     max_decompressed_batch_bytes: int = 268_435_456
-    """A compressed batch that expands beyond this size counts as corrupt.  This limits a task's memory; Kafka has no
-    such config."""
+    """A compressed batch that expands beyond this size counts as corrupt.  Kafka has no such config."""
 
     task_memory_bytes: int = INT64_MAX
     """The memory limit of cleaning one partition: offset map, outputs and buffers.  Not Kafka's."""

@@ -100,7 +100,7 @@ class PartWriter:
         stats: CleanStats,
         encoding: Encoding,
     ) -> CleanedGroup | None:
-        """Write the survivors of `group` in `encoding`; return None, and leave no part, if that changes no batch."""
+        """Write the survivors of `group` in `encoding`; if no batch changes, return None and leave no part."""
         # Imported late: most cleanings do not need these kernels.
         from sediment.compaction.reencode.cleaned_batches import CleanedBatches
         from sediment.compaction.reencode.scans import ReencodingScans

@@ -61,7 +61,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; if `needs_scan`, scan it forward first, otherwise clean it whole."""
+    """The log cannot be cleaned in these splits; if `needs_scan`, scan the log forward first, else use no splits."""
 
     def __init__(self, needs_scan: bool) -> None:
         super().__init__(needs_scan)

@@ -290,7 +290,7 @@ class Fs:
             os.close(descriptor)
 
     def open_to_read(self, path: Path) -> int:
-        """Open a file for reading in chunks; the caller closes the descriptor returned."""
+        """Open a file for reading in chunks; the caller closes the returned descriptor."""
         return open_to_read(path)
 
     def open_readable(self, path: Path) -> ReadableFile:
@@ -506,7 +506,7 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 
 
 def open_to_read(path: Path) -> int:
-    """Open a regular file for reading; the caller closes the descriptor returned.
+    """Open a regular file for reading; the caller closes the returned descriptor.
 
     Other files are refused: a pipe would block, and a device may have no end.
     """

@@ -86,7 +86,7 @@ class ServedLog(Protocol):
         """Return the end of reads with this isolation level."""
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start and the end of reads; a log that is closed or offline has another range than before."""
+        """Return the log start and the end of reads; the range changes if the log is closed or goes offline."""
 
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
         """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.

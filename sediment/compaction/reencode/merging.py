@@ -119,8 +119,7 @@ def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
 
 
 def _sequences_go_on(first: Rows, second: Rows) -> Flags:
-    """Return bool[rows]: True where the sequence numbers of `second` continue the numbers of `first`; 0 follows 2^31 -
-    1.
+    """Return bool[rows]: True where the sequence numbers of `second` follow the numbers of `first`; 0 follows 2^31 - 1.
 
     Source: Kafka's DefaultRecordBatch.incrementSequence.
     """

@@ -20,8 +20,8 @@ A group consists of batches that become one batch.  It may extend from one chunk
     codec                                     the new one
     record count, length, CRC                 recomputed
 
-The records of the first batch do not change.  The records of the others get new offset and timestamp deltas; all bytes
-from the key on are copied.
+The records of the first batch do not change.  The records of the other batches get new offset and timestamp deltas;
+their bytes from the key on are copied.
 
 The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
 at the next call.

@@ -141,7 +141,8 @@ class BatchRewriter:
 
     def _compress(self, batches: ChunkBatches, codec: int) -> None:
         if not self._compressors.any():
-            # Loaded at the first request; after that, the kernel itself compresses batches if it can.
+            # Loaded at the first request for a compression; after that, the kernel itself compresses batches if
+            # possible.
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)

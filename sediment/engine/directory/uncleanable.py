@@ -4,9 +4,9 @@ Kafka's cleaner marks such a partition in memory, and forgets the mark when the 
 marks are in a file of the log directory, next to the checkpoints.  A broker ignores this file: its LogManager reads
 only sub-directories and the files that it knows by name.
 
-Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention removes
-it.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the only cost is one
-more read.  An unreadable file of marks counts as empty, at the same cost.
+Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention ends
+the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the only cost is
+one more read.  An unreadable file of marks counts as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """

@@ -127,8 +127,7 @@ class LogDirectory:
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the marker of a clean stop, as its last write; without `broker_epoch`, keep the broker epoch of the
-        last stop."""
+        """Write the marker of a clean stop last; without `broker_epoch`, keep the broker epoch of the last stop."""
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
         write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)

@@ -29,7 +29,7 @@ _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and co
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""Value of the variable for a cache beside the sources, in the same environment.
+"""Value of the variable for a cache beside the sources, which is shipped with the sources.
 
 If the sources come with such a cache, it is used unless the variable names another folder.
 """

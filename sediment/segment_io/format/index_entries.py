@@ -11,7 +11,7 @@
 `end_time_index` appends an entry for the largest timestamp to the time index, unless it already has one.
 
 Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
-a sparser index.  The last slot of a time index is reserved for `end_time_index`.
+an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave out an entry because its offset is not above the offset of the last
-    entry."""
+    """Return True if `add_batch` would leave out an entry because its offset is not above the last entry's offset."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:

@@ -62,9 +62,9 @@ from sediment.segment_io.units import NS_PER_MS
 class SegmentTimes:
     """Times of one segment in ms since the epoch.
 
-    `largest_timestamp_ms` is the largest of its records, or the file's modification time if no record has one.
-    `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 without a batch, for the active segment, or if
-    it was not requested.
+    `largest_timestamp_ms` is the largest timestamp of the records, or the file's modification time if no record has a
+    timestamp. `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 without a batch, for the active
+    segment, or if it was not requested.
     """
 
     largest_timestamp_ms: int
@@ -329,8 +329,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the indexed aborted transactions; for segments without a valid index, return the transactions of the
-        replay."""
+        """Return the indexed aborted transactions; for segments without a valid index, the replayed ones."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset

@@ -126,7 +126,7 @@ class MappedIndex:
         self._entries = len(self) + len(entries) // self.entry_bytes
 
     def cut(self, entries: int) -> None:
-        """Keep the first `entries` and overwrite the others with zeros."""
+        """Keep the first `entries` entries and overwrite the others with zeros."""
         file, before = self.open(), len(self)
         if entries < before:
             file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)

@@ -1,8 +1,8 @@
 """Writing rebuilt batches as segment files with indexes, under names that loaders ignore.
 
 Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  If an index is full, Kafka fails.  Here,
-`lay_out_segments` keeps the entries that fit, because look-ups also work in a sparser index.  `write_segments` begins
-another segment, so that a broker can also rebuild the indexes.
+`lay_out_segments` keeps the entries that fit, because look-ups also work in an index with fewer entries.
+`write_segments` begins another segment, so that a broker can also rebuild the indexes.
 
 Invariant: a file is written once, from start to end, and synced before its name is returned.
 """

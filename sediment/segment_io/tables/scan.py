@@ -219,7 +219,7 @@ def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, Bat
 
 
 def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
-    """Return the position of the next batch with a valid CRC after the bad one at `position`, else the slice's end.
+    """Return the position of the next batch with a valid CRC after the bad batch at `position`, or the slice's end.
 
     Candidates are the end of the bad batch according to its length, and the positions in the offset index.
     """

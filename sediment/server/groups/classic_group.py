@@ -309,7 +309,7 @@ class ClassicGroup:
             return
         member = self.members[request.member_id]
         is_leader = member.member_id == self.leader_id
-        # A leader that joins in Stable wants a new assignment, even if nothing changed in the group.
+        # If the leader joins in Stable, it requests a new assignment, even if nothing changed in the group.
         is_repeated = request.protocols == member.protocols and (
             self.state is GroupState.COMPLETING_REBALANCE or (self.state is GroupState.STABLE and not is_leader)
         )

@@ -52,7 +52,7 @@ _NOT_RETRIED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAG
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An append that is not replicated yet: it is once the high watermark is at `required_offset`."""
+    """An append that is not replicated until the high watermark is at `required_offset` or above."""
 
     partition: Partition
     required_offset: int

@@ -67,12 +67,11 @@ class TransportLayer(Protocol):
         ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if the call would block; with `more`, the caller sends more bytes
-        next."""
+        """Return the number of bytes taken, 0 if the call would block; `more`: more bytes follow at once."""
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Return the number of bytes taken from `already_sent` on; if fewer than all, it would block."""
+        """Return the number of bytes taken from `already_sent` on; if any are left, the call would block."""
         ...
 
     def close(self) -> None:

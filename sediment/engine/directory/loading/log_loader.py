@@ -88,7 +88,7 @@ class LoadedLog:
     `high_watermark` comes from the checkpoint, limited to the log's range; without a checkpoint it is the log start
     offset.  `recovery_point` is the recovery point after the start; only a flush raises it.  `repairs` lists the
     changes in order, `damage` the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was
-    verified; None if no batch was.
+    verified; None if no batch was verified.
     """
 
     partition: TopicPartition

@@ -240,7 +240,7 @@ def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: 
 
 
 def _epochs_to_write(restore: PartitionRestore, fs: Fs) -> bytes | None:
-    """Return the leader epochs to write, as file content; None if the file is already right."""
+    """Return the leader epochs to write, as file content; None if the file already has this content."""
     text = restore.entry.leader_epochs
     if text is None or not restore.plan.restores_epochs:
         return None

@@ -1,6 +1,6 @@
 """Originals on disk: their size, the pinned ones, and their removal.
 
-    DIR/pins.json     names of pins, and the run that each one keeps
+    DIR/pins.json names of pins, and the run that each one keeps
 
 Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with the same name, inode,
 size and time, and no link is followed.  The catalogue is removed last, so a second call completes an interrupted

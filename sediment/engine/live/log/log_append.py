@@ -244,7 +244,7 @@ def _has_first_offset(batches: Batches) -> bool:
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:
-    """Return the first offset of an append; in magic 0 or 1, it may be inside a compressed message."""
+    """Return the first offset of an append; in magic 0 or 1, that record may be inside a compressed message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

@@ -1,5 +1,4 @@
-"""The producers of a live log: an append is checked against the producers, and updates the producers after its batches
-are written.
+"""The producers of a live log: an append is checked against them; after its write, they are updated.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a

@@ -199,8 +199,7 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of the batches, -1 for none, and the last offset of the first batch with this
-        timestamp."""
+        """The largest timestamp of the batches, -1 for none, and the last offset of the first such batch."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
