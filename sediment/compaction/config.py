@@ -25,7 +25,7 @@ class CompactionConfig:
     """A log is compacted when its dirty ratio is above this value, not equal to it (02 §2)."""
 
     min_compaction_lag_ms: int = 0
-    """A segment with a younger record is not compacted, and neither are all later segments; 0: no limit."""
+    """A segment with a younger record, and all later segments, are not compacted; 0: no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
     """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""

@@ -8,7 +8,7 @@
 `sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
 
 1. Read the header, and check that offsets descend during the sweep.  `batch_decoder.read_header`
-2. Decide if the whole batch is dropped, and otherwise if its header is kept even without records.  `batch_retention`
+2.  Decide if the whole batch is dropped, and otherwise if its header is kept even without records.  `batch_retention`
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing.  `_settle_whole`
 4. Decode its records and hash their keys, if the buffers and the map have room for all of them.  `batch_decoder`
 5. Filter the records.  `record_retention.filter_records`

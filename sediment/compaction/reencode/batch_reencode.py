@@ -76,7 +76,7 @@ class BatchEncoder:
         """Return the batches of a checked chunk, preceded by the open group; valid until the next call.
 
         `wanted` and `joins` are bool[batches]: the batches that may change, and the batches that may join the previous
-        batch. The last group is left out; the next chunk or `finish` returns it.
+        batch.  The last group is left out; the next chunk or `finish` returns it.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.

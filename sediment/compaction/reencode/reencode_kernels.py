@@ -10,7 +10,7 @@
 A group consists of batches that become one batch.  It may extend from one chunk into the next.
 1. Add the batch to the group if it may join, and if the result stays within the limit.
 2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if that batch is not smaller.
-3. Copy the batch if it is not wanted; encode it alone if no other may join it; otherwise begin the next group with it.
+3.  Copy the batch if it is not wanted; encode it alone if no other may join it; otherwise begin the next group with it.
 
     field                                     in a new batch
     base offset, base timestamp, sequence     from the first batch

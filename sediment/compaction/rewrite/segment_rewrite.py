@@ -1,7 +1,7 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
 1. Scan the headers: find the batches with verdicts, and decide which of them must keep their header.
-2. Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
+2.  Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted

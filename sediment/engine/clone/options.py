@@ -45,7 +45,7 @@ class CloneOptions:
     `cluster_id`, a random id is generated.  A held clone neither expires nor cleans anything.  `until_ms` cuts every
     log, except the logs of partitions in `until_offsets`, which are cut at the given offset.  `since` is the directory
     or the manifest of an earlier clone; unchanged closed segments are linked from that clone.  `compact` cleans the
-    logs of compacted topics. Records with `suppressed` keys are left out.
+    logs of compacted topics.  Records with `suppressed` keys are left out.
     """
 
     topics: tuple[str, ...] = ()

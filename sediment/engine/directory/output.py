@@ -1,4 +1,4 @@
-"""Publishing a result as a new, complete log directory; the source stays unchanged.
+"""Publishing a result as a new, complete log directory; the source is not changed.
 
     file                     written                 content
     .sediment-output         first, removed last     the run that owns the output; checked before every file

@@ -73,7 +73,7 @@ def commit(
        this source.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
-    4. Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
+    4.  Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
        Start: `.deleted` is removed, the remaining sources are deleted by their numbers or as indexes without a log, and
        `.swap` becomes final.
     5. Sync the directory.
@@ -85,9 +85,8 @@ def commit(
     8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
        Start: as after step 7; the loader removes snapshots without a segment.
 
-    Step 8 need not be durable, because the next start removes the rest.  A group without parts stays unchanged.  To
-    keep the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after the last
-    group.
+    Step 8 need not be durable, because the next start removes the rest.  A group without parts is not changed.  To keep
+    the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after the last group.
 
     Returns:
         True if every group is done, False if `should_stop` returned True before one of them.
@@ -355,9 +354,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are kept too, because
-    those runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit them, because its
-    caller holds the lock and has started no task.
+    Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are also kept, because
+    other runs may still commit their parts.  Only `finish_interrupted` can be sure that no run will commit them,
+    because its caller holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

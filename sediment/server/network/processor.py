@@ -128,7 +128,8 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not closed by the thread: the system could give its number to a file, to which another thread would write.
+        # The thread does not close this descriptor, because the system could then reuse its number for a file, to which
+        # another thread would write.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False

@@ -111,7 +111,7 @@ class LoadState:
         return self.directory / segment.name(kind)
 
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        """Write this content to a file of the segment, durably; a file that already has this content stays untouched.
+        """Write this content to a file of the segment, durably; a file that already has this content is not written.
 
         An index of the active segment is preallocated.  So only its first bytes, up to the length of `content`, are
         compared; in the rest, holes are not read.

@@ -34,7 +34,7 @@ _, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
     """Return the index of the first segment that a broker would verify; the number of segments if there is none.
 
-    After an unclean stop it is the segment of the recovery point.
+    After an unclean stop, this is the segment of the recovery point.
     """
     if state.is_clean:
         return len(base_offsets)

@@ -5,7 +5,7 @@
     snapshot_log_dir, snapshot_partition       the log directory before a run, for `sediment verify`
 
 Invariants: links are durable before the first rename.  A link shares its inode with the removed file, and no command
-changes an existing inode, so backups stay unchanged.  Earlier backups are never replaced, and no byte is copied.  Each
+changes an existing inode, so backups never change.  Earlier backups are never replaced, and no byte is copied.  Each
 run has a separate folder for its originals.  If several runs link a partition into one directory for `--keep-before`,
 the links show the partition before the first run.
 """

@@ -74,7 +74,7 @@ class AppendRequest(NamedTuple):
 
 
 def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo:
-    """Append the batches of `records`, which stay unchanged.
+    """Append the batches of `records`, without changing them.
 
     Raises:
         RejectedAppendError: a batch or record may not be appended; nothing changed.

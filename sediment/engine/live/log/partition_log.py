@@ -18,8 +18,8 @@ Invariants
   during the read can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
 * `on_readable_change` is called after the log start or the high watermark has moved, and after the log was closed.  The
-  thread that moved them calls it, after it has released the log's lock.  The last stable offset never moves without one
-  of these two.
+  thread that moved the offset makes this call, after it has released the log's lock.  The last stable offset never
+  moves without one of these two.
 
 Source: kafka-log 04, 05.
 """
@@ -324,7 +324,7 @@ class PartitionLog:
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
         verification_guard: VerificationGuard | None = None,
     ) -> AppendInfo:
-        """Append a batch under the next offsets; `records` stay unchanged.
+        """Append a batch under the next offsets; `records` are not changed.
 
         A marker needs its `transaction_version`; the first batch of a transaction needs a guard from
         `maybe_start_transaction_verification`.  With RAFT_LEADER the batches already have their offsets.

@@ -231,7 +231,7 @@ _BD_RESERVED = 0x8F
 
 
 def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: bool) -> Buffer:
-    """Decompress a frame; `verify_header` is False for magic 0, whose writers computed a wrong header checksum."""
+    """Decompress a frame; `verify_header` is False for magic 0, because its header checksums are wrong."""
     flags, max_block_bytes, position = _lz4_header(payload, verify_header=verify_header)
     parts: list[Buffer] = []
     room = limit_bytes
