@@ -188,7 +188,7 @@ class OpenFile(ReadableFile):
             written += count
 
     def resize(self, size_bytes: int) -> None:
-        """Truncate the file, or extend it with a hole; not yet durable."""
+        """Truncate the file, or extend it with a hole; the change is not durable until a sync."""
         os.ftruncate(self.descriptor, size_bytes)
 
     def sync(self) -> None:

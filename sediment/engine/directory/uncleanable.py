@@ -1,8 +1,8 @@
 """Marks of uncleanable partitions: each has a reason, a time and segments, and is valid until these segments change.
 
-Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run is short, so its
-marks are in a file of the log directory, next to the checkpoints.  A broker ignores this file: its LogManager reads
-only sub-directories and the files that it knows by name.
+Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run of Sediment ends
+soon, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file: its
+LogManager reads only sub-directories and the files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention ends
 the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the only cost is

@@ -46,7 +46,7 @@ class StateDirectory:
     """Commits of a server, in memory and on disk; safe for several threads.
 
     Raises:
-        UsageError: the directory is inside a log directory, or holds other files.
+        UsageError: the directory is inside a log directory, or contains other files.
         DirectoryInUseError: another server uses the directory.
         OSError: the directory cannot be read or written.
     """

@@ -364,7 +364,7 @@ class _Planner:
         raise _RefusedError(ORIGINALS_MISSING, f"{file.name} {what}")
 
     def _plan_snapshots(self) -> tuple[tuple[RestoredFile, ...], tuple[str, ...]]:
-        """Return the producer snapshots to put back, and the names of those to remove."""
+        """Return the producer snapshots to put back, and the names of the snapshots to remove."""
         wanted = [
             self._original(file)
             for file in self._entry.files
