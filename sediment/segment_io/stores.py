@@ -108,7 +108,7 @@ class Store:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Kind of filesystem, and path in it, for comparisons."""
+        """Kind of filesystem, and path in the filesystem; equal for the same directory."""
         filesystem, base = self._opened
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 
@@ -135,7 +135,7 @@ class Store:
         }
 
     def folders(self) -> list[str]:
-        """Return the direct subfolders; in an object store, only those that contain an object exist."""
+        """Return the direct subfolders; in an object store, a folder exists only if it contains an object."""
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, _ = self._opened

@@ -4,9 +4,9 @@ r"""Slices: byte ranges of segments that contain a range of offsets and times, c
              \-> first and last position in a segment   by the entries of its offset and time index
               \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
-A log in use changes while it is read: segments roll, retention removes them, compaction replaces them.  So a slice is
-identified by its offsets.  Its positions are valid only for the file in which they were found; if this file was
-replaced, `current_slices` plans the same offsets again.
+A log in use changes while it is read: segments roll, retention removes segments, and compaction replaces segments.  So
+a slice is identified by its offsets.  Its positions are valid only for the file in which they were found; if another
+file has replaced this one, `current_slices` finds new positions for the same offsets.
 
 Planning lists the directory with `live_segments`, which reads the clock and may wait for a replacement to finish.
 
@@ -93,7 +93,7 @@ _Cut: TypeAlias = tuple[int, int]  # position and offset at which a slice begins
 class Slice:
     """Bytes [start_position, end_position) of a segment, which contained the offsets [start_offset, end_offset).
 
-    `inode` was the inode of the `.log` when the positions were taken; -1 if the file no longer existed.
+    `inode` was the inode of the `.log` when the positions were found; -1 if the file no longer existed.
     """
 
     source: Source
@@ -117,7 +117,7 @@ class Slice:
 
 # ------------------------------------------------------------------------------------------------------------ planning
 def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SLICE_BYTES) -> tuple[Slice, ...]:
-    """Return the slices that can hold records within `bounds`, ascending, each of about `slice_bytes` at most.
+    """Return the slices that can hold records within `bounds`, sorted; each has at most about `slice_bytes`.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -186,7 +186,7 @@ def _cut(
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # The listed file is gone; the reader of the slice will plan its offsets again.
+        # The listed file is gone; the reader of the slice will plan new slices for its offsets.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
@@ -261,8 +261,8 @@ class _Cuts:
     def _end(self, index: OffsetIndex, start: int) -> int:
         """Return the position of the first verified entry after which all offsets are above the bounds.
 
-        Without such an entry, return the end of the file.  The batches after an entry's batch are above the entry's
-        offset; the batch itself may not be.
+        Without such an entry, return the end of the file.  All batches after an entry's batch are above the entry's
+        offset; the entry's batch may begin below it.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -360,7 +360,7 @@ def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
     """Open the file of a slice; yield its descriptor, or None if the slice's positions belong to a different file.
 
     A `.log` only grows, so the slice is valid if the inode is the same and the file is not smaller.  On another host,
-    inodes mean nothing; there, the size and modification time must be the same.  With `or_deleted`, the file may also
+    inodes cannot be compared, so the size and modification time must be the same.  With `or_deleted`, the file may also
     have the suffix `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
     """
     descriptor = _opened(part, part.path)

@@ -62,7 +62,7 @@ def plan_table(
     """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
     A task reads about `task_bytes` of segments; None means the table's default.  `bounds` has bounds for single
-    sources; the bounds of the request apply too.
+    sources, in addition to the bounds of the request.
 
     Raises:
         SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.
@@ -107,7 +107,7 @@ def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, Comm
     """Return the bounds of a request in one partition, and the committed range if the request has its isolation."""
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
-    # Imported here: it decodes records and so loads compiled code, which planning does not need otherwise.
+    # Imported here, because it loads compiled code to decode records; the rest of planning needs no compiled code.
     from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range
 
