@@ -443,7 +443,7 @@ def adopt(
         node_id: id of the node that gets the directory; default: from meta.properties, else 1.
         cluster_id: cluster id of that node; default: from meta.properties, else a new one.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
-        server_properties: write the broker's file here too.
+        server_properties: also write the broker's `server.properties` to this path.
         abort_open_transactions: write ABORT markers for open transactions.
         dry_run: change nothing, and report the partitions and records that would be adopted.
         partitions: must be empty: a directory is adopted as a whole.
@@ -534,7 +534,7 @@ def clone(
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         target_version: use no feature level above those of this Kafka release.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
-        server_properties: write the broker's file here too.
+        server_properties: also write the broker's `server.properties` to this path.
         check: clone nothing; compare every file of the clone in this directory with its manifest; excludes `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -722,7 +722,7 @@ def restore(
 
     Args:
         log_dirs: as for `plan`.
-        originals: the directory of `keep_originals`; the files that this run removes are kept there too.
+        originals: the directory of `keep_originals`; this run also keeps the files that it removes there.
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
@@ -881,7 +881,8 @@ def doctor(
     Spark is not started.
 
     Args:
-        log_dirs: entries of a broker's `log.dirs`; if empty, those that `config` names, or only the machine is checked.
+        log_dirs: entries of a broker's `log.dirs`. If empty, the directories that `config` names are checked; without
+            `config`, only the machine.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
@@ -931,7 +932,7 @@ def dump(
         header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
         columns: names of the columns, in their order; default: all.
         config: the broker's server.properties, for the table `topics`.
-        keys: keys of records without their values.
+        keys: read the keys of records, but not their values.
         isolation: isolation level, as for a consumer.
         on_corruption: raise at a corrupt batch, skip it, or return it as a row.
         limit: return at most this many rows; default: all.

@@ -15,7 +15,7 @@ BAD_STATUSES = frozenset({"failed", "quarantined", "wrong", "refused"})
 """Statuses of a partition that make a command fail."""
 
 UNSTATED_CODES = frozenset({"policy-unknown", "retention-unknown", "tombstones-kept"})
-"""Reason codes of partitions whose result depends on a setting that no source states."""
+"""Reason codes of partitions whose result depends on a setting that is not stated."""
 
 MAX_FAILURES = 20
 """Number of failures in a summary; XCom is a row of Airflow's database."""

@@ -53,7 +53,7 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport(Result):
-    """The checks: first those of the machine, then those of each log directory, then those of the settings."""
+    """The checks, in this order: of the machine, of each log directory, of the settings."""
 
     run_id: str
     now_ms: int

@@ -434,7 +434,7 @@ class _ExpiryRun:
         )  # a malformed file must fail the partition before its log start moves
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
-            # After an error here, the next run does this.
+            # An error here is ignored, because the next run tries again.
             with suppress(SedimentError, OSError):
                 settle_epochs(view, self._fs)
         return found
@@ -593,7 +593,7 @@ def delete_group(
     0. With `originals`, link the files to remove there.
        Crash after this step: the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
-       Crash after this step: the broker finds an empty active segment, which a broker may leave too.
+       Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
     2. Write each new log start to the log start checkpoint.
        Crash after this step: the broker deletes segments below the log start, by its rule for that offset.
     3. `expire_log`, partition by partition.

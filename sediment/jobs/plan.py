@@ -4,7 +4,7 @@
     tasks                     view · rules · sample (or --exact: clean in memory)
 
 Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The rule
-that blocks a partition also gives the explanation.  With --exact, every figure of the cleaning equals that of
+that blocks a partition also gives the explanation.  With --exact, every figure of the cleaning is the same as in
 `compact`.
 """
 

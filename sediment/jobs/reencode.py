@@ -144,7 +144,7 @@ class ReencodeSegment:
         return self.task.segment
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ReencodedSegment:
-        """Re-encode the segment; arguments and errors are those of `reencode_segment`."""
+        """Re-encode the segment; arguments and errors are as in `reencode_segment`."""
         # Imported late: it compiles kernels, which the driver never needs.
         from sediment.compaction.reencode.segment_reencode import reencode_segment
 

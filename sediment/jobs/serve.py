@@ -1,6 +1,6 @@
 """`sediment serve LOG_DIR…`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-With --read-only nothing is written, and no lock is taken.  Without it, the directories are those of one node, which
+With --read-only nothing is written, and no lock is taken.  Without it, the directories belong to one node, which
 this process owns until it stops.
 
 It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
@@ -406,7 +406,7 @@ def command(
 
     With --read-only, any directories are served, nothing is written into them, and no lock is taken.
 
-    Without it, the directories must be those of a single node, as clone and adopt make them.  The server takes records
+    Without it, the directories must belong to a single node, as clone and adopt make them.  The server takes records
     of producers (idempotent ones included) and committed offsets, and a broker can go on afterwards.  It takes no
     transactions, changes no topics or configs, keeps members of groups in memory, and deletes nothing.
     """

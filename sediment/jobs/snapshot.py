@@ -559,7 +559,7 @@ def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> Pa
 def _split_by_result(
     planned: Sequence[_Planned], summaries: Sequence[Sequence[ReadSummary]]
 ) -> tuple[list[_Planned], list[PartitionSnapshot]]:
-    """Return the partitions that were read, and reports of those that could not be read.
+    """Return the partitions that were read, and a report of each partition that could not be read.
 
     Raises:
         SourceChangedError: a log changed while it was read.

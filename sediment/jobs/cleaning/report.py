@@ -132,7 +132,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
 
 
 def _with_reason(report: PartitionReport, code: str, sentence: str) -> PartitionReport:
-    """Return `report` with another reason appended; the reason code is that of the first reason."""
+    """Return `report` with another reason appended; the reason code of the first reason is kept."""
     reason = "; ".join(each for each in (report.reason, sentence) if each)
     return replace(report, reason_code=report.reason_code or code, reason=reason)
 

@@ -91,8 +91,8 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `table`, which is at `path`, that satisfy the Arrow expression `condition`, in batches.
 
-    `columns` (all if None) includes those of the condition. A table at a URI is read in the caller's thread, for the
-    reason that `table_filesystem` gives.
+    `columns` (all if None) includes the columns in the condition. A table at a URI is read in the caller's thread, for
+    the reason that `table_filesystem` gives.
     """
     filesystem = table_filesystem(path)
     dataset = table.to_pyarrow_dataset(filesystem=filesystem)

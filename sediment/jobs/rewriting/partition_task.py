@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
 
 
-# ----------------------------------------------------------------------------------- what a command has to bring along
+# --------------------------------------------------------------------------------------- parts that a command provides
 class SegmentResult(Protocol):
     """Result of one segment; its group has no parts if the segment stays unchanged."""
 
@@ -141,7 +141,7 @@ class InOutput:
     def environment(self, task: TaskOfPartition) -> Iterator[tuple[Fs, OnBytes]]:
         """Yield file operations that read the source, and write parts to the output while the run holds it.
 
-        Errors name the source, and not its local stand-in.
+        Errors name the source, and not its temporary directory.
         """
         with errors_naming(self.files.shown, task.listing.path), throttled(task.rate_limit) as on_bytes:
             self.files.check_listed()

@@ -35,8 +35,8 @@ class Selection:
         """Check that every glob matches one of the partitions `names` that the globs select together.
 
         Raises:
-            UsageError: a glob matches nothing, or nothing that the globs of the other option select; the error gives
-                the nearest names.
+            UsageError: a glob matches nothing, or only names that the globs of the other option exclude; the error
+                gives the nearest names.
         """
         known = list(names)
         check_patterns(self.partitions, known, where=where)
@@ -52,7 +52,7 @@ class Selection:
 
 
 def topic_of(partition: str) -> str:
-    """Return the topic in the name of a partition's directory, which may be that of a future replica.
+    """Return the topic in the name of a partition's directory, which may belong to a future replica.
 
     If the name has another form, return the part before its last dash.
     """

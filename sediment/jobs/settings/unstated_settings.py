@@ -1,6 +1,6 @@
-"""Reasons to leave a partition alone: no source states a setting; each reason names the option that would state it.
+"""Reasons to leave a partition alone: a setting is not stated; each reason names the option that would state it.
 
-Invariant: a setting that no source states (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
+Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
 horizon.
 """
 

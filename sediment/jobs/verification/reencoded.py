@@ -32,9 +32,9 @@ _EQUAL_FIELDS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedBatches:
-    """Batches of BEFORE that AFTER has inside of others: row n of `originals` is inside row n of `merged`.
+    """Batches of BEFORE that were merged in AFTER: row n of `originals` is a part of row n of `merged`.
 
-    `previous` are the batches of BEFORE before the originals.
+    Row n of `previous` is the batch that precedes row n of `originals` in BEFORE.
     """
 
     originals: r.Batches
@@ -43,9 +43,9 @@ class MergedBatches:
 
 
 def window_end(after: r.Batches, end: int | None) -> int | None:
-    """Return the base offset at which both logs can be cut at or below `end`: no batch of AFTER reaches past it.
+    """Return the largest offset, at most `end`, that divides no batch of AFTER, so both logs can be cut there.
 
-    `after` are the waiting batches of AFTER; None: no limit.
+    `after` are the waiting batches of AFTER. If `end` is None, the logs are not cut, and the result is None.
     """
     if end is None:
         return None
@@ -134,7 +134,7 @@ class ReencodedBatches:
         self.first: list[ReencodedBatch] = []
 
     def add(self, found: r.Batches, originals: r.Batches) -> None:
-        """Add batches of AFTER; `originals` are those of BEFORE that are not the first in a merged batch."""
+        """Add batches of AFTER; `originals` are the second and later batches of BEFORE in each merged batch."""
         self.count += len(found)
         for row in found[: SHOWN_DIFFERENCES - len(self.first)]:
             base, last = int(row["base"]), int(row["last"])

@@ -50,7 +50,7 @@ class Tally:
             self.counts[check] += number
 
     def show(self, differences: Iterable[Difference]) -> None:
-        """Add already counted differences to those shown, if they are among the first."""
+        """Add differences that are already counted; show them if they are among the first of their check."""
         for difference in differences:
             known = self._first.setdefault(difference.check, [])
             known.append(difference)
