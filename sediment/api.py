@@ -87,7 +87,7 @@ def plan(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -161,7 +161,7 @@ def compact(
             none.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
-        roll_active: roll the active segment and clean it too; for a copy that no broker uses.
+        roll_active: also roll and clean the active segment; for a copy that no broker uses.
         keep_originals: hard-link the files to be replaced into this directory first.
         keep_before: before a partition changes, hard-link all its files into this new directory, as `before` of
             `verify`.
@@ -177,7 +177,7 @@ def compact(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -190,7 +190,7 @@ def compact(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -270,7 +270,7 @@ def erase(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -283,7 +283,7 @@ def erase(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         SedimentError: the broker did not stop cleanly; nothing was changed.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
@@ -332,7 +332,7 @@ def expire(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -345,7 +345,7 @@ def expire(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -388,7 +388,7 @@ def verify(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -519,7 +519,7 @@ def clone(
         to: the new directory, which must be absent, empty or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
         renames: a mapping from old to new topic names, or texts `OLD=NEW`.
-        parts: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram` to copy too, separated by commas.
+        parts: also copy these, separated by commas: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram`.
         node_id: node id of the clone.
         cluster_id: cluster id of the clone; default: a new one.
         hold: change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.
@@ -541,7 +541,7 @@ def clone(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -601,7 +601,7 @@ def recover(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -614,7 +614,7 @@ def recover(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -667,7 +667,7 @@ def reencode(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -681,7 +681,7 @@ def reencode(
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
         UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -736,7 +736,7 @@ def restore(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -749,7 +749,7 @@ def restore(
 
     Raises:
         UsageError: a directory, a run or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker, another run, or another restore or vacuum holds a directory.
+        DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -847,7 +847,7 @@ def snapshot(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -886,7 +886,7 @@ def doctor(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
     """
     keywords = locals()

@@ -129,7 +129,7 @@ class ExpiryReport:
 class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
-    `archive` is the Delta table that holds the records of deleted segments.  `originals` is the directory of
+    `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
     --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  Each is None if it does
     not exist.
     """
@@ -255,7 +255,7 @@ def expire(
         DeclinedError: `confirm` returned False; nothing was changed.
         SourceChangedError: a partition changed while `confirm` waited; nothing was deleted.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
     """
     own = own or ExpireOptions()
     if not own.dry_run:

@@ -146,7 +146,7 @@ class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
     `codec`, `level` and `batch_bytes` are the encoding whose sizes are estimated.
-    `originals_bytes` is the size of files that only the directory `originals` still holds; None without that option.
+    `originals_bytes` is the size of files that exist only in the directory `originals`; None without that option.
     """
 
     row_type: ClassVar[type] = PartitionPlan

@@ -364,7 +364,7 @@ def recover(
     Raises:
         UsageError: a directory or setting is wrong; nothing was changed.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
     """
     stop = stop or threading.Event()
     started = time.monotonic()

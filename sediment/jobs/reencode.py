@@ -171,7 +171,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
     Raises:
         UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
         UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
     """
     own.validate(options)
     started = time.monotonic()

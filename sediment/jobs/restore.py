@@ -220,7 +220,7 @@ def restore(
         DeclinedError: `confirm` returned False; nothing was changed.
         CorruptDataError: a catalogue is malformed; nothing was changed.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker, another run, or another restore or vacuum holds a directory.
+        DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
     """
     with ExitStack() as stack:
         run = _RestoreRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
@@ -442,7 +442,7 @@ class _RestoreRun:
         partition: TopicPartition,
         history: History,
     ) -> tuple[str, str] | None:
-        """Return the code and reason why the originals `logs` of a run must not be put back; None if they may be.
+        """Return the code and reason why the originals `logs` of a run must not be put back; None if there is none.
 
         Raises:
             SedimentError: an original cannot be read, so it may hold a record with a suppressed key.
@@ -534,7 +534,7 @@ class _RestoreRun:
     def _prepared(
         self, run: Catalogue, chain: _Chain, entry: OriginalPartition, checkpoints: LogDirCheckpoints
     ) -> PartitionRestore:
-        """Return the restore of a partition as it is now.
+        """Return the restore that the present state of a partition requires.
 
         Raises:
             SourceChangedError: the partition changed since the chain was planned.

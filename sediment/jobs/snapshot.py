@@ -304,7 +304,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition on table rows that are deleted unless their key was read; None if no such row can exist."""
+    """Return the condition for the table rows to delete if their key was not read; None if no such row can exist."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}

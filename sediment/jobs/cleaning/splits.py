@@ -226,7 +226,7 @@ class SplitJob:
 
 @dataclass(frozen=True, slots=True)
 class CleanedSplits:
-    """The groups of one split or of all, and the files that were published in their tasks."""
+    """The groups of one or all splits, and the files that the tasks of these splits published."""
 
     groups: tuple[CleanedGroup, ...] = ()
     files: tuple[ManifestFile, ...] = ()

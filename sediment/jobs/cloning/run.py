@@ -364,7 +364,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Return a sentence about open transactions that no coordinator ends: it is missing, or the log was cut."""
+        """Return a sentence about open transactions that no coordinator ends: none exists, or the log was cut."""
         orphans = [
             each
             for each in finished
@@ -386,7 +386,7 @@ class _CloneRun:
 
 
 def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
-    """Clone a partition in a Spark task; an error comes back as (reason code, text)."""
+    """Clone a partition in a Spark task; an error is returned as (reason code, text)."""
     try:
         return clone_partition(task, attempt)
     except TASK_ERRORS as error:

@@ -76,7 +76,7 @@ class ConfiguredCommand(click.Command):
                 option.envvar = self._variables(long_name(option))
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with those that every command has."""
+        """Return the parameters of the command, including the two that every command has."""
         return [*super().get_params(context), _SETTINGS_OPTION, VERBOSE_OPTION]
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:

@@ -265,7 +265,7 @@ class GivenOptions:
         config_names_log_dirs: bool = True,
         **caller: Any,
     ) -> _Outcome:
-        """Call `work` with the options of a run of `command`; `caller` holds fields of `CommonOptions`.
+        """Call `work` with the options of a run of `command`; `caller` has fields of `CommonOptions`.
 
         A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, the `log.dirs` of
         the `--config` file replace missing log directories.

@@ -58,7 +58,7 @@ def check_table_path(path: str) -> None:
     """Refuse a local path for which the Python package deltalake panics or writes to a different path.
 
     Raises:
-        UsageError: `path` is not UTF-8, or holds a control character, a bracket, `^`, `|`, a backslash, or `%` with two
+        UsageError: `path` is not UTF-8, or has a control character, a bracket, `^`, `|`, a backslash, or `%` with two
             hexadecimal digits.
     """
     if not is_uri(path) and _NO_TABLE_PATH.search(path):

@@ -241,7 +241,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
     ) -> Iterator[tuple[SelectedPartition, Found | tuple[GivenVerdict, ...] | CleaningResult]]:
-        """Yield the records found in each partition, or the rows of the table for it."""
+        """Yield for each partition the records that the search found; for a table of verdicts, yield its rows."""
         if isinstance(self._subject, Keys):
             partitions = [
                 (each.listing, each.config.compaction.max_decompressed_batch_bytes) for each in by_path.values()
@@ -473,7 +473,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return checked
 
     def _written(self, path: Path) -> Path:
-        """Return the directory that the run wrote for the partition at `path`: `path`, or the one in the output."""
+        """Return the directory that the run wrote for the partition at `path`; without --output, it is `path`."""
         return path if self._own.output is None else self._new_log_dir() / path.name
 
     def _located(self, erased: ErasedPartition) -> ErasedPartition:

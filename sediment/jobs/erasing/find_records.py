@@ -9,7 +9,7 @@
 
 Control records are not data and never match.
 
-Invariant: the keys reach the tasks with their function; no name, description or setting of a Spark job holds one.
+Invariant: the function of a task contains the keys; no name, description or setting of a Spark job contains a key.
 """
 
 from __future__ import annotations

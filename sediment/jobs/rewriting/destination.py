@@ -43,7 +43,7 @@ class Destination(ABC):
         Raises:
             UsageError: a directory or an option is wrong; nothing was changed.
             UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-            DirectoryInUseError: a broker or another run holds a directory.
+            DirectoryInUseError: a broker or another run uses a directory.
         """
 
     @abstractmethod

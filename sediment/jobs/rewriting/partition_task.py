@@ -67,8 +67,8 @@ class SegmentRewrite(Protocol):
 class PartitionPlan:
     """Segments of one partition to rewrite, ascending.
 
-    The cleaner checkpoint must not exceed `next_dirty_offset` after the rewrite; None: it stays unchanged.  `found`
-    holds the command's own findings for its report.
+    The cleaner checkpoint must not exceed `next_dirty_offset` after the rewrite; None if the checkpoint does not
+    change.  `found` has the findings of the command, for its report.
     """
 
     segments: tuple[SegmentRewrite, ...]

@@ -97,7 +97,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         """The file that lists the originals that the run kept; None if there is none."""
         return self._destination.catalogue
 
-    # -------------------------------------------------------------------------------------- what a command decides
+    # ------------------------------------------------------------------------------------ decisions of a command
     @abstractmethod
     def _why_not(self, selected: SelectedPartition) -> tuple[str, str] | None:
         """Return the reason code and text if a partition is skipped, else None.

@@ -98,7 +98,7 @@ class Settings:
     """True if `--config` named a broker's own file, so the broker uses Kafka's default for every missing key."""
 
     is_kraft_file: bool = False
-    """True if that broker is a KRaft node: its file holds only defaults; the metadata holds the configs of topics."""
+    """True if that broker is a KRaft node: its file has only defaults; the configs of topics are in the metadata."""
 
     node_id: int | None = None
     """The KRaft node id in the `--config` file; None if the file has none."""
@@ -110,7 +110,7 @@ class Settings:
     """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
 
     metadata_dir: Path | None = None
-    """The log directory of `--metadata`, which holds `__cluster_metadata-0`."""
+    """The log directory of `--metadata`, which contains `__cluster_metadata-0`."""
 
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Settings:
         """Return the effective config of `topic`.
 
         Raises:
-            SettingsError: values contradict each other, or the metadata holds a value that Kafka would refuse.
+            SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
         """
         if topic not in self._configs:
             self._configs[topic] = self._log_config(topic)
@@ -206,7 +206,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if a source other than Kafka's creation of internal topics states the value of `name`.
+        """Return True if the value of `name` is stated, and not only by Kafka's creation of internal topics.
 
         Raises:
             SettingsError: the key is unknown.

@@ -32,7 +32,7 @@ class Selection:
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
-        """Check that every glob matches one of the partitions `names` that the globs select together.
+        """Check that every glob selects a partition in `names`; if both options are given, that both select it.
 
         Raises:
             UsageError: a glob matches nothing, or only names that the globs of the other option exclude; the error

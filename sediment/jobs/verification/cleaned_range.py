@@ -96,8 +96,8 @@ def cleaned_range(
 ) -> CleanedRange:
     """Return the range of BEFORE that was or could be cleaned to get AFTER; `now_ms` may be later than the cleaning.
 
-    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if no
-    setting states `delete_retention_ms`.
+    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if
+    `delete.retention.ms` is not stated.
     """
     start, end = before.log_start_offset, before.log_end_offset
     checkpoint = before.checkpoints.first_dirty

@@ -110,8 +110,9 @@ class PairRules:
     cleaning was at `now_ms` if `now_is_exact`, else at some earlier time.  `stable_before` and `stable_after` are last
     stable offsets.  `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset
     of the first segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
-    `producer_id_expiration_ms` None: no setting states them.  Then every new delete horizon is wrong, and no producer
-    expires.  With `may_be_reencoded`, batches may have another codec or size than in BEFORE.
+    `producer_id_expiration_ms` are None if they are not stated. Without the first, every new delete horizon is wrong.
+    Without the second, no producer expires.  With `may_be_reencoded`, batches may have another codec or size than in
+    BEFORE.
     """
 
     cleaned: CleanedRange
@@ -421,7 +422,7 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
 
 
 def decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Found]:
-    """Yield the batches of transactions that another marker decides, and those that were aborted but have records."""
+    """Yield the transactional batches that another marker decides, and the aborted batches that still have records."""
     live = before["in_transaction"]
     same = (before["marker"] == after["marker"]) & (before["outcome"] == after["outcome"])
     yield Found("markers", live & ~same, _decision_text)
