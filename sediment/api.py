@@ -532,7 +532,7 @@ def clone(
         compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as `compact` would.
         suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
-        target_version: use no feature level above those of this Kafka release.
+        target_version: limit each feature to its level in this Kafka release.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
         server_properties: also write the broker's `server.properties` to this path.
         check: clone nothing; compare every file of the clone in this directory with its manifest; excludes `log_dirs`.
@@ -722,7 +722,7 @@ def restore(
 
     Args:
         log_dirs: as for `plan`.
-        originals: the directory of `keep_originals`; this run also keeps the files that it removes there.
+        originals: the directory of `keep_originals`, which also gets the files that this run removes.
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.

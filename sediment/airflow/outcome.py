@@ -1,7 +1,7 @@
 """Outcome of a command: its JSON report, found in the output, as a summary for XCom and as the text of a failure.
 
 Under spark-submit the report and the lines of the log arrive in one stream.  With `--json --log-format json` each is a
-JSON object on a line of its own.
+JSON object on a separate line.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Check the broker's server.properties too, and its log.dirs if no LOG_DIR is given.",
+    help="Also check the broker's server.properties, and its log.dirs if no LOG_DIR is given.",
 )
 @click.option(
     "--metadata",

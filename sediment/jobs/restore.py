@@ -442,7 +442,7 @@ class _RestoreRun:
         partition: TopicPartition,
         history: History,
     ) -> tuple[str, str] | None:
-        """Return the code and reason why the originals `logs` of a run must not be put back; None if there is none.
+        """Return the code and reason why the originals `logs` of a run must not be put back; None if they may.
 
         Raises:
             SedimentError: an original cannot be read, so it may hold a record with a suppressed key.

@@ -312,7 +312,7 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--reencoded",
     is_flag=True,
-    help="Accept another codec and merged batches, as of compact --codec; compare their records and name them.",
+    help="Accept batches that compact --codec or reencode changed; compare their records and name the batches.",
 )
 def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

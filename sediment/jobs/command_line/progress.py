@@ -143,7 +143,7 @@ def _bar(
     label: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> _Bar | None:
-    """Return a bar, or lines, if the caller would see them, else None."""
+    """Return progress as a bar or as lines; None if the caller would see neither."""
     if console.quiet:
         return None
     if console.is_terminal:

@@ -608,7 +608,7 @@ def _newest(found: Found) -> dict[bytes, int]:
 
 
 def _joined(one: Verdicts, other: Verdicts) -> Verdicts:
-    """Return the verdicts of both arguments, which share no offset; the action of `other` is never replace."""
+    """Return the verdicts of both arguments; they have no common offset, and `other` never has the action replace."""
     offsets = np.concatenate([one.offsets, other.offsets])
     order = np.argsort(offsets, kind="stable")
     sizes = np.concatenate([np.diff(one.edges), np.diff(other.edges)])[order]

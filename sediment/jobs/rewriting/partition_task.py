@@ -133,7 +133,7 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class InOutput:
-    """New segments are files of an output; the source is only read, one at a URI in ranges."""
+    """New segments are files of an output; the source is only read (at a URI, in ranges)."""
 
     files: PartitionOutput
 

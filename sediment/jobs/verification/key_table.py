@@ -1,7 +1,7 @@
 """The key table of one pass over both logs, and the histories of keys with differences.
 
-Invariants: the table takes at most `limit_bytes`, also while it grows.  At most MOST_HISTORIES keys have a history:
-those that occur first in the log.
+Invariants: the table takes at most `limit_bytes`, also while it grows.  Histories exist for at most MOST_HISTORIES
+keys, the first ones in the log.
 """
 
 from __future__ import annotations

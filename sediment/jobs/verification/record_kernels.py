@@ -86,7 +86,7 @@ ABORTED = 1
 CONTROL = 2
 TOMBSTONES_MAY_GO = 4  # only of BEFORE
 
-# ------------------------------------------------------------------------------ parameters of a walk, int64[PARAMETERS]
+# ------------------------------------------------------------------------------ parameters of a pass, int64[PARAMETERS]
 LIMIT = 0
 END = 1
 DIRTY = 2
@@ -102,7 +102,7 @@ SEED = 11
 PARAMETERS = 12
 PARTS = 1 << 31
 
-# -------------------------------------------------------------------------------- registers of a walk, int64[REGISTERS]
+# -------------------------------------------------------------------------------- registers of a pass, int64[REGISTERS]
 AT_BEFORE = 0
 AT_AFTER = 1
 COUNT_BEFORE = 2
@@ -418,7 +418,7 @@ def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_valu
     return (word & ~(VIEW_BITS << shift)) | ((view & VIEW_BITS) << shift)
 
 
-# ----------------------------------------------------------------------------------------------------------------- walk
+# ----------------------------------------------------------------------------------------------------------------- pass
 @kernel
 def merge_records(
     before: Int64s,

@@ -1,7 +1,7 @@
 r"""Rules of a correct compaction for records, and the pass over both logs that applies these rules.
 
     BEFORE --blocks--\                    /--> batches with the same base offset: `rules`
-                      one walk, one task
+                      one pass, one task
     AFTER  --blocks--/                    \--> records with the same offset, words of keys: `record_kernels`
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone

@@ -21,7 +21,7 @@ def _place(difference: Difference) -> tuple[int, str]:
 
 
 class Tally:
-    """Counts of differences by check, with the first of each in the order of offsets and texts."""
+    """Counts of differences by check, and the first differences of each check, ordered by offset and text."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
