@@ -9,6 +9,7 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 from sediment.segment_io.protocol import messages as m
 from tests.segments import write_segment
@@ -34,6 +35,7 @@ def test_a_metadata_log_beats_a_checkpoint_with_more_records(tmp_path: Path) -> 
     (tmp_path / "new").mkdir()
     checkpoint = format_bootstrap_checkpoint([topic(number) for number in range(9)], now_ms=1)
     (tmp_path / "new" / "bootstrap.checkpoint").write_bytes(checkpoint)
+    (tmp_path / "new" / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
     batch = encode_batch([Record(0, 1, None, topic(20))], base_offset=0, leader_epoch=1)
     write_segment(tmp_path / "old" / "__cluster_metadata-0", 0, [batch])
     paths = [tmp_path / "new", tmp_path / "old"]

@@ -39,6 +39,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.manifest import ManifestFile, ManifestPartition
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.partition.log_dir_checkpoints import log_start_entries
 from sediment.segment_io.stores import Store
 
@@ -144,6 +145,5 @@ def start_files(start: StartFiles, now_ms: int) -> Iterator[tuple[str, bytes]]:
     meta = MetaProperties(_KRAFT_VERSION, start.node.cluster_id, start.node.node_id, start.node.directory_id)
     yield SERVER_PROPERTIES_FILE, start.properties.encode()
     yield BOOTSTRAP_FILE, format_bootstrap_checkpoint(start.records, now_ms=now_ms)
-    # No broker epoch: another broker wrote the logs.
-    yield CLEAN_SHUTDOWN_FILE, b""
+    yield CLEAN_SHUTDOWN_FILE, format_clean_shutdown(NEW_DIRECTORY)
     yield META_PROPERTIES_FILE, format_meta_properties(meta)

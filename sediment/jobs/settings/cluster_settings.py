@@ -6,7 +6,8 @@
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` holds the configs of its
-topics.  A metadata log rules even if it is empty, because a controller that has one may have changed the configs since.
+topics.  The marker of a clean stop proves that, both in the checkpoint's directory and in the one that it applies to.
+A metadata log rules even if it is empty, because a controller that has one may have changed the configs since.
 
 One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
 directories.  The search order is
@@ -38,12 +39,11 @@ from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
     META_PROPERTIES_FILE,
     METADATA_PARTITION,
-    RECOVERY_POINT_FILE,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties
-from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdown
+from sediment.segment_io.partition.clean_shutdown_file import is_new_directory
 from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
 if TYPE_CHECKING:
@@ -121,24 +121,16 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
 def find_metadata(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> dict[Path, ClusterMetadata | None]:
     """Return the metadata that applies to each of `log_dirs`; None if none is known.
 
-    A `bootstrap.checkpoint` with topics counts too if no metadata log exists.
-
     Raises:
         CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as `open_directories`.
     """
-    from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
-
     checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
     directories = [
         SelectedDirectory(path, read_meta_properties(fs, path / META_PROPERTIES_FILE), (), checkpoints)
         for path in log_dirs
     ]
     known: dict[Path, ClusterMetadata | None] = {}
-    return {
-        directory.path: _metadata_of(directory, directories, settings, known, fs)
-        or read_cluster_metadata(directory.path, fs)
-        for directory in directories
-    }
+    return {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
 
 
 def _metadata_of(
@@ -153,7 +145,7 @@ def _metadata_of(
         _check_cluster(directory, settings.metadata_dir, fs)
     places = tuple(_metadata_places(directory, directories, settings, fs))
     logs = tuple(place for place in places if _holds_log(place, fs))
-    if not logs and _has_been_started(directory.path, fs):
+    if not logs and not is_new_directory(fs, directory.path):
         return None
     found = (_metadata(place, known, fs) for place in logs or places)
     return next((metadata for metadata in found if metadata is not None), None)
@@ -227,31 +219,20 @@ def _holds_log(log_dir: Path, fs: Fs) -> bool:
     return fs.is_directory(log_dir / str(METADATA_PARTITION))
 
 
-def _has_been_started(log_dir: Path, fs: Fs) -> bool:
-    """Return True if a broker has used the directory since it was cloned or adopted.
-
-    A broker's start removes the marker of a clean stop, and its stop writes one with the broker's epoch.
-    """
-    marker = read_clean_shutdown(fs, log_dir)
-    return fs.exists(log_dir / RECOVERY_POINT_FILE) if marker is None else marker.broker_epoch is not None
-
-
 def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
-    """Return the content of the metadata log; without a log, that of the checkpoint that the first start will read."""
+    """Return the content of the metadata log; without a log, that of a new directory's checkpoint."""
     if log_dir not in known:
         known[log_dir] = _read_metadata(log_dir, fs)
     return known[log_dir]
 
 
 def _read_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    has_log = _holds_log(log_dir, fs)
-    if not has_log and (not fs.exists(log_dir / BOOTSTRAP_FILE) or _has_been_started(log_dir, fs)):
+    if not _holds_log(log_dir, fs) and not fs.exists(log_dir / BOOTSTRAP_FILE):
         return None
     # Imported late, because this loads compiled kernels, which a directory without metadata does not need.
     from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 
-    found = read_cluster_metadata(log_dir, fs)
-    return None if found is None or (has_log and found.is_bootstrap) else found
+    return read_cluster_metadata(log_dir, fs)
 
 
 def _with_settings(

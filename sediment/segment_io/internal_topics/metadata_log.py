@@ -2,7 +2,7 @@
 
     latest <end offset>-<epoch>.checkpoint ──> the state up to its end offset (exclusive)
     batches from that offset on ─────────────> the changes since
-    bootstrap.checkpoint ────────────────────> the state of a node that was never started, if it has topics
+    bootstrap.checkpoint ────────────────────> the state of a clone or an adopted directory before its first start
 
 Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
 the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the last batches
@@ -18,6 +18,10 @@ Invariants: nothing is written, and no data is skipped silently.  These are erro
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
+
+`bootstrap.checkpoint` becomes stale at the first start of a broker, because topics and configs then change in the
+metadata log.  So the file counts only if the marker of a clean stop proves that no broker has started on the directory,
+and never beside a metadata log, even an empty one.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_records import ResourceType, decode_metadata_record
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.clean_shutdown_file import is_new_directory
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
@@ -138,7 +143,7 @@ class ClusterMetadata:
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the metadata in `log_dir`; None if the directory has no metadata log, or if the log is empty.
 
-    If no node has ever started on the directory, its topics may be in `bootstrap.checkpoint` instead.
+    Until a broker starts on a clone or an adopted directory, its topics are in `bootstrap.checkpoint` instead.
 
     Raises:
         CorruptBatchError: a part of the metadata is corrupt or missing.
@@ -150,7 +155,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """
     directory = log_dir / str(METADATA_PARTITION)
     if not fs.is_directory(directory):
-        return _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
+        return read_bootstrap_checkpoint(log_dir, fs) if is_new_directory(fs, log_dir) else None
     for _ in range(_ATTEMPTS):
         snapshot = latest_snapshot(entry.name for entry in fs.scan(directory))
         try:
@@ -164,7 +169,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
             error.path = error.path or str(directory)
             error.advice = _ADVICE
             raise
-        return found or _read_bootstrap(log_dir / BOOTSTRAP_FILE, fs)
+        return found
     raise SourceChangedError(
         "the metadata log's files are replaced faster than they can be read",
         partition=str(METADATA_PARTITION),
@@ -223,12 +228,17 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
     return found + [(entry.start_offset, LEADER_EPOCH_FILE) for entry in epochs]
 
 
-def _read_bootstrap(path: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the state in a bootstrap checkpoint; None if the file does not exist or has no topics.
+def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
+    """Return the state in `bootstrap.checkpoint`, even a stale one; None if the file is missing or has no topics.
 
     On a formatted node, the file has only feature levels, which reveal nothing about topics if the metadata log was
     lost.
+
+    Raises:
+        CorruptBatchError: the file is corrupt.
+        UnsupportedDataError: the file was written by a newer Kafka.
     """
+    path = log_dir / BOOTSTRAP_FILE
     if not fs.exists(path):
         return None
     state = _State()

@@ -3,6 +3,13 @@
 The marker is the last file that a broker writes when it stops; the broker removes the marker when it starts.  A broker
 that starts without a marker verifies the segments from the recovery point on.
 
+    content                  writer
+    JSON with an epoch       a broker since Kafka 3.7
+    empty                    an older broker, `sediment recover`
+    `_OF_A_NEW_DIRECTORY`    `sediment clone`, `sediment adopt`: no broker has started on the directory since
+
+To a broker, the last two are equal: the stop was clean, and its epoch is not known.
+
 Source: kafka-log 01 §12, 05 §1; Kafka's CleanShutdownFileHandler.
 """
 
@@ -15,16 +22,28 @@ from pathlib import Path
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from sediment.segment_io.fs import Fs
 
+_OF_A_NEW_DIRECTORY = b"written by sediment; no broker has started on this directory since\n"  # not JSON: no epoch
+
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """The marker of a clean stop; `broker_epoch` is None if the file does not hold one."""
+    """The marker of a clean stop; `broker_epoch` is None if the file does not hold one.
+
+    `is_new` is True if no broker has started on the directory since `clone` or `adopt` wrote it.
+    """
 
     broker_epoch: int | None
+    is_new: bool = False
+
+
+NEW_DIRECTORY = CleanShutdown(None, is_new=True)
+"""The marker of a clone or an adopted directory; another broker wrote the logs, and their epoch is not known."""
 
 
 def parse_clean_shutdown(content: bytes) -> CleanShutdown:
     """Return the content of the marker; the stop was clean even if the content is malformed."""
+    if content == _OF_A_NEW_DIRECTORY:
+        return NEW_DIRECTORY
     try:
         epoch = json.loads(content)["brokerEpoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -33,7 +52,9 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """Return the marker that a broker with this epoch writes; without an epoch, the file is empty."""
+    """Return the content of a marker: that of a broker with this epoch, or one without an epoch."""
+    if marker.is_new:
+        return _OF_A_NEW_DIRECTORY
     if marker.broker_epoch is None:
         return b""
     return json.dumps({"version": 0, "brokerEpoch": marker.broker_epoch}, separators=(",", ":")).encode()
@@ -45,6 +66,14 @@ def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
         return parse_clean_shutdown(fs.read_bytes(log_dir / CLEAN_SHUTDOWN_FILE))
     except FileNotFoundError:
         return None
+
+
+def is_new_directory(fs: Fs, log_dir: Path) -> bool:
+    """Return True if the marker proves that no broker has started on the directory since `clone` or `adopt` wrote it.
+
+    A broker's start removes the proof, and neither its stop nor `sediment recover` writes it again.
+    """
+    return read_clean_shutdown(fs, log_dir) == NEW_DIRECTORY
 
 
 def take_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:

@@ -10,7 +10,9 @@
     every partition has a folder, or was never written to     refused: the server would begin it anew
 
 The metadata of a node that has been started is in its metadata log.  A node that never was, as `clone` and `adopt` make
-them, has it in `bootstrap.checkpoint`.
+them, has it in `bootstrap.checkpoint`, and a server keeps the file up to date.  A server that is killed leaves no proof
+that no broker has started; the file counts here even so, because no record depends on it: a server deletes none.  A
+marker with a broker's epoch shows that the file is stale.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -37,9 +39,14 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import (
+    ClusterMetadata,
+    read_bootstrap_checkpoint,
+    read_cluster_metadata,
+)
 from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
+from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdown
 
 _IN_USE = "stop the broker first"
 _ADOPT = "run sediment adopt on the directory"
@@ -123,10 +130,12 @@ def _metadata_dir(paths: Sequence[Path], fs: Fs) -> tuple[Path, bool]:
     if with_log:
         return with_log[0], True
     for path in paths:
-        if fs.exists(path / BOOTSTRAP_FILE):
+        marker = read_clean_shutdown(fs, path)
+        if fs.exists(path / BOOTSTRAP_FILE) and (marker is None or marker.broker_epoch is None):
             return path, False
     raise UsageError(
-        f"no directory holds {METADATA_PARTITION} or {BOOTSTRAP_FILE}, so their topics are not known",
+        f"no directory holds {METADATA_PARTITION}, or a {BOOTSTRAP_FILE} that no broker has used, so their topics are "
+        "not known",
         path=str(paths[0]),
         advice=f"name every entry of the broker's log.dirs; without a broker, {_ADOPT}, {_READ_ONLY}",
     )
@@ -139,11 +148,10 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
         UsageError: the node has a metadata log, and was never started.
         CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read.
     """
-    found = read_cluster_metadata(metadata_dir, fs)
-    if is_started:
-        return check_started(metadata_dir, found, fs)
+    if is_started or fs.exists(metadata_dir / str(METADATA_PARTITION)):
+        return check_started(metadata_dir, read_cluster_metadata(metadata_dir, fs), fs)
     # A bootstrap checkpoint without topics is that of a node that was only formatted.
-    return found or ClusterMetadata({}, {}, {}, 0)
+    return read_bootstrap_checkpoint(metadata_dir, fs) or ClusterMetadata({}, {}, {}, 0)
 
 
 def _sole_voter(

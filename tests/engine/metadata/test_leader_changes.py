@@ -13,8 +13,8 @@ from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
-from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.segment.batch_reader import read_records
 from tests.engine.metadata.test_metadata_writers import NODE, log_writer, metadata_of
 from tests.segments import NOW_MS
@@ -45,10 +45,10 @@ def test_a_bootstrap_checkpoint_has_them_in_its_records_of_partitions_and_does_n
     values = list(topic_records(topic, epochs, node, WITH_DIRECTORIES))
     path = tmp_path / "bootstrap.checkpoint"
     path.write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
     size = path.stat().st_size
     for number in range(1, 4):
-        metadata = read_cluster_metadata(tmp_path, Fs())
-        assert metadata is not None
+        metadata = metadata_of(tmp_path)
         changes = list(leader_change_records([TopicPartition("t", 2)], node.node_id, metadata))
         BootstrapWriter(tmp_path, Fs(), clock=lambda: NOW_MS).append(changes)
         assert metadata_of(tmp_path).leader_epochs == {"t": {0: 0, 1: 1, 2: 2 + number}}

@@ -18,6 +18,7 @@ from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from tests.segments import NOW_MS
 from tests.served import unpacked
@@ -119,6 +120,7 @@ def test_after_a_failed_write_nothing_more_is_appended(log_dir: Path) -> None:
 def new_node(tmp_path: Path) -> Path:
     path = tmp_path / "bootstrap.checkpoint"
     path.write_bytes(format_bootstrap_checkpoint([TOPIC, next_id(1000)], now_ms=NOW_MS))
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
     return tmp_path
 
 

@@ -14,11 +14,12 @@ from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from tests.jobs.expire.test_expire import make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
-from tests.segments import NOW_MS
+from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.served import unpacked
 
 DAY_MS = 86_400_000
@@ -134,16 +135,61 @@ def test_a_metadata_log_rules_even_if_it_is_empty(adopted: Path) -> None:
     assert expire(adopted).status == 2
 
 
-@pytest.mark.parametrize("marker", [None, b'{"version":0,"brokerEpoch":17}'])
-def test_a_directory_on_which_a_broker_has_started_needs_its_log(adopted: Path, marker: bytes | None) -> None:
+@pytest.mark.parametrize("marker", [None, b"", b'{"version":0,"brokerEpoch":17}'])
+@pytest.mark.parametrize("loses", ["nothing", "recovery-point-offset-checkpoint"])
+def test_a_directory_on_which_a_broker_has_started_needs_its_log(
+    adopted: Path, marker: bytes | None, loses: str
+) -> None:
     """Configs may have changed since, and the log that would say so is lost."""
     path = adopted / ".kafka_cleanshutdown"
     path.unlink()
+    (adopted / loses).unlink(missing_ok=True)
     if marker is not None:
         path.write_bytes(marker)
     assert not states_configs(adopted)
+    assert read_cluster_metadata(adopted, Fs()) is None
+    before = tree(adopted)
     outcome = expire(adopted)
     assert outcome.status == 2 and "--metadata DIR" in outcome.stderr
+    assert tree(adopted) == before
+
+
+def test_recover_does_not_make_the_directory_of_a_killed_broker_new(adopted: Path) -> None:
+    (adopted / ".kafka_cleanshutdown").unlink()
+    outcome = sediment("recover", adopted, "--json")
+    assert outcome.status == 0 and (adopted / ".kafka_cleanshutdown").exists()
+    assert not states_configs(adopted)
+    before = tree(adopted)
+    assert expire(adopted).status == 2
+    assert tree(adopted) == before
+
+
+def test_recover_of_a_directory_that_is_new_leaves_it_new(adopted: Path) -> None:
+    assert sediment("recover", adopted, "--json").status == 0
+    assert states_configs(adopted)
+
+
+def test_a_copy_of_a_new_directory_is_new_and_its_clone_has_the_configs(adopted: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(adopted, tmp_path / "copy", copy_function=shutil.copyfile))
+    assert states_configs(copy)
+    assert sediment("clone", copy, "--to", tmp_path / "clone", "--json").status == 0
+    assert states_configs(tmp_path / "clone")
+    assert opened(tmp_path / "clone").settings.origin("other", "cleanup.policy") != Origin.METADATA
+
+
+def test_clone_does_not_compact_by_a_stale_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    for number in range(3):
+        write_segment(path / "limited-0", 3 * number, [batch_bytes(3 * number, "aaa")])
+    outcome = sediment("adopt", path, "--yes", "--json", "--set=limited:cleanup.policy=compact")
+    assert outcome.status == 0, outcome.stderr
+    new = sediment("clone", path, "--to", tmp_path / "new", "--compact", "--json")
+    assert new.partitions()["limited-0"]["compacted"], new.stderr
+    (path / ".kafka_cleanshutdown").unlink()
+    assert sediment("compact", path, "--json").status == 2
+    stale = sediment("clone", path, "--to", tmp_path / "stale", "--compact", "--json")
+    row = stale.partitions()["limited-0"]
+    assert (row["compacted"], row["reason_code"]) == (False, "policy-unknown")
 
 
 def test_a_damaged_checkpoint_is_an_error_and_not_ignored(adopted: Path) -> None:
@@ -168,11 +214,12 @@ def test_folders_of_other_topics_are_left_alone(adopted: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- several log.dirs
 @pytest.fixture
 def second(adopted: Path, tmp_path: Path) -> Path:
-    """Return another log directory of the same node, without a checkpoint of its own."""
+    """Return another log directory of the same node, new too, without a checkpoint of its own."""
     path = tmp_path / "second"
     make_log(path, "limited-1", times_ms=(LONG_AGO_MS,) * 3)
     shutil.copy(adopted / "limited-0" / "partition.metadata", path / "limited-1")
-    shutil.copy(adopted / "meta.properties", path)
+    for name in ("meta.properties", ".kafka_cleanshutdown"):
+        shutil.copy(adopted / name, path)
     return path
 
 
@@ -185,6 +232,17 @@ def test_the_checkpoint_is_found_as_the_metadata_log_is(adopted: Path, second: P
     assert states_configs(second, settings=Settings.load(config, []))
     outcome = expire(second, f"--metadata={adopted}")
     assert codes(outcome) == {"limited-1": ("expired", None)}
+
+
+@pytest.mark.parametrize("started", ["adopted", "second"])
+def test_a_broker_that_started_on_one_directory_of_the_node_makes_the_checkpoint_stale(
+    adopted: Path, second: Path, started: str
+) -> None:
+    ({"adopted": adopted, "second": second}[started] / ".kafka_cleanshutdown").unlink()
+    assert not states_configs(second, adopted)
+    before = tree(second)
+    assert expire(second, f"--metadata={adopted}").status == 2
+    assert tree(second) == before
 
 
 def test_a_log_in_another_directory_of_the_node_beats_a_checkpoint(adopted: Path, second: Path, tmp_path: Path) -> None:

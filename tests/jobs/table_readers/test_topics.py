@@ -15,6 +15,7 @@ import sediment
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from tests.archives import unpack
 from tests.segments import batch_bytes, write_segment
@@ -89,12 +90,16 @@ def test_a_directory_that_never_started_has_the_configs_of_its_bootstrap_checkpo
     ]
     content = format_bootstrap_checkpoint([encode_metadata_record(record, 0) for record in records], now_ms=1)
     (tmp_path / "bootstrap.checkpoint").write_bytes(content)
+    assert {row["source"] for row in topics(tmp_path).values()} == {"NOT_STATED"}
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
     found = topics(tmp_path)
     stated = {key: (row["value"], row["source"]) for (_, key), row in found.items() if row["value"] is not None}
     assert stated == {
         "cleanup.policy": ("compact,delete", "BOOTSTRAP_CHECKPOINT"),
         "retention.ms": ("5000", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
     }
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    assert {row["source"] for row in topics(tmp_path).values()} == {"NOT_STATED"}
 
 
 def test_a_file_that_cannot_be_used_is_an_error(log_dir: Path, tmp_path: Path) -> None:

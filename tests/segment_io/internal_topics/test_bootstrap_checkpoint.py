@@ -10,8 +10,13 @@ import pytest
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import (
+    ClusterMetadata,
+    read_bootstrap_checkpoint,
+    read_cluster_metadata,
+)
 from sediment.segment_io.internal_topics.metadata_records import ResourceType, encode_metadata_record
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.segment.reader import HeaderScan
 
@@ -32,6 +37,7 @@ def written(log_dir: Path, *records: m.TopicRecord) -> Path:
     values = [encode_metadata_record(record, 0) for record in records]
     path = log_dir / "bootstrap.checkpoint"
     path.write_bytes(format_bootstrap_checkpoint(values, now_ms=1_000))
+    (log_dir / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
     return path
 
 
@@ -51,10 +57,20 @@ def test_the_records_are_the_metadata_of_a_directory_without_a_metadata_log(tmp_
     assert found.quotas[(("user", "ann"),), "producer_byte_rate"].value == 1024.0
 
 
-def test_an_empty_metadata_log_does_not_hide_them(tmp_path: Path) -> None:
+def test_a_metadata_log_hides_them_even_if_it_is_empty(tmp_path: Path) -> None:
     written(tmp_path, *RECORDS)
     (tmp_path / "__cluster_metadata-0").mkdir()
-    assert read(tmp_path) is not None
+    assert read(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"version":0,"brokerEpoch":1}'])
+def test_they_do_not_count_once_a_broker_has_started(tmp_path: Path, content: bytes | None) -> None:
+    written(tmp_path, *RECORDS)
+    marker = tmp_path / ".kafka_cleanshutdown"
+    marker.unlink() if content is None else marker.write_bytes(content)
+    assert read(tmp_path) is None
+    stale = read_bootstrap_checkpoint(tmp_path, Fs())
+    assert stale is not None and stale.next_producer_id == 3000
 
 
 def test_the_file_of_a_formatted_node_says_nothing_about_topics(tmp_path: Path) -> None:

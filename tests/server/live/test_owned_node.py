@@ -17,10 +17,15 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.clean_shutdown_file import (
+    NEW_DIRECTORY,
+    format_clean_shutdown,
+    is_new_directory,
+)
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.segment.batch_reader import read_records
-from sediment.server.live.owned_node import open_node
+from sediment.server.live.owned_node import open_node, read_metadata
 from tests.engine.live_logs import batch
 from tests.served import contents, unpacked
 from tests.server.live.nodes import NODE, NOW_MS, fetch, live, new_node, produce, topic_id
@@ -71,9 +76,14 @@ def tier_a_topic(path: Path) -> None:
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
 
 
+def stop_a_broker(path: Path) -> None:
+    (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":17}')
+
+
 REFUSALS: dict[Callable[[Path], None], str] = {
     remove_meta: "no meta.properties that names a node",
     remove_bootstrap: "their topics are not known",
+    stop_a_broker: "their topics are not known",
     add_unknown_folder: "the cluster does not know the folder's topic",
     add_folder_without_id: "has no partition.metadata",
     add_folder_of_another_topic: "the cluster has another topic t",
@@ -127,6 +137,13 @@ def test_metadata_that_changes_during_the_start_is_refused_and_the_stop_is_clean
     assert (path / ".kafka_cleanshutdown").exists()
 
 
+def test_a_metadata_log_that_appears_during_the_start_is_noticed(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    found = open_node([path], None, Fs())
+    shutil.copytree(unpacked(tmp_path / "other") / "__cluster_metadata-0", path / "__cluster_metadata-0")
+    assert read_metadata(path, found.is_started, Fs()) != found.metadata
+
+
 def test_a_partition_without_a_folder_begins_empty_if_it_was_never_written_to(tmp_path: Path) -> None:
     path = new_node(tmp_path / "data", {"t": 3})
     assert open_node([path], None, Fs()).absent == tuple(TopicPartition("t", number) for number in range(3))
@@ -150,3 +167,16 @@ def test_two_directories_of_one_node_are_served_together(tmp_path: Path) -> None
             assert produce(client, batch(), number=number).error_code == ErrorCode.NONE
         assert [each.high_watermark for each in fetch(client, (0, 0), (1, 0))] == [1, 1]
     assert [(each / ".kafka_cleanshutdown").exists() for each in (first, second)] == [True, True]
+
+
+def test_a_directory_that_is_new_stays_new_unless_its_server_is_killed(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    (path / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
+    with live(path):
+        assert not is_new_directory(Fs(), path)
+        shutil.copytree(path, tmp_path / "killed")
+    assert is_new_directory(Fs(), path)
+    for _ in range(2):
+        with live(tmp_path / "killed") as server, server.connect() as client:
+            produce(client, batch())
+        assert not is_new_directory(Fs(), tmp_path / "killed")
