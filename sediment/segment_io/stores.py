@@ -331,6 +331,12 @@ class ListedFs(Fs):
 
 
 def _open_filesystem(where: str) -> tuple[FileSystem, str]:
+    if _SCHEME in where and "#" in where:  # pyarrow would use the path before it, which is another directory
+        raise UsageError(
+            "the URI has a #, which ends the path of a URI",
+            path=_CREDENTIALS.sub("", where),
+            advice="write %23 for a # in a name",
+        )
     if where.startswith(_HDFS) and find_spec("hdfs_native") is not None:
         from sediment.segment_io.hdfs import open_hdfs
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -59,6 +59,8 @@ from sediment.segment_io.partition.sources import Source
 
 SLICE_BYTES = 128 << 20
 LARGEST_VERIFIED_BYTES = 64 << 20
+_LAST_SLICE_BYTES = 64 << 10
+_LARGER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Bounds:
 
 
 ALL = Bounds()
+_Cut: TypeAlias = tuple[int, int]  # position and offset at which a slice begins or ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,24 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
         found
         for segment in live_segments(source, fs)
         if _can_hold(source, segment, bounds)
-        for found in _cut(source, segment, bounds, slice_bytes)
+        for found in _cut(source, segment, bounds, lambda cuts: pairwise(cuts.cuts(slice_bytes)))
     )
+
+
+def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
+    """Yield the slices that can hold records within `bounds`, descending, of the same bytes as those of `plan_slices`.
+
+    The last slice of a segment is small, and each one before it is larger than its successor.  A cut is looked up when
+    the caller asks for its slice.
+
+    Raises:
+        NotALogDirectoryError: the directory or the named segment does not exist.
+    """
+    if bounds.is_empty():
+        return
+    for segment in reversed(live_segments(source, fs)):
+        if _can_hold(source, segment, bounds):
+            yield from _cut(source, segment, bounds, _Cuts.from_end)
 
 
 def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
@@ -159,7 +178,10 @@ def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds) -> bool:
     return not len(index) or index.last_entry.timestamp_ms >= bounds.first_timestamp_ms
 
 
-def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int) -> Iterator[Slice]:
+def _cut(
+    source: Source, segment: LiveSegment, bounds: Bounds, pairs_of: Callable[[_Cuts], Iterable[tuple[_Cut, _Cut]]]
+) -> Iterator[Slice]:
+    """Yield the slices between the pairs of cuts of a segment."""
     path = segment.path(source.directory, SegmentFileKind.LOG)
     try:
         descriptor = open_to_read(path)
@@ -169,8 +191,7 @@ def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int)
         return
     try:
         inode = os.fstat(descriptor).st_ino
-        cuts = _Cuts(source, segment, bounds, descriptor).cuts(slice_bytes)
-        for (start, offset), (end, next_offset) in pairwise(cuts):
+        for (start, offset), (end, next_offset) in pairs_of(_Cuts(source, segment, bounds, descriptor)):
             yield Slice(source, segment, start, end, offset, next_offset, inode)
     finally:
         os.close(descriptor)
@@ -193,23 +214,36 @@ class _Cuts:
     bounds: Bounds
     descriptor: int
 
-    def cuts(self, slice_bytes: int) -> list[tuple[int, int]]:
-        """Return (position, offset) of the start of each slice, and of the end of the last slice."""
+    def cuts(self, slice_bytes: int) -> list[_Cut]:
+        """Return the start of each slice, and the end of the last slice."""
+        start, end, index = self._ends(slice_bytes)
+        return [start, *(() if index is None else self._between(index, start[0], end[0], slice_bytes)), end]
+
+    def from_end(self) -> Iterator[tuple[_Cut, _Cut]]:
+        """Yield the start and end of each slice, from the last slice to the first."""
+        slice_bytes = _LAST_SLICE_BYTES
+        start, end, index = self._ends(slice_bytes)
+        while True:
+            cut = None if index is None else self._before(index, start[0], end[0] - slice_bytes)
+            yield cut or start, end
+            if cut is None:
+                return
+            end, slice_bytes = cut, min(slice_bytes * _LARGER, SLICE_BYTES)
+
+    def _ends(self, slice_bytes: int) -> tuple[_Cut, _Cut, OffsetIndex | None]:
+        """Return the first and last cut; also the index, if the bounds or the size of the segment need it."""
         segment, bounds = self.segment, self.bounds
-        size_bytes = segment.ref.log_bytes
-        start, end = 0, size_bytes
         inside = (
             bounds.first_offset > segment.base_offset
             or bounds.end_offset < segment.end_offset
             or bounds.first_timestamp_ms != INT64_MIN
         )
-        found: list[tuple[int, int]] = []
-        if inside or size_bytes > slice_bytes:
-            index = _offset_index(self.source, segment)
+        start, end = 0, segment.ref.log_bytes
+        index = _offset_index(self.source, segment) if inside or end > slice_bytes else None
+        if index is not None:
             start = self._start(index)
             end = self._end(index, start)
-            found = self._between(index, start, end, slice_bytes)
-        return [(start, _first(segment, bounds)), *found, (end, _end(segment, bounds))]
+        return (start, _first(segment, bounds)), (end, _end(segment, bounds)), index
 
     def _start(self, index: OffsetIndex) -> int:
         """Return the position of the last verified entry before all records within the bounds; 0 if there is none."""
@@ -236,8 +270,19 @@ class _Cuts:
                 return index[later].position
         return self.segment.ref.log_bytes
 
-    def _between(self, index: OffsetIndex, start: int, end: int, slice_bytes: int) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
+    def _before(self, index: OffsetIndex, start: int, highest: int) -> _Cut | None:
+        """Return the last verified entry at `highest` or before it, and after `start`."""
+        for slot in range(_search(index.positions, highest, "right") - 1, -1, -1):
+            position = index[slot].position
+            if position <= start:
+                return None
+            offset = self._verified(index, slot) if position <= highest else None
+            if offset is not None:
+                return position, offset
+        return None
+
+    def _between(self, index: OffsetIndex, start: int, end: int, slice_bytes: int) -> list[_Cut]:
+        found: list[_Cut] = []
         last = start
         while last + slice_bytes < end:
             offset = None
