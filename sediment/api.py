@@ -87,7 +87,7 @@ def plan(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -161,7 +161,7 @@ def compact(
             none.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
-        roll_active: roll the active segment and clean it too; for a copy that no broker uses.
+        roll_active: also roll and clean the active segment; for a copy that no broker uses.
         keep_originals: hard-link the files to be replaced into this directory first.
         keep_before: before a partition changes, hard-link all its files into this new directory, as `before` of
             `verify`.
@@ -177,7 +177,7 @@ def compact(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -190,7 +190,7 @@ def compact(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -270,7 +270,7 @@ def erase(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -283,7 +283,7 @@ def erase(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         SedimentError: the broker did not stop cleanly; nothing was changed.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
@@ -332,7 +332,7 @@ def expire(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -345,7 +345,7 @@ def expire(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -388,7 +388,7 @@ def verify(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -443,7 +443,7 @@ def adopt(
         node_id: id of the node that gets the directory; default: from meta.properties, else 1.
         cluster_id: cluster id of that node; default: from meta.properties, else a new one.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
-        server_properties: write the broker's file here too.
+        server_properties: also write the broker's `server.properties` to this path.
         abort_open_transactions: write ABORT markers for open transactions.
         dry_run: change nothing, and report the partitions and records that would be adopted.
         partitions: must be empty: a directory is adopted as a whole.
@@ -519,7 +519,7 @@ def clone(
         to: the new directory, which must be absent, empty or an unfinished clone.
         topics: names or globs of topics to clone; default: all.
         renames: a mapping from old to new topic names, or texts `OLD=NEW`.
-        parts: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram` to copy too, separated by commas.
+        parts: also copy these, separated by commas: `groups`, `transactions`, `configs`, `acls`, `quotas`, `scram`.
         node_id: node id of the clone.
         cluster_id: cluster id of the clone; default: a new one.
         hold: change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.
@@ -532,16 +532,16 @@ def clone(
         compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as `compact` would.
         suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
-        target_version: use no feature level above those of this Kafka release.
+        target_version: limit each feature to its level in this Kafka release.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
-        server_properties: write the broker's file here too.
+        server_properties: also write the broker's `server.properties` to this path.
         check: clone nothing; compare every file of the clone in this directory with its manifest; excludes `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -601,7 +601,7 @@ def recover(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -614,7 +614,7 @@ def recover(
 
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -667,7 +667,7 @@ def reencode(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -681,7 +681,7 @@ def reencode(
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
         UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -722,7 +722,7 @@ def restore(
 
     Args:
         log_dirs: as for `plan`.
-        originals: the directory of `keep_originals`; the files that this run removes are kept there too.
+        originals: the directory of `keep_originals`, which also gets the files that this run removes.
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
@@ -736,7 +736,7 @@ def restore(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -749,7 +749,7 @@ def restore(
 
     Raises:
         UsageError: a directory, a run or an option is wrong; nothing was changed.
-        DirectoryInUseError: a broker, another run, or another restore or vacuum holds a directory.
+        DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
         RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
     """
     keywords = locals()
@@ -847,7 +847,7 @@ def snapshot(
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if an unstated setting left it alone.
         now_ms: the clock of every rule; default: now.
@@ -881,11 +881,12 @@ def doctor(
     Spark is not started.
 
     Args:
-        log_dirs: entries of a broker's `log.dirs`; if empty, those that `config` names, or only the machine is checked.
+        log_dirs: entries of a broker's `log.dirs`. If empty, the directories that `config` names are checked; without
+            `config`, only the machine.
         settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
             one topic.
         config: the broker's `server.properties`.
-        metadata: the log directory that holds `__cluster_metadata-0`.
+        metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
     """
     keywords = locals()
@@ -931,7 +932,7 @@ def dump(
         header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
         columns: names of the columns, in their order; default: all.
         config: the broker's server.properties, for the table `topics`.
-        keys: keys of records without their values.
+        keys: read the keys of records, but not their values.
         isolation: isolation level, as for a consumer.
         on_corruption: raise at a corrupt batch, skip it, or return it as a row.
         limit: return at most this many rows; default: all.

@@ -7,7 +7,7 @@
     partitions=["orders-*", "users-0"]         --partition=orders-* --partition=users-0
     settings={"orders:retention.ms": 1000}     --set=orders:retention.ms=1000
 
-Keywords are those of the Python functions (docs/reference/python.md).
+Keywords are the same as for the Python functions (docs/reference/python.md).
 """
 
 from __future__ import annotations

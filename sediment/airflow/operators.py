@@ -28,7 +28,7 @@ from sediment.airflow.arguments import command_arguments
 from sediment.airflow.outcome import OutputReader, failure_text, lines, summary
 
 APPLICATION = str(Path(__file__).resolve().parents[1] / "jobs" / "cli.py")
-"""The script of this installation for spark-submit; the Python of Spark's driver must have Sediment as well."""
+"""The script of this installation for spark-submit; Sediment must also be installed in the Python of Spark's driver."""
 
 SUMMARY = "summary"
 """XCom key of the figures of a run."""
@@ -46,7 +46,7 @@ class SedimentOperator(SparkSubmitOperator):
     """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command as keywords, as in the Python API.
 
     `options` has the options of the command; they override the common options below.  `arguments` are appended as they
-    are.  `json_report` is a file for the whole JSON report.  Other keywords are those of `SparkSubmitOperator`: `conf`,
+    are.  `json_report` is a file for the whole JSON report.  Other keywords go to `SparkSubmitOperator`: `conf`,
     `conn_id` and so on.
     """
 
@@ -144,7 +144,7 @@ class SedimentOperator(SparkSubmitOperator):
         return 0
 
     def _get_hook(self) -> Any:
-        """Return the parent's hook, with the reader before its log; the hook has no public access to the output."""
+        """Return the parent's hook; its output goes through the reader, because the hook has no public access to it."""
         hook = super()._get_hook()
         log, output = hook._process_spark_submit_log, self._output
         hook._process_spark_submit_log = lambda lines: log(output.other_lines(lines))

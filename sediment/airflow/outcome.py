@@ -1,7 +1,7 @@
 """Outcome of a command: its JSON report, found in the output, as a summary for XCom and as the text of a failure.
 
 Under spark-submit the report and the lines of the log arrive in one stream.  With `--json --log-format json` each is a
-JSON object on a line of its own.
+JSON object on a separate line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BAD_STATUSES = frozenset({"failed", "quarantined", "wrong", "refused"})
 """Statuses of a partition that make a command fail."""
 
 UNSTATED_CODES = frozenset({"policy-unknown", "retention-unknown", "tombstones-kept"})
-"""Reason codes of partitions whose result depends on a setting that no source states."""
+"""Reason codes of partitions whose result depends on a setting that is not stated."""
 
 MAX_FAILURES = 20
 """Number of failures in a summary; XCom is a row of Airflow's database."""

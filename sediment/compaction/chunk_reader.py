@@ -12,9 +12,9 @@ Messages of magic 0 and 1 become equivalent batches of magic 2.
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
 checked against the listing.
 
-Memory: two chunks (messages of magic 0 and 1 take space in both formats), and for each of the two, up to _AHEAD_CHUNKS
-chunks of decompressed records.  Kernels decompress most records without the interpreter lock, on the reading thread and
-on one more thread.
+Memory: two chunks (messages of magic 0 and 1 need space in both formats), and for each of these two chunks, up to
+_AHEAD_CHUNKS chunks of decompressed records.  Kernels decompress most records without the interpreter lock, on the
+reading thread and on one more thread.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ChunkBoundaries:
-    """The positions at which the chunks of a segment begin, ascending, and the segment's size.
+    """The positions at which the chunks of a segment begin, in ascending order, and the segment's size.
 
     `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan, and are empty without one.  `ordinals` counts
     the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges [from, to); each
@@ -222,7 +222,7 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages converted to batches of magic 2; decompress those that are used first."""
+        """Return the chunk with its messages converted to magic 2; decompress the messages that are used first."""
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
@@ -260,7 +260,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the order of their use, until their records fill _AHEAD_CHUNKS chunks."""
+        """Decompress batches in the order of their use, until the decompressed records fill _AHEAD_CHUNKS chunks."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:
@@ -290,7 +290,7 @@ class ChunkReader:
         return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Decompress the batches among `ordinals` that kernels support; set their payloads and return their bytes."""
+        """Decompress the batches among `ordinals` that kernels support; set the payloads, and return their bytes."""
         if not self._tools:
             self._tools = (find_tools(), find_tools())
         half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + padding.PADDING_BYTES
@@ -373,7 +373,7 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Return True if the first batch is not compressed; then probably no batch is."""
+        """Return True if the first batch is not compressed, a sign that no batch is compressed."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.file(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
@@ -415,7 +415,7 @@ def _scan_readable(
     with_flags: bool,
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` is its (first, end) range."""
+    """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` is the buffer's (first, end) range."""
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
         status, found, position = scan_chunk(buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:])

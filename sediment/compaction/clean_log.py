@@ -1,4 +1,4 @@
-"""The cleaner's entry points: they turn a cleaning plan into prepared files, and choose another pass if one fails.
+"""The cleaner's entry points: they create prepared files from a cleaning plan, and choose another pass if one fails.
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown
     scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
@@ -9,8 +9,8 @@ finds a transaction or an invalid chunk boundary.  The filled pass is used if of
 the config bounds the map: Kafka's rule for a full map needs a forward pass.  If batches are unreadable and the caller
 keeps them, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
-A large partition can be cleaned in splits instead.  Each split is swept twice.  `collect_split_keys` collects its keys;
-`clean_split` then cleans it, given the survivors among the keys of all splits.  Both sweeps use plain or scanned
+Several tasks can share a large partition as splits.  Each split is swept twice.  `collect_split_keys` collects its
+keys; `clean_split` then cleans it, given the survivors among the keys of all splits.  Both sweeps use plain or scanned
 passes.
 
 If the caller wants more proof than a 128-bit hash, whole keys are compared before each chunk is swept (`exact_keys`).
@@ -21,9 +21,10 @@ is being written.
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
-* If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more is skipped, unchanged.
-* Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` writes
-  files too, and `split` spills a fold into a temporary file.  Other modules of this package do no I/O.
+* If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more memory is skipped, and not
+  changed.
+* Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` also
+  writes files, and `split` spills a fold into a temporary file.  Other modules of this package do no I/O.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class SplitWork:
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
     `seed` is the seed of the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the
-    keys of each range are folded together.  `encoding` is the new encoding of the survivors; None: they keep theirs.
+    keys of each range are folded together.  `encoding` is the new encoding of the survivors; None: each batch keeps its
+    codec.
     """
 
     plan: CleaningPlan
@@ -117,7 +119,7 @@ def clean_log(
 ) -> PreparedSwap:
     """Clean the groups of `plan` into synced `.part` files next to their sources; wait until all are written.
 
-    Arguments and errors are those of `sweep_log`.
+    Arguments and errors are the same as for `sweep_log`.
     """
     with WriteBehind() as write_behind:
         return sweep_log(
@@ -150,10 +152,10 @@ def sweep_log(
     `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.
     `progress` is called with the size of each chunk between its reading and its use; an exception from it ends the
     cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, as is every record that their unknown
-    content may protect.  Each group lists these batches in `unreadable`, and the checkpoint stays below them.  With
-    `exact_keys`, two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise keys
-    with equal hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec or size, as in
-    a re-encoding.
+    content may protect.  Each group lists these batches in `unreadable`, and the checkpoint is not raised above them.
+    With `exact_keys`, two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise
+    keys with equal hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec or size,
+    as in a re-encoding.
 
     On any error, no `.part` file of the partition is left.
 

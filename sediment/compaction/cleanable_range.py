@@ -1,4 +1,4 @@
-"""The range of a log that may be cleaned now, its dirty ratio, and the rule that blocks it.
+"""The range of a log that may be cleaned now, the dirty ratio, and the rule that prevents a cleaning.
 
     log start        first dirty                       first uncleanable     active base      log end
         |--- clean ---|--------- cleanable -------------|---- not yet --------|---- active ----|
@@ -255,7 +255,7 @@ class _Rules:
         return self._first_overdue_ms() <= now_ms
 
     def _first_overdue_ms(self) -> int:
-        """Return the first time at which a dirty segment exceeds the maximum lag; a far future time if none can."""
+        """Return the first time at which a dirty segment exceeds the maximum lag; far in the future if none does."""
         firsts = (self._times(index).first_batch_timestamp_ms for index in self._dirty())
         earliest_ms = min((first for first in firsts if first > 0), default=INT64_MAX)
         return earliest_ms + max(self.config.max_compaction_lag_ms, 0) + 1

@@ -10,8 +10,8 @@
 
 A split takes two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
 
-Memory: the map, two outputs that contain only survivors (one of them is being written), two chunks with some of their
-records decompressed, and the largest batch.
+Memory: the map, two outputs that contain only survivors (one is swept while the other is written), two chunks with some
+of their records decompressed, and the largest batch.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class CleaningPass:
         return cleaned
 
     def _check_split_start(self, split: Split) -> None:
-        """Check that no offset of the split is below its first segment, because the next older split ends there.
+        """Check that no offset of the split is below its first segment, where the next older split ends.
 
         Raises:
             FallbackRequiredError: there is such an offset, so offsets do not increase from split to split.

@@ -22,18 +22,18 @@ class CompactionConfig:
     """Any of `compact` and `delete`, without duplicates."""
 
     min_cleanable_dirty_ratio: float = 0.5
-    """A log is compacted when its dirty ratio is strictly above this (02 §2)."""
+    """A log is compacted when its dirty ratio is above this value, not equal to it (02 §2)."""
 
     min_compaction_lag_ms: int = 0
-    """A segment with a record younger than this is not compacted, and neither are later segments; 0: no limit."""
+    """A segment with a younger record, and all later segments, are not compacted; 0: no limit."""
 
     max_compaction_lag_ms: int = INT64_MAX
     """If the dirty part of a log begins with a record older than this, the log is compacted at any dirty ratio."""
 
     delete_retention_ms: int | None = 86_400_000
-    """How long tombstones and transaction markers survive after their first cleaning.
+    """Time for which tombstones and transaction markers are kept after their first cleaning.
 
-    None: no source states it.  A cleaning then obeys the delete horizons in batches, and writes no new ones.
+    None: the config is unknown.  A cleaning then obeys the delete horizons in batches, and writes no new horizons.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -46,7 +46,7 @@ class CompactionConfig:
     """Least distance between two index entries, in bytes of the log."""
 
     max_message_bytes: int = 1_048_588
-    """The largest batch that an append accepts; larger batches in the log are cleaned too."""
+    """The largest batch that an append accepts; a cleaning also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
     """Size of the offset map in one round, at 24 bytes a slot; None: unlimited."""
@@ -57,11 +57,11 @@ class CompactionConfig:
     producer_id_expiration_ms: int | None = 86_400_000
     """Time after its last batch at which a producer without an open transaction expires.
 
-    None: no source states it, and producers never expire.
+    None: the config is unknown, and producers never expire.
     """
 
     max_decompressed_batch_bytes: int = 268_435_456
-    """A compressed batch that expands beyond this size counts as corrupt.  Not Kafka's; it limits a task's memory."""
+    """A compressed batch that expands beyond this size counts as corrupt.  Kafka has no such config."""
 
     task_memory_bytes: int = INT64_MAX
     """The memory limit of cleaning one partition: offset map, outputs and buffers.  Not Kafka's."""
@@ -79,5 +79,5 @@ class CompactionConfig:
 
     @property
     def compacts(self) -> bool:
-        """Return True if the cleanup policy asks for compaction."""
+        """Return True if the cleanup policy includes compaction."""
         return COMPACT in self.cleanup_policy

@@ -85,7 +85,7 @@ class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
     `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
-    Below it, the result is the same as without corruption, so a later round need not clean that part again.
+    Below it, the result is the same as without corruption, so a later round can skip that part.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -172,7 +172,7 @@ class _SegmentReading:
     records: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((1024, RECORD_FIELDS), dtype=np.int64))
 
     def unreadable(self) -> Iterator[UnreadableBatch]:
-        """Yield the unreadable batches in log order; then set `is_scannable` if lengths lead to a good last batch."""
+        """Yield the unreadable batches in log order, and set `is_scannable` if lengths lead to a good last batch."""
         position, next_offset = 0, self.segment.base_offset
         while position < self.segment.log_bytes:
             check = self._check_batch(position)
@@ -400,7 +400,7 @@ class _SegmentScan:
             self._ordinals.append(self._batches + int(index))
 
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
-        """Return the scan's result; all transaction index entries of the segment stay, because all markers stay."""
+        """Return the scan's result; the segment keeps all transaction index entries, because it keeps all markers."""
         base = self.segment.base_offset
         kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
         return ChunkBoundaries(
@@ -416,7 +416,7 @@ def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], 
     """Set the flags of transactional data, newest first; return the base of the first segment with undecided data.
 
     The next marker of a producer decides its data, unless an unreadable batch lies between the data and the marker.  A
-    transaction counts as aborted only if both its marker and the transaction index say so.
+    transaction counts as aborted only if it has an ABORT marker and an entry in the transaction index.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in plan.aborted}
     certain_end = INT64_MAX

@@ -55,7 +55,7 @@ class Estimate:
     """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if no batch with such tombstones has a horizon or will get one.
+    `last_horizon_ms`; both are None if no batch with such tombstones has, or will get, a horizon.
     """
 
     keys: int
@@ -94,7 +94,7 @@ def estimate_segments(
     next_horizon_ms: int | None,
     sample_bytes: int,
 ) -> Estimate:
-    """Return an estimate of what cleaning `segments` leaves, from a sample of about `sample_bytes` of them.
+    """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes` of their bytes.
 
     Raises:
         CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.

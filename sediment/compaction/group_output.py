@@ -44,7 +44,7 @@ OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this
 class PartWriter:
     """The writer of one partition's parts; `written` lists all of them, including incomplete ones.
 
-    `encoding` is what the batches get; None: they keep theirs.
+    `encoding` is the new encoding of the batches; None: each batch keeps its codec.
     """
 
     directory: Path
@@ -100,7 +100,7 @@ class PartWriter:
         stats: CleanStats,
         encoding: Encoding,
     ) -> CleanedGroup | None:
-        """Write the survivors of `group` in `encoding`; return None, and leave no part, if that changes no batch."""
+        """Write the survivors of `group` in `encoding`; if no batch changes, return None and leave no part."""
         # Imported late: most cleanings do not need these kernels.
         from sediment.compaction.reencode.cleaned_batches import CleanedBatches
         from sediment.compaction.reencode.scans import ReencodingScans
@@ -159,7 +159,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes stay the same; the caller has found already that no batch of the log changes."""
+        """Return True if the indexes do not change; the caller has already found that no batch of the log changes."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -191,7 +191,7 @@ class GroupOutput:
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` batches of `group` stay unchanged; if `is_untouchable`, the whole group stays unchanged.
+        """`unreadable` batches of `group` are not changed; if `is_untouchable`, the whole group is not changed.
 
         Until `take`, `state` holds the registers of the sweep that fills the output.
         """

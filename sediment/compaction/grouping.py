@@ -81,7 +81,7 @@ class CleaningPlan:
 
     @property
     def may_hold_transactions(self) -> bool:
-        """True if a file next to the log mentions transactions; the sweep finds all others."""
+        """True if a file next to the log mentions transactions; the sweep finds all other transactions."""
         return (
             bool(self.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)

@@ -5,7 +5,7 @@
     NEEDS_COMPRESSION       compresses the rebuilt records and emits them
     NEEDS_MAP_ROOM          checks the memory budget and grows the map
     NEEDS_..._ROOM          enlarges a buffer
-    NEEDS_ORIGINAL          copies the batch's bytes as they were read
+    NEEDS_ORIGINAL          copies the batch's original bytes
     RUN_FULL                sets the collected keys aside and starts an empty map
     OFFSETS_NOT_INCREASING  raises FallbackRequiredError
     BEYOND_SIGHTED          raises SourceChangedError
@@ -163,7 +163,7 @@ class KernelDriver:
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
     def changed(self) -> SourceChangedError:
-        """Return the error for segments that differ from those of an earlier sweep."""
+        """Return the error for segments that differ from the segments of an earlier sweep."""
         return SourceChangedError(
             "the segments do not hold the batches that an earlier sweep read from them",
             path=str(self._plan.view.listing.path),
@@ -266,7 +266,8 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first request; after that, the sweep compresses batches itself if it can.
+            # Loaded at the first request for a compression; after that, the sweep itself compresses batches if
+            # possible.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
@@ -317,7 +318,7 @@ class KernelDriver:
 
 
 def release_shared_memory() -> None:
-    """Free the pages that the process keeps for its next partition, because they count towards a memory limit."""
+    """Free the pages that the process keeps for its next partition; kept pages count towards a memory limit."""
     TABLE_PAGES.clear()
     OUTPUT_PAGES.clear()
 
@@ -341,7 +342,7 @@ class WorkingMemory:
         )
 
     def reserve_run(self, keys: int) -> None:
-        """Make room for the keys of a run; the keys collected so far stay."""
+        """Make room for the keys of a run; the keys collected so far are kept."""
         larger, used = _run_of(1 << (keys - 1).bit_length()), len(self.run.mapped)
         larger.hashes[:used] = self.run.hashes
         larger.mapped[:used] = self.run.mapped
@@ -366,7 +367,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the size of the buffers without the columns of a run, because RUN_LIMIT already limits those."""
+        """Return the size of the buffers without the columns of a run, whose size RUN_LIMIT already limits."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 

@@ -77,7 +77,7 @@ class CleanStats:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Bytes of a segment that cannot be read as a batch and stay unchanged; `what` is the reason.
+    """Bytes of a segment that are not readable as batches and are copied unchanged; `what` is the reason.
 
     `segment` is the segment's base offset; `position` is a byte position in its `.log`; `offset` is the offset after
     the previous batch.
@@ -92,7 +92,7 @@ class UnreadableBatch:
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """Source segments and their replacement; without `parts`, the sources stay, usually because nothing would change.
+    """Source segments and their replacement; without `parts`, the sources are kept.
 
     There is usually one part; several are needed if the result does not fit into one segment file (2 GiB, or 2^31
     offsets).
@@ -106,7 +106,7 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSwap:
-    """The input of a commit for one partition; groups ascend."""
+    """The input of a commit for one partition; groups are sorted by offset."""
 
     partition: TopicPartition
     directory: str

@@ -5,8 +5,8 @@
     split 0   run 0 | run 1 | run 2
 
 For each key, a sweep needs to know if the key occurs again nearer to the log's end.  Inside a run, the sweep's own map
-shows this.  Between runs, their order shows it, because offsets increase.  A log whose offsets do not increase is not
-split.
+shows this.  For keys of two runs, the order of the runs shows this, because offsets increase.  A log whose offsets do
+not increase is not split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
    each), a bit for each key that is set if the key entered the map, and the steps between the numbers of the records.
@@ -61,7 +61,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; if `needs_scan`, scan it forward first, otherwise clean it whole."""
+    """The log cannot be cleaned in these splits; if `needs_scan`, scan the log forward first, else use no splits."""
 
     def __init__(self, needs_scan: bool) -> None:
         super().__init__(needs_scan)
@@ -107,8 +107,8 @@ class KeyRun:
     """The latest occurrences of keys in one run, as columns of n keys.
 
     `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the record
-    numbers.  `met` describes the part of the split that was swept so far.  In the last run, `met` describes the whole
-    split; this run may be empty.
+    numbers.  `met` describes the part of the split that was swept so far.  The last run may be empty, and its `met`
+    describes the whole split.
     """
 
     number: RunNumber
@@ -295,9 +295,9 @@ def fold_range(
 ) -> list[tuple[int, bytes]]:
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
-    Memory stays within `budget_bytes` plus the answers.  If the blobs need more than half of the budget, they are
-    spilled to a file in `scratch`.  If a map of the keys needs more than half, the keys are folded in several passes
-    over the blobs.
+    Memory stays within `budget_bytes` plus the size of the results.  If the blobs need more than half of the budget,
+    they are spilled to a file in `scratch`.  If a map of the keys needs more than half, the keys are folded in several
+    passes over the blobs.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []

@@ -1,7 +1,7 @@
 """The forward scan of a partition with control or transactional batches: headers and control keys only.
 
-The scan finds what a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the surviving
-entries of the transaction index (kafka-log 02 §7).
+The scan finds three things that a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the
+surviving entries of the transaction index (kafka-log 02 §7).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
     """Look up the position of the first dirty offset in the offset index of its segment.
 
     Kafka's second state begins at this position, not at the segment's first batch.  If a transaction's marker is
-    between these positions, this state knows the transaction only from its index entry.
+    between these positions, this state contains the transaction only because of its index entry.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):

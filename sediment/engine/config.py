@@ -80,7 +80,7 @@ class LogConfig:
     """Largest random amount subtracted from `segment_ms`, drawn for each segment."""
 
     flush_messages: int = INT64_MAX
-    """Number of unflushed records that forces a flush."""
+    """Number of unflushed records at which a flush is forced."""
 
     flush_ms: int = INT64_MAX
     """Time since the last flush after which a log is flushed."""
@@ -147,7 +147,7 @@ class LogConfig:
         return min(self.compaction.max_compaction_lag_ms, self.segment_ms) if self.compacts else self.segment_ms
 
     def random_segment_jitter_ms(self, draw_below: Callable[[int], int]) -> int:
-        """Return how long before `segment.ms` a new segment rolls; `draw_below(n)` draws a number from 0 … n - 1.
+        """Return by how many ms a new segment rolls before `segment.ms`; `draw_below(n)` draws from 0 … n - 1.
 
         Source: Kafka's LogConfig.randomSegmentJitter.
         """

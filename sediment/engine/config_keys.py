@@ -249,9 +249,9 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
 
 # The configs with which Kafka creates its internal topics.  These are configs of the topic, so a broker's general
 # defaults do not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that
-# key (06 §4, and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator appends updates to
-# snapshots under one key and prunes its topic itself: the topic has `delete` and no retention limit, and compaction
-# would lose updates.
+# key (06 §4, and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator writes a snapshot and its
+# later updates under the same key, so compaction would lose updates.  The topic has the policy `delete` without a
+# retention limit, and the coordinator itself deletes old records.
 INTERNAL_TOPIC_CONFIGS: Mapping[str, Mapping[str, str | BrokerName]] = MappingProxyType({
     "__consumer_offsets": {
         "cleanup.policy": "compact",

@@ -69,7 +69,8 @@ _FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 class ReplicaRank:
     """State of a replica; the replica with the greatest rank is used.
 
-    A higher leader epoch wins; then a higher log end offset; then a log without damage.
+    The replica with the highest leader epoch is chosen; if epochs are equal, the highest log end offset decides; if
+    these are equal, a log without damage is chosen.
     """
 
     leader_epoch: int
@@ -191,7 +192,7 @@ def open_cluster_directory(
 
 
 def _unless_unreadable(path: Path, read: Callable[[], _Read | None], on_unreadable: OnUnreadable) -> _Read | None:
-    """Return what `read` returns; if `path` is corrupt or unreadable, call `on_unreadable` and return None."""
+    """Return the result of `read`; if `path` is corrupt or unreadable, call `on_unreadable` and return None."""
     try:
         return read()
     except (CorruptDataError, UnsupportedDataError, OSError) as error:

@@ -383,9 +383,10 @@ def command(
 ) -> None:
     """Turn partition folders that belong to no cluster into topics of a node, in place.
 
-    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If it has one, the partitions missing
-    there are added to it; its node must be stopped and be the sole voter of its quorum.  Replaced files are kept next
-    to the new ones.  SIGINT or SIGTERM ends the run after the partition in progress; the next run continues.
+    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, the
+    partitions that this log lacks are added to it. The node of LOG_DIR must then be stopped and be the sole voter of
+    its quorum.  Replaced files are kept next to the new ones.  SIGINT or SIGTERM ends the run after the partition in
+    progress; the next run continues.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

@@ -91,7 +91,7 @@ class _Commands(click.Group):
             return super().invoke(context)
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """Return the parameters, including the one that every command has."""
+        """Return the parameters of the group, including `--verbose`."""
         return [*super().get_params(context), VERBOSE_OPTION]
 
     def resolve_command(

@@ -188,7 +188,7 @@ def perform(
     type=click.Choice(RELEASES),
     default=NEWEST_RELEASE,
     show_default=True,
-    help="Use no feature level above those of this Kafka release.",
+    help="Limit each feature to its level in this Kafka release.",
 )
 @properties_file_options
 @click.option(

@@ -100,7 +100,7 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
 
     Raises:
         UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
         OwnershipError: another run took over the output.
     """
     own.validate(options)
@@ -599,7 +599,7 @@ def _summary(report: CompactionRunReport) -> str:
 @click.option(
     "--roll-active",
     is_flag=True,
-    help="Roll the active segment and clean it too; use this only on a copy that no broker uses.",
+    help="Also roll and clean the active segment; use this only on a copy that no broker uses.",
 )
 @click.option(
     "--keep-originals",

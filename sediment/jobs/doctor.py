@@ -53,7 +53,7 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport(Result):
-    """The checks: first those of the machine, then those of each log directory, then those of the settings."""
+    """The checks, in this order: of the machine, of each log directory, of the settings."""
 
     run_id: str
     now_ms: int
@@ -150,7 +150,7 @@ def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Check the broker's server.properties too, and its log.dirs if no LOG_DIR is given.",
+    help="Also check the broker's server.properties, and its log.dirs if no LOG_DIR is given.",
 )
 @click.option(
     "--metadata",

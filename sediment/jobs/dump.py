@@ -40,7 +40,12 @@ from rich.console import Console
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, EXIT_FAILED, errors_as_exit_status
 from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
-from sediment.jobs.command_line.standard_output import error_console, write_result
+from sediment.jobs.command_line.standard_output import (
+    check_stdout_has_reader,
+    error_console,
+    stdout_is_terminal,
+    write_result,
+)
 from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.dumping.follow import Follower
 from sediment.jobs.dumping.line_outputs import CsvLines, FormattedLines, JsonLines, LineOutput
@@ -260,6 +265,7 @@ def _follow(query: RowQuery, ends: LogEnds, options: DumpOptions, unreadable: li
         ends,
         on_unreadable=unreadable.append,
         on_notice=lambda text: messages.print(text, markup=False),
+        before_wait=check_stdout_has_reader,
     )
     with stop_on_signals() as stop:
         status, printed = _print(follower.batches(stop), query.request, options)
@@ -279,7 +285,7 @@ def _print(batches: Iterator[pa.RecordBatch], request: TableRequest, options: Du
 
 def _line_output(request: TableRequest, options: DumpOptions) -> LineOutput:
     names = [column.name for column in request.selected()]
-    is_terminal = sys.stdout.isatty()
+    is_terminal = stdout_is_terminal()
     if options.format is not None:
         return FormattedLines(options.format, for_terminal=is_terminal)
     return CsvLines(names, for_terminal=is_terminal) if options.form is Form.CSV else JsonLines(names)
@@ -727,7 +733,7 @@ def _form(given: _Arguments, flags: Mapping[Form, bool], message_format: str | N
     if form is Form.FORMAT and chosen is not None:
         option = "--format" if forms else "--follow"
         raise UsageError(f"{chosen} does not apply to {option}", advice=f"leave out {chosen}, or print --json or --csv")
-    if form is Form.ARROW and sys.stdout.isatty():
+    if form is Form.ARROW and stdout_is_terminal():
         raise UsageError("--arrow is binary, and stdout is a terminal", advice="redirect stdout to a file or a pipe")
     return form
 

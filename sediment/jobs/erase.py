@@ -65,7 +65,7 @@ def erase(
         UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
         DeclinedError: `confirm` returned False; no record was changed.
         UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
     """
     own.validate(options)
     with ExitStack() as stack:

@@ -129,7 +129,7 @@ class ExpiryReport:
 class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
-    `archive` is the Delta table that holds the records of deleted segments.  `originals` is the directory of
+    `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
     --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  Each is None if it does
     not exist.
     """
@@ -255,7 +255,7 @@ def expire(
         DeclinedError: `confirm` returned False; nothing was changed.
         SourceChangedError: a partition changed while `confirm` waited; nothing was deleted.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
     """
     own = own or ExpireOptions()
     if not own.dry_run:
@@ -434,7 +434,7 @@ class _ExpiryRun:
         )  # a malformed file must fail the partition before its log start moves
         found = self._planned(view, config, checkpoints, keep_deleted=asked and config.file_delete_delay_ms > 0)
         if isinstance(found, ExpiryReport) and not self._only_looks:
-            # After an error here, the next run does this.
+            # An error here is ignored, because the next run tries again.
             with suppress(SedimentError, OSError):
                 settle_epochs(view, self._fs)
         return found
@@ -593,7 +593,7 @@ def delete_group(
     0. With `originals`, link the files to remove there.
        Crash after this step: the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
-       Crash after this step: the broker finds an empty active segment, which a broker may leave too.
+       Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
     2. Write each new log start to the log start checkpoint.
        Crash after this step: the broker deletes segments below the log start, by its rule for that offset.
     3. `expire_log`, partition by partition.

@@ -57,7 +57,7 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class OriginalsReport:
-    """Originals of one partition that one run kept.
+    """The originals that one run kept of one partition.
 
     `bytes` is the size of the files; `only_here_bytes` is the space that removing them would free, because no other
     link exists.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that describe the run are

@@ -4,7 +4,7 @@
     tasks                     view · rules · sample (or --exact: clean in memory)
 
 Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The rule
-that blocks a partition also gives the explanation.  With --exact, every figure of the cleaning equals that of
+that blocks a partition also gives the explanation.  With --exact, every figure of the cleaning is the same as in
 `compact`.
 """
 
@@ -93,11 +93,11 @@ class PartitionPlan:
 
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
     which the partition becomes cleanable without further appends.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
-    are Kafka's.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless `is_exact`;
-    `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting` counts the
-    tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and `last_delete_horizon_ms`.
-    `reencoded_bytes` estimates the size of the log after a re-encoding without compaction, from a sample of
-    `reencode_sampled_bytes`.
+    are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless
+    `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting`
+    counts the tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and
+    `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
+    from a sample of `reencode_sampled_bytes`.
     """
 
     partition: str
@@ -146,7 +146,7 @@ class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
     `codec`, `level` and `batch_bytes` are the encoding whose sizes are estimated.
-    `originals_bytes` is the size of files that only the directory `originals` still holds; None without that option.
+    `originals_bytes` is the size of files that exist only in the directory `originals`; None without that option.
     """
 
     row_type: ClassVar[type] = PartitionPlan

@@ -178,7 +178,7 @@ def _damage_reason(log: LoadedLog) -> str:
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class _LogToLoad:
-    """Log to load; `name` is the name of its directory, which may hold a live log or a future replica."""
+    """Log to load; `name` is the name of its directory, `TOPIC-N` or that of a future replica."""
 
     name: str
     partition: TopicPartition
@@ -313,7 +313,7 @@ def _settle_directory(directory: SelectedDirectory, outcomes: Sequence[_Outcome]
 
     Source: kafka-log 04 §14 step 3.
     """
-    # Live logs come last, so their offsets replace those of a future replica of the same partition.
+    # Future replicas come first, so the offsets of the current log of the same partition replace theirs.
     loaded = {
         outcome.source.partition: outcome.log
         for outcome in sorted(outcomes, key=lambda outcome: outcome.source.state is DirectoryState.LIVE)
@@ -357,13 +357,14 @@ def recover(
 ) -> RecoveryRunReport:
     """Load and repair the selected partitions of `options.log_dirs`, `threads` at a time in each directory.
 
-    `keep_originals` is a directory on the same filesystem that first receives links to the files of live logs.
-    Setting `stop` ends the run after the partitions in progress; the others are reported as failed.
+    `keep_originals` is a directory on the same filesystem that first receives links to the segment files of all logs
+    except future replicas.  Setting `stop` ends the run after the partitions in progress; the others are reported as
+    failed.
 
     Raises:
         UsageError: a directory or setting is wrong; nothing was changed.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
     """
     stop = stop or threading.Event()
     started = time.monotonic()
@@ -425,7 +426,7 @@ _PerDirectory = list[tuple[SelectedDirectory, list[_LogToLoad], bool]]
 def _keep_originals(
     target: Path, run_id: str, per_directory: _PerDirectory, options: CommonOptions, fs: Fs
 ) -> tuple[BackupLinks, _PerDirectory]:
-    """Link the segment files of every live log, with a catalogue, before any log is loaded.
+    """Link the segment files of every log except future replicas, with a catalogue, before any log is loaded.
 
     Returns:
         The backup links, and the logs with the repairs made before linking.  A log whose files cannot be linked has a

@@ -144,7 +144,7 @@ class ReencodeSegment:
         return self.task.segment
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ReencodedSegment:
-        """Re-encode the segment; arguments and errors are those of `reencode_segment`."""
+        """Re-encode the segment; arguments and errors are as in `reencode_segment`."""
         # Imported late: it compiles kernels, which the driver never needs.
         from sediment.compaction.reencode.segment_reencode import reencode_segment
 
@@ -171,7 +171,7 @@ def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Ev
     Raises:
         UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
         UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-        DirectoryInUseError: a broker or another run holds a directory.
+        DirectoryInUseError: a broker or another run uses a directory.
     """
     own.validate(options)
     started = time.monotonic()

@@ -6,7 +6,7 @@
 
 Invariants: a partition is changed only if the whole chain of its runs can be undone; an interrupted replacement is
 finished first, unless it puts back records that this run must not put back.  A restore keeps the files that it removes,
-like any other run, so it can be undone too.  Entries of the cleaner checkpoint are lowered before the segments change
+like any other run, so you can undo it.  Entries of the cleaner checkpoint are lowered before the segments change
 and raised afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command again.
 """
 
@@ -97,7 +97,7 @@ _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Report of one partition.  `runs` are those undone, newest first; `segments` are base offsets after the run."""
+    """Report of one partition.  `runs` are the undone runs, newest first; `segments` are base offsets after the run."""
 
     partition: str
     log_dir: str
@@ -220,7 +220,7 @@ def restore(
         DeclinedError: `confirm` returned False; nothing was changed.
         CorruptDataError: a catalogue is malformed; nothing was changed.
         CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker, another run, or another restore or vacuum holds a directory.
+        DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
     """
     with ExitStack() as stack:
         run = _RestoreRun(options, own, confirm, stop or threading.Event(), stack, fs or Fs())
@@ -442,7 +442,7 @@ class _RestoreRun:
         partition: TopicPartition,
         history: History,
     ) -> tuple[str, str] | None:
-        """Return the code and reason why the originals `logs` of a run must not be put back; None if they may be.
+        """Return the code and reason why the originals `logs` of a run must not be put back; None if they may.
 
         Raises:
             SedimentError: an original cannot be read, so it may hold a record with a suppressed key.
@@ -491,7 +491,7 @@ class _RestoreRun:
         return reports
 
     def _undo(self, run: Catalogue, here: Sequence[tuple[_Chain, OriginalPartition]]) -> dict[Path, RestoreReport]:
-        """Undo a run in partitions, with a new catalogue; return reports of those that failed."""
+        """Undo a run in partitions, with a new catalogue; return a report of each partition that failed."""
         run_id = new_run_id() if self._catalogues else self.run_id
         failed: dict[Path, RestoreReport] = {}
         listed: list[tuple[_Chain, PartitionRestore]] = []
@@ -534,7 +534,7 @@ class _RestoreRun:
     def _prepared(
         self, run: Catalogue, chain: _Chain, entry: OriginalPartition, checkpoints: LogDirCheckpoints
     ) -> PartitionRestore:
-        """Return the restore of a partition as it is now.
+        """Return the restore that the present state of a partition requires.
 
         Raises:
             SourceChangedError: the partition changed since the chain was planned.
@@ -559,7 +559,7 @@ class _RestoreRun:
         originals: BackupLinks,
         listed: Sequence[tuple[_Chain, PartitionRestore]],
     ) -> dict[Path, RestoreReport]:
-        """Undo a run in partitions of one log directory, whose lock is held; return reports of those that failed."""
+        """Undo a run in partitions of one log directory, whose lock is held; return a report of each failure."""
         log_dir = listed[0][0].log_dir
         failed: dict[Path, RestoreReport] = {}
         try:
@@ -612,7 +612,7 @@ class _RestoreRun:
         self._write_entries(log_dir, RECOVERY_POINT_FILE, lowered)
 
     def _write_last_entries(self, run: Catalogue, log_dir: Path, restores: Sequence[PartitionRestore]) -> None:
-        """Write the checkpoint entries from before the run; a file that the run made is removed with its last entry."""
+        """Restore the old checkpoint entries; if the run created the file and it is empty now, remove it."""
         starts = {each.partition: each.plan.log_start_last for each in restores if each.plan.moves_log_start}
         self._write_entries(log_dir, LOG_START_FILE, starts)
         cleaner = {each.partition: each.entry.checkpoints.get(CLEANER_FILE) for each in restores}
@@ -682,7 +682,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     required=True,
-    help="Restore from DIR, the directory of --keep-originals; keep the files that this run removes in DIR too.",
+    help="Restore from DIR, the directory of --keep-originals; DIR also gets the files that this run removes.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Undo this run.")
 @click.option(

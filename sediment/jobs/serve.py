@@ -1,7 +1,7 @@
 """`sediment serve LOG_DIR…`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-With --read-only nothing is written, and no lock is taken.  Without it, the directories are those of one node, which
-this process owns until it stops.
+With --read-only nothing is written, and no lock is taken.  Without --read-only, the directories belong to one node,
+which this process owns until it stops.
 
 It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
 the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
@@ -373,7 +373,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "--request-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Log each request to this file as a line of JSON, without the records that it carries.",
+    help="Log each request to this file as a line of JSON, without its records.",
 )
 @click.option(
     "--log-format",
@@ -412,9 +412,10 @@ def command(
 
     With --read-only, any directories are served, nothing is written into them, and no lock is taken.
 
-    Without it, the directories must be those of a single node, as clone and adopt make them.  The server takes records
-    of producers (idempotent ones included) and committed offsets, and a broker can go on afterwards.  It takes no
-    transactions, changes no topics or configs, keeps members of groups in memory, and deletes nothing.
+    Without --read-only, the directories must belong to a single node, as clone and adopt make them.  The server takes
+    records of producers (idempotent ones included) and committed offsets, and a broker can use the directories
+    afterwards.  It takes no transactions, changes no topics or configs, keeps members of groups in memory, and deletes
+    nothing.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

@@ -304,7 +304,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition on table rows that are deleted unless their key was read; None if no such row can exist."""
+    """Return the condition for the table rows to delete if their key was not read; None if no such row can exist."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -559,7 +559,7 @@ def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> Pa
 def _split_by_result(
     planned: Sequence[_Planned], summaries: Sequence[Sequence[ReadSummary]]
 ) -> tuple[list[_Planned], list[PartitionSnapshot]]:
-    """Return the partitions that were read, and reports of those that could not be read.
+    """Return the partitions that were read, and a report of each partition that could not be read.
 
     Raises:
         SourceChangedError: a log changed while it was read.

@@ -1,7 +1,7 @@
 """`sediment vacuum DIR`: remove the originals of old runs, which can then no longer be undone.
 
 Invariants: a file is removed only if a catalogue lists it with its inode, size and time.  No symbolic link is followed.
-The originals of a pinned run stay, and so do those of a run that has not ended.  A vacuum that asks for confirmation
+The originals of a pinned run, or of a run that has not ended, are kept.  A vacuum that asks for confirmation
 changes nothing before the answer.
 """
 
@@ -71,7 +71,7 @@ _LEAST_MS = 24 * 3_600_000
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class VacuumReport(OriginalsReport):
-    """Originals of one partition that one run kept; `status` is the decision about them."""
+    """The originals that one run kept of one partition; `status` is the decision about them."""
 
     finished_ms: int | None = field(default=None, metadata=INTERNAL)
 

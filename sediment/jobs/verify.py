@@ -73,7 +73,7 @@ class _Found(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- pairing
 def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairReport]]:
-    """Return the partitions in both directories, and reports of those in only one.
+    """Return the partitions in both directories, and a report of each partition that only one directory has.
 
     Raises:
         UsageError: a path is neither a log directory nor a partition, the two differ, or nothing is selected.
@@ -165,7 +165,7 @@ def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
 
 
 def _not_linked(after: Source, mark: BeforeMark, checkpoints: Sequence[LogDirCheckpoints], fs: Fs) -> PairReport:
-    """Return the report of a partition that --keep-before did not link; it must not have changed since then."""
+    """Return the report of a partition that --keep-before did not link; a change since the run is a difference."""
     name = after.directory.name
     old, new = (known.of(after.partition).log_start or 0 for known in checkpoints)
     differences = []
@@ -312,7 +312,7 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--reencoded",
     is_flag=True,
-    help="Accept another codec and merged batches, as of compact --codec; compare their records and name them.",
+    help="Accept batches that compact --codec or reencode changed; compare their records and name the batches.",
 )
 def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

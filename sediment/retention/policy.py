@@ -43,10 +43,10 @@ class RetentionConfig:
     """Any of `compact` and `delete`; without `delete`, segments expire only by the log start offset (03 §2)."""
 
     retention_ms: int = 604_800_000
-    """A segment expires when its newest record is older than this; -1: never by age."""
+    """A segment expires when its newest record is older than this; -1: no limit."""
 
     retention_bytes: int = -1
-    """The oldest segments expire while the rest still holds this many bytes; below 0: never by size."""
+    """A segment expires if the newer segments have at least this many bytes; below 0: no limit."""
 
     remote_storage_enable: bool = False
     """The log is tiered: a segment may expire only after it was copied to remote storage (03 §6)."""
@@ -112,7 +112,7 @@ class SegmentDecision:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The result of one retention run; `fates` ascend, beginning with the expired segments.
+    """The result of one retention run; `fates` are sorted by base offset, so the expired segments come first.
 
     `log_start_before` and `log_start_offset` are the offsets before and after the run.  `rolls_active` is True if an
     empty segment must first be created at the log end offset.
@@ -158,7 +158,7 @@ def plan_retention(
     now_ms: int,
     unverified_from_offset: int | None = None,
 ) -> RetentionPlan:
-    """Decide which of `segments` expire; they ascend, the last one is active; offsets are absolute, ends exclusive.
+    """Decide which of `segments` (sorted, the last one active) expire; offsets are absolute, ends exclusive.
 
     After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are unverified
     and are kept.  Every segment of a tiered log is kept, because no file shows which segments are in remote storage.

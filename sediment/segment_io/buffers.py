@@ -9,7 +9,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 def counted(chunks: Iterable[Buffer], on_bytes: Callable[[int], None], *, most_bytes: int) -> Iterator[Buffer]:
-    """Yield `chunks` in pieces of at most `most_bytes`; call `on_bytes` with the size of each piece taken."""
+    """Yield `chunks` in pieces of at most `most_bytes`; call `on_bytes` with the size of each piece after its use."""
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
         for start in range(0, len(view), most_bytes):

@@ -1,4 +1,4 @@
-"""Copies as sources: their manifests, and their files, some of which may be in earlier copies."""
+"""Copies as sources: manifests, and files, which may be in earlier copies."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class ProtocolError(SedimentError):
 
 
 class UnsupportedDataError(SedimentError):
-    """Data looks well-formed, but this version cannot read it."""
+    """Data looks well-formed, but this version of Sediment cannot read the data."""
 
 
 class UsageError(SedimentError):
@@ -215,8 +215,8 @@ class InvalidRecordError(RejectedAppendError):
 class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
-    `record_errors` are (index of the record in its batch, reason), ascending.  `has_invalid_timestamp` is True if a
-    timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
+    `record_errors` are (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is True if
+    a timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class OffsetsOutOfOrderError(RejectedAppendError):
 class UnexpectedAppendOffsetError(RejectedAppendError):
     """Batches with assigned offsets begin below the log end offset, or span more than the 2^31 offsets of a segment.
 
-    `first_offset` and `last_offset` are those of the append.
+    `first_offset` and `last_offset` are the offsets of the append.
     """
 
     def __init__(self, what: str, *, first_offset: int = -1, last_offset: int = -1, **locations: Any) -> None:

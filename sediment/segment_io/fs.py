@@ -121,7 +121,7 @@ class ReadableFile:
         return os.fstat(self.descriptor).st_size
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes, mtime and ctime in ns; a rename or a removal changes the ctime too."""
+        """Return size in bytes, mtime and ctime in ns; a rename or a removal also changes the ctime."""
         status = os.fstat(self.descriptor)
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -188,7 +188,7 @@ class OpenFile(ReadableFile):
             written += count
 
     def resize(self, size_bytes: int) -> None:
-        """Truncate the file, or extend it with a hole; not yet durable."""
+        """Truncate the file, or extend it with a hole; the change is not durable until a sync."""
         os.ftruncate(self.descriptor, size_bytes)
 
     def sync(self) -> None:
@@ -208,7 +208,7 @@ class Fs:
         return path.exists()
 
     def scan(self, directory: Path) -> list[FileEntry]:
-        """Return the entries of `directory`, sorted by name; entries that disappear meanwhile are left out."""
+        """Return the entries of `directory`, sorted by name; entries that disappear during the call are left out."""
         entries = []
         with os.scandir(directory) as found:
             for item in found:
@@ -290,7 +290,7 @@ class Fs:
             os.close(descriptor)
 
     def open_to_read(self, path: Path) -> int:
-        """Open a file for reading in chunks; the caller closes the descriptor returned."""
+        """Open a file for reading in chunks; the caller closes the returned descriptor."""
         return open_to_read(path)
 
     def open_readable(self, path: Path) -> ReadableFile:
@@ -350,8 +350,9 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file down to its first `size_bytes`, in place; not yet durable.
 
-        This changes an existing inode.  It is used for the torn end of a segment after a crash, because a copy of the
-        rest could need more space than the disk has.  If a file has several names, the caller must copy it instead.
+        This changes an existing inode.  It is used for the torn end of a segment after a crash, because a copy without
+        that end could need more space than the disk has.  If a file has several names, the caller must not call this,
+        but copy the part that remains.
         """
         os.truncate(path, size_bytes)
 
@@ -366,7 +367,7 @@ class Fs:
     def rename(self, source: Path, target: Path) -> None:
         """Rename within a directory, replacing `target` atomically.
 
-        If both names are links to the same file, rename(2) does nothing; then `source` is removed too.
+        If both names are links to the same file, rename(2) does nothing; this method then removes `source`.
         """
         os.rename(source, target)
         if os.path.lexists(source) and os.path.samefile(source, target):
@@ -421,8 +422,7 @@ class Fs:
     def adopt_owner(self, path: Path, like: Path) -> None:
         """Give `path` the owner, group and mode of `like`; a file gets only the read and write bits of a directory.
 
-        Raises:
-            OwnerNotKeptError: this process may not change them.
+        Raises: OwnerNotKeptError: this process may not change owner, group or mode.
         """
         wanted = like.stat()
         have = path.stat()
@@ -506,7 +506,7 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 
 
 def open_to_read(path: Path) -> int:
-    """Open a regular file for reading; the caller closes the descriptor returned.
+    """Open a regular file for reading; the caller closes the returned descriptor.
 
     Other files are refused: a pipe would block, and a device may have no end.
     """

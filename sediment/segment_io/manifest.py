@@ -5,8 +5,8 @@
     files                      name, size_bytes, sha256; for an incremental copy also held_in and source
 
 The manifest is written last, so a directory without one is not a complete copy.  An incremental copy may leave a file
-in an earlier copy: `held_in` names the directory of that copy, which is next to this one.  `source` is the stamp that
-the file had in its source; a later incremental copy compares it.
+in an earlier copy: `held_in` names the directory of that copy, which is next to this one.  `source` is the stamp of the
+copied file; a later incremental copy compares this stamp.
 
 Each partition and each file has its own line, and the document is written in pieces, because a copy may have a million
 files.
@@ -73,7 +73,7 @@ class ManifestPartition:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a manifest; files and partitions ascend by name."""
+    """The content of a manifest; files and partitions are sorted by name."""
 
     run_id: str
     now_ms: int

@@ -1,6 +1,6 @@
 """Filesystem type of a path, and the types of network filesystems.
 
-On a network filesystem, `.lock` does not exclude other hosts, so another host may use the log directory too.  The
+On a network filesystem, `.lock` does not exclude other hosts, so another host may also use the log directory.  The
 guarantees of a sync or a rename depend on the server.
 
 Source: proc(5), /proc/pid/mountinfo.

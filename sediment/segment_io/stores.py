@@ -108,7 +108,7 @@ class Store:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Kind of filesystem, and path in it, for comparisons."""
+        """Kind of filesystem, and path in the filesystem; equal for the same directory."""
         filesystem, base = self._opened
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 
@@ -135,7 +135,7 @@ class Store:
         }
 
     def folders(self) -> list[str]:
-        """Return the direct subfolders; in an object store, only those that contain an object exist."""
+        """Return the direct subfolders; in an object store, a folder exists only if it contains an object."""
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, _ = self._opened
@@ -331,6 +331,12 @@ class ListedFs(Fs):
 
 
 def _open_filesystem(where: str) -> tuple[FileSystem, str]:
+    if _SCHEME in where and "#" in where:  # pyarrow would use the path before it, which is another directory
+        raise UsageError(
+            "the URI has a #, which ends the path of a URI",
+            path=_CREDENTIALS.sub("", where),
+            advice="write %23 for a # in a name",
+        )
     if where.startswith(_HDFS) and find_spec("hdfs_native") is not None:
         from sediment.segment_io.hdfs import open_hdfs
 

@@ -6,8 +6,8 @@
     4. before authentication, accept only ApiVersions and the two SASL requests
     5. decode the body and call the handler
 
-Invariant: `handle` raises nothing.  If a handler raises an error instead of answering with it, the connection is
-closed.
+Invariant: `handle` raises nothing.  If a handler raises an error, the connection is closed; errors for the client
+belong in a response.
 
 Source: Kafka's KafkaApis, ApiVersionManager and SaslServerAuthenticator.
 """

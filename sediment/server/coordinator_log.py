@@ -132,7 +132,7 @@ def read_records(
 ) -> Iterator[LoggedRecord]:
     """Yield the records in order; with SKIP, corrupt batches are left out, and `on_unreadable` gets each.
 
-    A plain record with a value is left out if its table has a later plain record of the same key with a value.
+    A record with a value and outside a transaction is left out if its table has a later such record with the same key.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.

@@ -161,7 +161,7 @@ class _Watched:
         self._wanted = False
 
     def attempt(self) -> bool:
-        """Try to complete; if another thread is trying, make it try again.  Return True if this call completed it."""
+        """Try to complete; return True if this call did.  If another thread is trying, make that thread retry."""
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):
             try:
@@ -200,9 +200,9 @@ class DelayedOperations:
             return len({number for watched in self._watchers.values() for number in watched})
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: int) -> bool:
-        """Complete `operation` now, or when a `check` of one of its keys allows it; expire it after `timeout_ms`.
+        """Complete `operation` now or at a `check` of one of its keys; expire the operation after `timeout_ms`.
 
-        Return True if it is already complete.
+        Return True if the operation is already complete.
         """
         watched = _Watched(operation, tuple(keys))
         if watched.attempt():

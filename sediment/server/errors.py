@@ -68,7 +68,7 @@ def error_code_of(error: BaseException) -> ErrorCode:
 
 
 def append_error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code for an append that raised `error`: corrupt bytes are those of the client, which may retry."""
+    """Return the code for an append that raised `error`: corrupt bytes came from the client, which may retry."""
     if isinstance(error, CorruptDataError):
         return ErrorCode.CORRUPT_MESSAGE
     if isinstance(error, RecordValidationError) and error.has_invalid_timestamp:

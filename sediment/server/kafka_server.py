@@ -266,7 +266,7 @@ class KafkaServer:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would otherwise scan a million loaded offsets again and again."""
+    """Pause the garbage collector, which would otherwise scan a million loaded offsets many times."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

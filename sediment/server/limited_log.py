@@ -16,7 +16,7 @@ _LINES_PER_SECOND = 10
 
 
 class LimitedLog:
-    """Warnings to `logger`, with a limit for each second."""
+    """Warnings to `logger`, with a limit on their number in each second."""
 
     def __init__(
         self,

@@ -144,7 +144,7 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _CodePlan:
-    """Fields of a structure that contain error codes: its own, and those of nested structures with their plans."""
+    """Fields of a structure that contain error codes, and its nested structures with their plans."""
 
     has_own: bool
     nested: tuple[tuple[str, bool, _CodePlan], ...]

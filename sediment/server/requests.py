@@ -78,7 +78,7 @@ class Connection:
     """Name and version of the client's software, from its ApiVersions request."""
 
     repeated: RepeatedRequest | None = field(default=None, repr=False)
-    """An earlier request that the client probably sends again."""
+    """An earlier request that the client will probably repeat."""
 
     @property
     def is_authenticated(self) -> bool:
@@ -112,7 +112,7 @@ class ResponseChannel(Protocol):
     """Receiver of the outcome of a request."""
 
     def send(self, request: Request, response: Any, version: int) -> None:
-        """Encode `response` and send it; None sends nothing and lets the connection continue."""
+        """Encode and send `response`; None lets the connection continue without a response."""
         ...
 
     def send_encoded(self, request: Request, chunks: Sequence[Any]) -> None:

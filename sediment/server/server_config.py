@@ -105,7 +105,7 @@ class ServerConfig:
     """Memory of the members of one group: their metadata and assignments, and 1 KiB each."""
 
     groups_max_bytes: int = 134_217_728
-    """Memory of the groups, members and offsets that clients add, all groups together."""
+    """Memory limit for the groups, members and offsets that clients add, as the sum over all groups."""
 
     offset_metadata_max_bytes: int = 4_096
     """Largest metadata of a committed offset."""

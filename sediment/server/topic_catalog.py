@@ -1,4 +1,4 @@
-"""TopicCatalog: the topics and logs that a server offers, as its handlers see them.
+"""TopicCatalog: the topics and logs that a server offers to its handlers.
 
     read_only.catalog.Catalog   directories without a broker, which never change
     live.live_catalog           directories that this process owns and writes to
@@ -24,10 +24,10 @@ from sediment.segment_io.partition.producer_state import ProducerEntry
 
 
 class FetchedRecords(Protocol):
-    """The result of a read: a slice that begins with a batch and may end inside one; None without data.
+    """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
 
-    The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
-    transactions that overlap it; None unless only committed data was read.
+    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` are the aborted
+    transactions that overlap it; None if uncommitted data was also requested.
     """
 
     @property
@@ -60,7 +60,7 @@ class ServedLog(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which no read can succeed any more; None before such an error."""
+        """The error after which no read can succeed; None before such an error."""
 
     @property
     def log_start_offset(self) -> int:
@@ -86,13 +86,13 @@ class ServedLog(Protocol):
         """Return the end of reads with this isolation level."""
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start and the end of reads; a log that is closed or offline has another range than before."""
+        """Return the log start and the end of reads; the range changes if the log is closed or goes offline."""
 
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
         """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
 
-        With `min_one`, the first batch is returned whole even if it is larger; without it, the slice is then empty
-        (KIP-74).
+        With `min_one`, a first batch above the size limit is returned whole; without `min_one`, the slice is empty in
+        this case (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.

@@ -31,12 +31,14 @@ from sediment.engine.directory.uncleanable import read_uncleanable, uncleanable_
 from sediment.engine.live.log.partition_log import Isolation, PartitionLog
 from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProgress, parse_progress, progress_json
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.checkpoints import parse_meta_properties, parse_partition_metadata
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import UNCLEANABLE_FILE
+from sediment.segment_io.format.names import METADATA_PARTITION, UNCLEANABLE_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (
+    CONSUMER_OFFSETS,
     COORDINATOR_TOPICS,
     decode_control_record,
     decode_coordinator_record,
@@ -56,8 +58,7 @@ from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.stores import Store
 from sediment.segment_io.tables.planning import plan_table
-from sediment.segment_io.tables.readers import read_table
-from sediment.segment_io.tables.schema import FAIL, ROWS, SKIP, TABLES, TableRequest
+from sediment.segment_io.tables.schema import CLUSTER_TABLES, FAIL, ROWS, SKIP, TABLES, TableRequest
 from tests.archives import unpack
 from tests.fuzz.corrupted import NOW_MS, PARTITION, changed_batch, corrupted_log, flipped
 from tests.logs import LogShape, write_random_log
@@ -84,14 +85,17 @@ def seeds(count):
 
 
 # ----------------------------------------------------------------------------------------------------------- whole logs
-def read_every_table(source):
+def read_every_table(directory):
+    """Read every table; a directory is also that of groups and of a metadata log, for the tables of the cluster."""
+    shutil.copytree(directory, directory.parent / str(METADATA_PARTITION))
+    sources = [Source(PARTITION, directory), Source(TopicPartition(CONSUMER_OFFSETS, 0), directory)]
     for what in sorted(TABLES):
         for on_corruption in (FAIL, SKIP, ROWS):
             for isolation in ("read_uncommitted", "read_committed"):
                 request = TableRequest(what=what, on_corruption=on_corruption, isolation=isolation)
                 with answered:
-                    for task in plan_table(request, [source], Fs()):
-                        for batch in read_table(request, task, Fs()):
+                    for task in plan_table(request, sources if what in CLUSTER_TABLES else sources[:1], Fs()):
+                        for batch in read_rows(request, task, Fs()):
                             batch.validate(full=True)
 
 
@@ -160,7 +164,7 @@ def test_a_log_of_changed_files_is_read_sampled_cleaned_of_what_is_readable_and_
     directory = corrupted_log(tmp_path / "t-0", seed + 100_000)
     kept = {path.name: path.read_bytes() for path in directory.iterdir()}
     source = Source(PARTITION, directory)
-    read_every_table(source)
+    read_every_table(directory)
     with answered:
         committed_range(source, PartitionCheckpoints(), Fs())
     with answered:

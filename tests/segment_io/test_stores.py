@@ -95,6 +95,18 @@ def test_a_listing_looks_like_a_directory(tmp_path):
     assert (entry.name, entry.size_bytes, entry.mtime_ns, entry.is_directory) == ("x", 4, 7, False)
 
 
+@pytest.mark.parametrize("uri", ["hdfs://host/a#2", "hdfs://host/a#", "s3://me:key@bucket/a#2?region=x", "file:///a#2"])
+def test_a_number_sign_in_a_uri_is_refused(uri):
+    with pytest.raises(UsageError, match="write %23") as refused:
+        Store(uri).files()
+    assert "key" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["hdfs://host:8020/a%232", "file:///a%232", "/a#2"])
+def test_a_directory_may_have_a_number_sign_in_its_name(uri):
+    assert Store(uri).identity[1] == "/a#2"
+
+
 # ---------------------------------------------------------------------------------------------------------------- hdfs
 @pytest.mark.parametrize("uri", ["hdfs://me@namenode:8020/logs", "hdfs://namenode:8020/logs?user=me", "hdfs:///logs"])
 def test_a_directory_on_hdfs_names_a_namenode_and_no_user(uri):

@@ -2,7 +2,7 @@
 
 `fill_map` and `collect_keys` both begin with `decode_keys`; the sweep calls the two steps of `decode_keys` separately.
 
-Invariants: `scan_chunk` has checked every batch; nothing enters the map here.
+Invariants: `scan_chunk` has checked every batch; this module adds nothing to the map.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def decode_and_hash(
     hashes: npt.NDArray[np.uint64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Decode the records at `records_base`, hash the keys of the first `hashed` of them, and prefetch their slots.
+    """Decode the records at `records_base`, hash the first `hashed` keys, and prefetch the slots of these keys.
 
     The payload must have been checked.  The buffers must have room for a row of each record, and the map for `mapped`
     keys.  Return OK, a status that requests room, or a decoder's status.
@@ -241,7 +241,7 @@ def _prefetch_first_key(
 ) -> None:
     """Prefetch the slot of the first record's key of the batch at `header`, if it is uncompressed and has a key.
 
-    `decode_and_hash` prefetches only within one batch, which is too late for small batches.
+    `decode_and_hash` prefetches only within one batch; for small batches, this is too late.
     """
     if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
         return

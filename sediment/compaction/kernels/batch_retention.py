@@ -28,9 +28,9 @@ def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
 
 
 class ActiveProducers(NamedTuple):
-    """The last batches of active producers, for kernels: int64[n] each, ascending by producer id.
+    """The last batches of active producers, for kernels: int64[n] each, sorted by producer id.
 
-    `last_offsets` has the offset of each producer's last data batch, or -1 if only a marker of the producer is known.
+    `last_offsets` has the offset of each producer's last data batch, or -1 if the producer has only a marker.
     """
 
     producer_ids: npt.NDArray[np.int64]

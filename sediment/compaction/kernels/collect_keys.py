@@ -1,6 +1,6 @@
 """The first sweep of a split: collect the latest occurrence of each key, in runs that the tasks of all splits exchange.
 
-With `digest_of`, the caller checks that both sweeps of a split read the same batches.
+`digest_of` lets the caller check that both sweeps of a split read the same batches.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def horizon_has_passed(has_horizon: bool, base_timestamp: int, now_ms: int) -> b
 
 @kernel
 def tombstones_expire(flags: int, horizon_passed: bool) -> bool:
-    """Return True if the tombstones of a batch are dropped, because of its horizon or the age of its segment."""
+    """Return True if the tombstones of a batch are dropped, because of the batch's horizon or the segment's age."""
     return (horizon_passed or (flags & TOMBSTONES_GO) != 0) and (flags & TOMBSTONES_STAY) == 0
 
 

@@ -1,7 +1,7 @@
 """The kernel that fills a map with offsets before a sweep filters by offset: Kafka's buildOffsetMap.
 
-It reads the dirty range forward, because the last put of a key wins.  A bounded map may be full before the end of the
-range; then the round ends there (kafka-log 02 §4.2).
+It reads the dirty range forward, because the last entry of a key replaces the earlier ones.  A bounded map may be full
+before the end of the range; the round then ends where the map became full (kafka-log 02 §4.2).
 """
 
 from __future__ import annotations

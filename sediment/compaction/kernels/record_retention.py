@@ -221,7 +221,7 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record; those of a control batch are not filtered one by one.  Return `count`."""
+    """Mark every record; the records of a control batch are not filtered one by one.  Return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

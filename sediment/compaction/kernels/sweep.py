@@ -8,15 +8,15 @@
 `sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
 
 1. Read the header, and check that offsets descend during the sweep.  `batch_decoder.read_header`
-2. Decide on the whole batch: drop it?  If not, keep its header even without records?  `batch_retention`
+2.  Decide if the whole batch is dropped, and otherwise if its header is kept even without records.  `batch_retention`
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing.  `_settle_whole`
 4. Decode its records and hash their keys, if the buffers and the map have room for all of them.  `batch_decoder`
 5. Filter the records.  `record_retention.filter_records`
 6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
 
-The sweep is resumable.  If it needs work that only the caller can do (decompress, compress, or enlarge the map or a
-buffer), it returns a status that requests this work, and continues at the next call.  It never returns with a batch
-half done.
+The sweep is resumable.  If only the caller can do some work (decompress, compress, or enlarge the map or a buffer), the
+sweep returns a status that requests this work, and continues at the next call.  It never returns with a batch half
+done.
 
 Invariants
 * The CRC of a batch is checked before any of its records is dropped: `scan_chunk` runs before `sweep_chunk` on every
@@ -24,7 +24,7 @@ Invariants
 * A batch is filtered exactly once: its keys enter the map only when steps 1 to 4 have nothing left to request.
 * Batches converted from messages of magic 0 and 1 have no checksum, so each of them is rebuilt.
 * A split is swept twice.  `collect_keys` decodes every record that can be dropped, and so finds every error in the
-  split.  `sweep_chunk` then decodes only survivors; with `digest_of`, the caller checks that both read the same
+  split.  `sweep_chunk` then decodes only survivors; `digest_of` lets the caller check that both sweeps read the same
   batches.
 * Offsets descend strictly.  If they do not, the sweep stops with OFFSETS_NOT_INCREASING.  The caller then fills a map
   with offsets, for which the order of records does not matter.

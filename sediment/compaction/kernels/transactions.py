@@ -6,7 +6,7 @@ therefore first reads headers and control keys.  The scan sets a few flags for e
 information on transactions.
 
 State (kafka-log 02 §7):
-* the aborted transactions that have not begun yet, ascending by first offset
+* the aborted transactions that have not begun yet, sorted by first offset
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
@@ -57,7 +57,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer, or the empty row where it belongs; there is always an empty row."""
+    """Return the row of a producer, or the empty row for this producer; there is always an empty row."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -89,10 +89,10 @@ def classify_batches(
 ) -> tuple[int, int, int]:
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
-    `aborted` is int64[n, 2] of (producer id, first offset), ascending by first offset; `cursor` is the index of the
-    first transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a
-    marker takes effect only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
-    `aborted`) of each ABORT whose transaction index entry survives.
+    `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset; `cursor` is the index of the first
+    transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a marker
+    takes effect only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in `aborted`) of
+    each ABORT whose transaction index entry survives.
 
     Returns:
         (cursor, number of kept aborts, row of the last marker that contradicts `aborted`, or -1).  A contradiction is
@@ -169,7 +169,7 @@ class TransactionScan:
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
         """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row number.
 
-        The row number is that of the last marker that contradicts the transaction index, or -1.
+        The row number is the row of the last marker that contradicts the transaction index, or -1.
         """
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)

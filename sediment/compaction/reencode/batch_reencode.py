@@ -1,4 +1,4 @@
-"""The driver of the re-encoding loop: it calls the kernel until a chunk is done, and serves its requests.
+"""The driver of the re-encoding loop: it calls the kernel until a chunk is done, and does the requested work.
 
 kernel returns          driver
 NEEDS_PAYLOAD           decompresses the batch, and some of the next ones
@@ -75,8 +75,8 @@ class BatchEncoder:
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
         """Return the batches of a checked chunk, preceded by the open group; valid until the next call.
 
-        `wanted` and `joins` are bool[batches]: the batches that may change, and those that may join the previous batch.
-        The last group is left out; the next chunk or `finish` returns it.
+        `wanted` and `joins` are bool[batches]: the batches that may change, and the batches that may join the previous
+        batch.  The last group is left out; the next chunk or `finish` returns it.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -112,7 +112,7 @@ class BatchEncoder:
             assert self._provides(status)
 
     def _provides(self, status: int) -> bool:
-        """Give the kernel what its status requests; return False if it requests nothing."""
+        """Do the work that the kernel requests by its status; return False if it requests nothing."""
         needed = int(self._state[kernels.NEEDED])
         if status == NEEDS_COMPRESSION:
             self._compress()
@@ -143,7 +143,7 @@ class BatchEncoder:
             self._reserve_output(int(self._state[kernels.NEEDED]))
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output so far stays."""
+        """Make room for twice `size_bytes`; the output so far is kept."""
         self._output = _enlarged(self._output, size_bytes)
 
 

@@ -1,6 +1,6 @@
 """The batches of a cleaned group in memory, as the source of a re-encoding.
 
-Invariant: the sweep checked the checksum of every batch that it copied, and wrote those of the others.
+Invariant: the sweep checked the checksum of every copied batch, and wrote the checksum of every other batch.
 """
 
 from __future__ import annotations

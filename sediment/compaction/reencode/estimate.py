@@ -31,7 +31,7 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 @dataclass(frozen=True, slots=True)
 class ReencodeEstimate:
-    """The estimated size of all `.log` files after a re-encoding; `sampled_bytes` of them were encoded to find it."""
+    """The estimated size of all `.log` files after a re-encoding, from a sample of `sampled_bytes`."""
 
     log_bytes: int
     sampled_bytes: int
@@ -68,7 +68,7 @@ def estimate_reencode(
 
 
 class _SampledChunk:
-    """Adjacent batches of one segment, and the bytes that they take before and after."""
+    """Adjacent batches of one segment, and their size in bytes before and after the re-encoding."""
 
     def __init__(self, task: ReencodeTask, fs: Fs, stack: ExitStack) -> None:
         encoding, config = task.encoding, task.config
@@ -85,7 +85,7 @@ class _SampledChunk:
         self.bytes_after = 0
 
     def continues(self, span: BatchSpan) -> bool:
-        """Return True if the batches of `span` follow those of the chunk in the same segment."""
+        """Return True if the batches of `span` follow the batches of the chunk in the same segment."""
         return span.position == self._end_position
 
     def add(self, span: BatchSpan) -> None:

@@ -13,8 +13,8 @@ are equal:
 
 Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
 
-A broker that loads the log remembers the last five batches of each producer, to recognise them if a client sends them
-again.  So these batches stay unchanged in every segment, and the producer state at the segment's end stays the same.
+A broker that loads the log remembers the last five batches of each producer, to recognise a duplicate from a client.
+So these batches are not changed in any segment, and the producer state at the segment's end is the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Flags = npt.NDArray[np.bool_]
 class MergeRule:
     """The rule for one segment.
 
-    `last_of_producers`, int64[n], are the positions of the last five data batches of each producer, ascending.
+    `last_of_producers`, int64[n], are the positions of the last five data batches of each producer, in ascending order.
     `merges` is False if batches are not merged; `keeps_codec` is True if each batch keeps its codec.
     """
 
@@ -77,7 +77,7 @@ class MergeRule:
 
 
 def merge_rule(encoding: Encoding, bound: int, last_of_producers: Int64s) -> MergeRule:
-    """Return the rule for a segment that gets `encoding`; the other arguments are those of `MergeRule`."""
+    """Return the rule for a segment that gets `encoding`; the other arguments are the fields of `MergeRule`."""
     return MergeRule(bound, last_of_producers, encoding.batch_bytes is not None, encoding.codec is None)
 
 
@@ -119,7 +119,7 @@ def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
 
 
 def _sequences_go_on(first: Rows, second: Rows) -> Flags:
-    """Return bool[rows]: True where the sequence numbers of `second` continue those of `first`; 0 follows 2^31 - 1.
+    """Return bool[rows]: True where the sequence numbers of `second` follow the numbers of `first`; 0 follows 2^31 - 1.
 
     Source: Kafka's DefaultRecordBatch.incrementSequence.
     """

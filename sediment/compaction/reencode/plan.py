@@ -1,7 +1,7 @@
 """The requested encoding, the tasks of a partition, and their results.
 
 Every segment gets a task, because only its headers show if a batch will change.  The bound is the last stable offset,
-as in a rewrite by verdicts: batches that reach the bound are not changed.
+as in a rewrite by verdicts: batches that end at or above the bound are not changed.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
@@ -43,7 +43,7 @@ class Encoding:
     """
 
     codec: int | None = None
-    """The codec; None: each batch keeps its own, and only batches with the same codec are merged."""
+    """The codec; None: each batch keeps its codec, and only batches with the same codec are merged."""
 
     level: int | None = None
     """The codec's level, as in Kafka's `compression.<codec>.level`; None: Kafka's default."""
@@ -71,8 +71,8 @@ class Encoding:
 class ReencodeTask:
     """The re-encoding of one segment.
 
-    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches that reach
-    `bound` are not changed.
+    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches that end at or
+    above `bound` are not changed.
     """
 
     partition: TopicPartition
@@ -103,14 +103,14 @@ class ReencodedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Reencode:
-    """The result of all tasks of a partition, ready to commit; `segments` ascend."""
+    """The result of all tasks of a partition, ready to commit; `segments` are in ascending order."""
 
     swap: PreparedSwap
     segments: tuple[ReencodedSegment, ...]
 
 
 def plan_reencode(view: LogView, encoding: Encoding, config: CompactionConfig) -> tuple[ReencodeTask, ...]:
-    """Return a task for each segment of `view` with a batch below the bound, ascending."""
+    """Return a task for each segment of `view` with a batch below the bound, in ascending order."""
     listing, bound = view.listing, view.last_stable_offset
     ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
     return tuple(

@@ -10,7 +10,7 @@
 A group consists of batches that become one batch.  It may extend from one chunk into the next.
 1. Add the batch to the group if it may join, and if the result stays within the limit.
 2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if that batch is not smaller.
-3. Encode the batch alone if no other may join it, begin the next group with it, or copy it if it is not wanted.
+3.  Copy the batch if it is not wanted; encode it alone if no other may join it; otherwise begin the next group with it.
 
     field                                     in a new batch
     base offset, base timestamp, sequence     from the first batch
@@ -20,11 +20,11 @@ A group consists of batches that become one batch.  It may extend from one chunk
     codec                                     the new one
     record count, length, CRC                 recomputed
 
-The records of the first batch do not change.  The records of the others get new offset and timestamp deltas; all bytes
-from the key on are copied.
+The records of the first batch do not change.  The records of the other batches get new offset and timestamp deltas;
+their bytes from the key on are copied.
 
-The loop is resumable: if some work must be done by the caller, it returns a status that requests this work, and
-continues at the next call.
+The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
+at the next call.
 
 Invariants
 * Records are decoded before a second batch joins them.
@@ -132,7 +132,7 @@ def reencode_batches(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Write the batches from CURSOR on to the output, except those of the last group.
+    """Write the batches from CURSOR on to the output, except the batches of the last group.
 
     Return DONE, a request, or the status of a bad batch.  `joins` is bool[batches].
     """
@@ -267,7 +267,7 @@ def end_group(rules: Int64s, memory: GroupMemory, output: ByteArray, compressors
 def place_compressed(
     rules: Int64s, compressed: ByteArray, memory: GroupMemory, output: ByteArray, state: Int64s
 ) -> int:
-    """Write the group of the last NEEDS_COMPRESSION, with `compressed` as its records.
+    """Write the group for which NEEDS_COMPRESSION was returned last, with `compressed` as its records.
 
     Return OK or NEEDS_OUTPUT_ROOM.
     """
@@ -314,7 +314,7 @@ def _write_group(group: Group, rules: Int64s, output: ByteArray, compressors: To
 
 @kernel
 def _finish_group(group: Group, codec: int, packed_bytes: int, rules: Int64s, output: ByteArray, state: Int64s) -> None:
-    """Write the header before the encoded records; overwrite both with the originals if these are not larger."""
+    """Write the header before the encoded records; if the result is not smaller, write the originals."""
     size_bytes = BATCH_HEADER_BYTES + packed_bytes
     may_grow = rules[CODEC] == CODEC_NONE and size_bytes <= rules[BATCH_BYTES]
     if size_bytes >= group.originals_bytes and not may_grow:

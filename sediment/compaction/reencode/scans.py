@@ -3,8 +3,8 @@
 1. Scan the headers: find the last five batches of each producer, and if any batch may change.
 2. Scan again: encode and merge batches, and copy the others.
 
-Messages of magic 0 and 1, control batches such as transaction markers, batches without records, and batches that reach
-the bound are copied.  So an aborted transaction keeps its entry in the transaction index.
+Messages of magic 0 and 1, control batches such as transaction markers, batches without records, and batches that end at
+or above the bound are copied.  So an aborted transaction keeps its entry in the transaction index.
 
 Memory: one chunk, one decompressed batch, and the batches of a group.
 """
@@ -40,7 +40,7 @@ class BatchSource(BatchLocator, Protocol):
 
 
 class ReencodingScans:
-    """The scans over `source`; batches that reach `bound` are not changed.  `scan_headers` comes before `pieces`."""
+    """The scans over `source`, `scan_headers` first; batches that end at or above `bound` are not changed."""
 
     def __init__(self, source: BatchSource, encoding: Encoding, bound: int, config: CompactionConfig) -> None:
         self._source = source
@@ -86,7 +86,7 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the scans so far; without the second one, all batches stay."""
+        """The counts of the scans so far; without a second scan, all batches are kept."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

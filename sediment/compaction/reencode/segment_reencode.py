@@ -40,7 +40,7 @@ def reencode_log(
 ) -> Reencode:
     """Carry out the tasks of a partition one after another; after a failure, leave no part.
 
-    Arguments and errors are those of `plan_reencode` and `reencode_segment`.
+    Arguments and errors are the same as for `plan_reencode` and `reencode_segment`.
     """
     done: list[ReencodedSegment] = []
     try:

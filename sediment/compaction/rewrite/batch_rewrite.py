@@ -1,4 +1,4 @@
-"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and serves its requests.
+"""The driver of the rewriting loop: it calls the kernel until a chunk is done, and does the requested work.
 
 kernel returns          driver
 NEEDS_PAYLOAD           opens the batch: decompresses it, or converts a message of magic 0 or 1
@@ -41,8 +41,8 @@ _FIRST_RECORDS = 4096
 class BatchRewriter:
     """The rewriter for the chunks of one segment; compressed records of a batch may expand to `limit_bytes`.
 
-    `seen` and `without_key`, bool[verdicts], mark the verdicts for which a record was found, and the verdicts that ask
-    for a tombstone of a record without a key.
+    `seen` and `without_key`, bool[verdicts], mark the verdicts for which a record was found, and the verdicts that
+    request a tombstone for a record without a key.
     """
 
     def __init__(self, source: SourceSegment, verdicts: Verdicts, limit_bytes: int) -> None:
@@ -84,8 +84,8 @@ class BatchRewriter:
     def rewrite(self, span: BatchSpan, wanted: npt.NDArray[np.bool_], keeps_header: npt.NDArray[np.bool_]) -> ByteArray:
         """Return the batches of a checked chunk after applying the verdicts; valid until the next call.
 
-        `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and those that keep their header if
-        they lose all records.
+        `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and the batches that keep their header
+        if they lose all records.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -113,7 +113,7 @@ class BatchRewriter:
             self._provide(status, span, batches)
 
     def _provide(self, status: int, span: BatchSpan, batches: ChunkBatches) -> None:
-        """Give the kernel what its status requests."""
+        """Do the work that the kernel requests by its status."""
         ordinal, needed = int(self._state[kernels.CURSOR]), int(self._state[kernels.NEEDED])
         if status == NEEDS_PAYLOAD:
             try:
@@ -141,7 +141,8 @@ class BatchRewriter:
 
     def _compress(self, batches: ChunkBatches, codec: int) -> None:
         if not self._compressors.any():
-            # Loaded at the first request; after that, the kernel itself compresses batches if it can.
+            # Loaded at the first request for a compression; after that, the kernel itself compresses batches if
+            # possible.
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)
@@ -155,7 +156,7 @@ class BatchRewriter:
         )
 
     def _reserve_output(self, size_bytes: int) -> None:
-        """Make room for twice `size_bytes`; the output so far stays."""
+        """Make room for twice `size_bytes`; the output so far is kept."""
         larger = np.empty(2 * size_bytes, dtype=np.uint8)
         used = int(self._state[kernels.OUT_END])
         larger[:used] = self._output[:used]

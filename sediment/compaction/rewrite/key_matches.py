@@ -128,7 +128,8 @@ def match_keys(
     """Search the wanted batches from CURSOR on, and append the records with keys in the table to `matches`.
 
     `records`, int64[n, RECORD_FIELDS], and `hashes`, uint64[n, 2], are working memory.  Return DONE, a request for a
-    payload or room, or a decoder's status.  The last two concern the batch at CURSOR, which is then still unprocessed.
+    payload or room, or a decoder's status.  The last two concern the batch at CURSOR; the kernel has not processed this
+    batch yet.
     """
     while state[CURSOR] < batches.headers.size:
         ordinal = state[CURSOR]

@@ -6,7 +6,7 @@
                  rewritten, each separately      not reached
 
 The bound is the last stable offset of the view: records below it are replicated, verified, and not in an open
-transaction.  Records below the log start offset may still be on disk; they are rewritten too.
+transaction.  Records below the log start offset that are still on disk are also rewritten.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
@@ -48,7 +48,7 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class RewritePlan:
-    """The tasks of one partition, ascending, and the verdicts that belong to no task.
+    """The tasks of one partition, in ascending order, and the verdicts that belong to no task.
 
     `next_dirty_offset` is the cleaner checkpoint after the rewrite.
     """
@@ -89,7 +89,7 @@ class RewrittenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The result of all tasks of a partition, ready to commit; `segments` ascend."""
+    """The result of all tasks of a partition, ready to commit; `segments` are in ascending order."""
 
     swap: PreparedSwap
     segments: tuple[RewrittenSegment, ...]
@@ -132,7 +132,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 
 
 def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
-    """Return `offsets`, which are at or above the bound, each with the reason why it is not reached."""
+    """Return `offsets`, all at or above the bound, each with the reason why its verdict is not applied."""
     replicated_end = view.log_start_offset if view.high_watermark is None else view.high_watermark
     verified_end = view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset
     reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)

@@ -21,8 +21,8 @@
 A batch with a new tombstone loses its delete horizon, so that the next cleaning writes a new horizon.  With the old
 horizon, the tombstone could be dropped before consumers have had time to read it.
 
-The loop is resumable: if some work must be done by the caller, it returns a status that requests this work, and
-continues at the next call.  A repeated call may only set marks of verdicts a second time.
+The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
+at the next call.  A repeated call may only set marks of verdicts a second time.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -105,7 +105,7 @@ REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-# Copied from `Action`, because the cache of compiled code depends on this file and not on that of `Action`.
+# Copied from `Action`, because the cache of compiled code depends on this file and not on the file of `Action`.
 _DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
 assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS

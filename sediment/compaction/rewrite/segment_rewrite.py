@@ -1,13 +1,13 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
 1. Scan the headers: find the batches with verdicts, and decide which of them must keep their header.
-2. Scan again: check every checksum, rewrite these batches, and copy the bytes between them.
+2.  Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
-* the last batch of the segment, so that the log end stays the same even if later segments are deleted
+* the last batch of the segment, so that the log end does not change even if later segments are deleted
 * one of the last five data batches of a producer in the segment: a broker that loads the log remembers these batches,
-  to recognise them if a client sends them again.  Because their headers are kept, the producer state at the end of
-  every segment does not change
+  to recognise a duplicate from a client.  Because their headers are kept, the producer state at the end of every
+  segment does not change
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
 entry in the transaction index.
@@ -49,7 +49,7 @@ from sediment.segment_io.segment.reader import Rows
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
     """Carry out the tasks of `plan` one after another; after a failure, leave no part file of the partition.
 
-    Arguments and errors are those of `rewrite_segment`.
+    Arguments and errors are the same as for `rewrite_segment`.
     """
     done: list[RewrittenSegment] = []
     try:
@@ -83,7 +83,7 @@ def rewrite_segment(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Targets:
-    """The batches with verdicts: their positions in the file, int64[n], and True if their header stays, bool[n].
+    """The batches with verdicts: their positions in the file, int64[n], and True if their header is kept, bool[n].
 
     `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
     `excluded`, bool[verdicts], marks these verdicts.

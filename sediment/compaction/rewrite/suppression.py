@@ -2,12 +2,12 @@
 
     {"kind": "suppression-list", "schema": 1, "algorithm": "HMAC-SHA256",
      "secret_check": HMAC of _SECRET_CHECK,
-     "topics": {topic: [HMAC of a key, …], …}}                          topics and HMACs ascend; HMACs are hex
+     "topics": {topic: [HMAC of a key, …], …}}                          topics and HMACs are sorted; HMACs are hex
 
-An entry states that no record of this topic with this key has a value.  A tombstone of the key is permitted.
+An entry means that no record with this key may have a value in this topic.  A tombstone of the key is permitted.
 
 Invariants: a list contains neither keys nor the secret.  A list is used only with the secret of its HMACs, because with
-any other secret it would silently suppress nothing.
+any other secret no key would match, and nothing would be suppressed.
 """
 
 from __future__ import annotations

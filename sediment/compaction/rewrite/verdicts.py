@@ -25,7 +25,7 @@ class Action(IntEnum):
 
 
 class Reason(IntEnum):
-    """The reason why a record with a verdict stays unchanged."""
+    """The reason why a record with a verdict is not changed."""
 
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data
@@ -51,10 +51,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
-    """Verdicts as columns, ascending by offset, at most one for each offset.
+    """Verdicts as columns, sorted by offset, with at most one verdict for each offset.
 
     `offsets` is int64[n], `actions` uint8[n] of `Action`.  Replacement n is `replacements`[edges[n] : edges[n + 1]];
-    `edges` is int64[n + 1], `replacements` uint8[m].  The replacement is empty for actions that replace nothing.
+    `edges` is int64[n + 1], `replacements` uint8[m].  For actions that replace nothing, the replacement is empty.
 
     Raises:
         UsageError: the columns do not match each other, or the offsets are negative or do not increase.
@@ -121,7 +121,7 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NotReached:
-    """Verdicts that were not applied: `offsets` is int64[n], ascending; `reasons` is uint8[n] of `Reason`."""
+    """Verdicts that were not applied: `offsets` is int64[n], sorted; `reasons` is uint8[n] of `Reason`."""
 
     offsets: Int64s
     reasons: ByteArray
@@ -136,7 +136,7 @@ class NotReached:
 
     @classmethod
     def joined(cls, parts: Iterable[NotReached]) -> NotReached:
-        """Return the offsets of all `parts`, ascending."""
+        """Return the offsets of all `parts`, sorted."""
         every = list(parts)
         offsets = np.concatenate([np.zeros(0, dtype=np.int64), *(part.offsets for part in every)])
         reasons = np.concatenate([np.zeros(0, dtype=np.uint8), *(part.reasons for part in every)])

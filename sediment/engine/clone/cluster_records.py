@@ -8,7 +8,7 @@
     ProducerIdsRecord         above every producer id that the source or a log knows
     ACLs, quotas, SCRAM       only on request
 
-Invariant: no producer id that a log knows is assigned again.
+Invariant: a producer id that a log knows is never assigned to a new producer.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def added_topic_records(
 ) -> Iterator[bytes]:
     """Yield the records that add topics to a cluster with `metadata`.
 
-    They include a ProducerIdsRecord only if it raises the next id, because a controller fails on a record that does
-    not.
+    They include a ProducerIdsRecord only if this record raises the next id, because a controller fails if a record
+    lowers or repeats it.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])

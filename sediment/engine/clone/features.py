@@ -1,6 +1,6 @@
-"""Feature levels of Kafka's releases, and those of a clone.
+"""Feature levels of Kafka's releases, and feature levels of a clone.
 
-A clone has the feature levels of its source, limited to those of the release that will start it.
+A clone has the feature levels of its source, limited to the levels of the release that will start the clone.
 
 Source: Kafka's `kafka-storage.sh version-mapping --release-version`.
 """

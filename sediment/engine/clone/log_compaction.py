@@ -31,8 +31,8 @@ class LogCompaction:
     """Outcome of compacting a log of `bytes_before`; `reason` is None if the log was compacted.
 
     `first_dirty` is the new cleaner checkpoint, or None if there is none.  `batches_without_horizon` are batches that
-    keep their tombstones because no source states delete.retention.ms.  `damage` describes the batch that prevented the
-    compaction.
+    keep their tombstones because delete.retention.ms is unknown.  `damage` describes the corrupt batch that prevented
+    the compaction.
     """
 
     bytes_before: int

@@ -31,7 +31,7 @@ def change_records(
 ) -> int | None:
     """Change records of the log in `directory`; return the new cleaner checkpoint, or None if there is none.
 
-    Records of open transactions change too.
+    Records of open transactions are also changed.
 
     Raises:
         CorruptDataError: a batch cannot be read or rewritten.
@@ -44,7 +44,7 @@ def change_records(
         now_ms=0,
         producer_id_expiration_ms=None,
     )
-    # No other process has this copy, so records of open transactions may change too.
+    # No other process has this copy, so even records of open transactions may change.
     view = replace(view, last_stable_offset=view.log_end_offset, high_watermark=view.log_end_offset)
     rewrite = rewrite_log(plan_rewrite(view, verdicts, config), fs, run_id=run_id, attempt=attempt)
     missed = {reason: count for reason, count in rewrite.not_reached.by_reason().items() if count}

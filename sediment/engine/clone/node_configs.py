@@ -1,4 +1,4 @@
-"""Topic configs of a clone: those of the source, changed for a single node, local storage, and a held clone.
+"""Topic configs of a clone: the configs of the source, changed for a single node, local storage, and a held clone.
 
     change      keys                                    reason
     single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all

@@ -43,9 +43,9 @@ class CloneOptions:
 
     `topics` and `partitions` are globs; empty means all.  `renames` maps old topic names to new ones.  Without a
     `cluster_id`, a random id is generated.  A held clone neither expires nor cleans anything.  `until_ms` cuts every
-    log, except partitions with an offset of their own in `until_offsets`.  `since` is the directory or the manifest of
-    an earlier clone; unchanged closed segments are linked from there.  `compact` cleans the logs of compacted topics.
-    Records with `suppressed` keys are left out.
+    log, except the logs of partitions in `until_offsets`, which are cut at the given offset.  `since` is the directory
+    or the manifest of an earlier clone; unchanged closed segments are linked from that clone.  `compact` cleans the
+    logs of compacted topics.  Records with `suppressed` keys are left out.
     """
 
     topics: tuple[str, ...] = ()

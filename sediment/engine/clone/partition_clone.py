@@ -253,7 +253,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
-    """Return True if the earlier clone has all copied files; then it has already verified the log."""
+    """Return True if the earlier clone has all copied files, so that the log has already been verified."""
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)

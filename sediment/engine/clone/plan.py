@@ -49,8 +49,8 @@ class ClonedPartition:
 class ClonedTopic:
     """A topic of the clone; `source_name` is its name in the source.
 
-    The topic has the partitions 0 to `partition_count` - 1; those missing from `partitions` start empty.  `changes`
-    lists how `configs` differ from the source.
+    The topic has the partitions 0 to `partition_count` - 1; partitions that are missing from `partitions` are created
+    empty.  `changes` lists how `configs` differ from the source.
     """
 
     source_name: str
@@ -128,7 +128,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
             is_whole = is_whole and unchanged
         left_out += _missing(topic, options)
     if not is_whole:
-        # Its records name topics by id, and share groups are not cloned.
+        # Its records name topics by id, and the clone does not convert records of share groups.
         topics.pop(SHARE_GROUP_STATE, None)
     _check_ids(topics)
     _check_used(options, topics)

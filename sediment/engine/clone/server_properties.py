@@ -49,7 +49,7 @@ def server_properties(
     is_held: bool,
     more: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the content of the file; `partition_counts` are those of the internal topics, by name.
+    """Return the content of the file; `partition_counts` are the partition counts of the internal topics, by name.
 
     `more` are further static settings; the file's own settings take precedence.
     """

@@ -55,7 +55,7 @@ def sole_voter(sources: QuorumSources) -> Node:
     """Return the node that owns the directory, after checking that it is a broker and the sole voter of its quorum.
 
     Raises:
-        UsageError: a source contradicts that, or no source names the voters.
+        UsageError: a source shows another voter, or no source names the voters.
         UnsupportedDataError: the quorum records were written by a newer Kafka.
     """
     node = _node(sources.meta)

@@ -83,7 +83,7 @@ def check_copy(
     on_bytes: Callable[[int], None] = _ignore,
     on_folder: Callable[[int], None] = _ignore,
 ) -> CheckedCopy:
-    """Read every file of a copy and compare it with the manifest; pass the manifest if it has already been read.
+    """Read every file of a copy and compare it with the manifest, which the caller may have read already.
 
     A file that cannot be read is a difference.  `on_bytes` is called in several threads, with the size of each chunk
     that was read; an error that it raises ends the check.  `on_folder` gets the size of each folder that was checked.

@@ -21,8 +21,8 @@ from sediment.segment_io.stores import Store
 class EarlierFiles:
     """The files of one partition in the earlier copy `store`, by their names in its folder.
 
-    `beside` is the name of the earlier copy as `../NAME` if the new copy may refer to files there, else None.  `damage`
-    is the corruption that the earlier copy found in the log.
+    `beside` is the earlier copy as `../NAME`; None if the new copy may not refer to files in the earlier copy.
+    `damage` is the corruption that the earlier copy found in the log.
     """
 
     store: Store

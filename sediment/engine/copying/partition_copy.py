@@ -15,7 +15,7 @@ checks succeeds:
 Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  It maps
 their indexes into memory, so modification times may be late.  A stamp is stored only if the file did not change for
 SETTLED_NS: a later change could otherwise fall into the same tick of the clock.  An object store has no inode and no
-ctime; there, the size and the modification time that the server sets are trusted.
+ctime, so the size and the modification time that the server sets are trusted.
 
 Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
 """
@@ -39,7 +39,7 @@ from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.stores import Store, StoredFile
 
 OnBytes = Callable[[int], None]
-"""Callback with the number of bytes just read; it may wait, and it may raise to end the copy."""
+"""Callback with the number of bytes of each read; it may wait, and it may raise an error to end the copy."""
 
 SETTLED_NS = 2_000_000_000
 """Least age of a file's last change for which its stamp is stored; clocks of filesystems tick at least every second."""

@@ -10,8 +10,8 @@ and by a load that cuts a log.  `expire_log` deletes the segments past their ret
     5  unlinked           or left for the next start, which removes them
 
 Invariants: after a crash, the log begins at the new log start, or still has some of the expired segments below it; the
-next run with the same rules deletes them.  A kept segment is not changed.  Producer state survives, because the
-snapshots of kept segments are kept too.
+next run with the same rules deletes them.  A kept segment is not changed.  Producer state survives, because each kept
+segment keeps its snapshot.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -77,8 +77,8 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 def roll_empty(view: LogView, fs: Fs) -> None:
     """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls the log.
 
-    The `.log` is written last; without it, start-up removes the indexes as orphans.  A snapshot that exists already,
-    for example from a clean stop, is not changed.
+    The `.log` is written last; without it, start-up removes the indexes as orphans.  An existing snapshot, for example
+    from a clean stop, is not changed.
 
     Raises:
         OwnerNotKeptError: the files cannot get the owner of the existing segments.
@@ -115,9 +115,9 @@ def expire_log(
     The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted`, the
     files remain under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
 
-    The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full for that, pass
-    `log_start_is_durable=False`.  Each segment is then deleted durably before the next one, which frees space and
-    leaves no gap.  The leader epochs are truncated last.
+    The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full to write this
+    checkpoint, pass `log_start_is_durable=False`.  Each segment is then deleted durably before the next one; this frees
+    space and leaves no gap.  The leader epochs are truncated last.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed; no segment was deleted.

@@ -20,7 +20,7 @@ def latest_epoch(entries: Sequence[EpochEntry]) -> int:
 
 
 def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
-    """Return the entries after a batch of `epoch` at `start_offset`; entries that contradict it are removed.
+    """Return the entries after a batch of `epoch` at `start_offset`; entries that contradict this batch are removed.
 
     Source: kafka-log 04 §4 (assign).
     """
@@ -31,7 +31,7 @@ def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epoc
 
 
 def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
-    """Return the entries of a log that ends at `end_offset`, without those that begin there or later.
+    """Return the entries of a log that ends at `end_offset`, without entries at or above `end_offset`.
 
     Source: kafka-log 04 §4 (truncateFromEnd).
     """
@@ -39,7 +39,7 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries of a log that begins at `start_offset`; the epoch of this offset now begins at `start_offset`.
+    """Return the entries of a log that begins at `start_offset`; the first entry begins at this offset.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """
@@ -49,7 +49,7 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (epoch, end offset): the last point at which this log agrees with one that ends in `epoch`, else (-1, -1).
+    """Return (epoch, end offset) up to which this log agrees with a log that ends in `epoch`, or (-1, -1).
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """

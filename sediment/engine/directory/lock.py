@@ -132,7 +132,7 @@ class DirectoryLock:
         raise self._in_use("the lock file of this log directory is replaced repeatedly")
 
     def _try_lock(self, descriptor: int) -> bool:
-        """Lock the file; return False if the path meanwhile names another file, for example after a broker stopped."""
+        """Lock the file; return False if another file now has this path, for example because a broker stopped."""
         locked = False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -269,7 +269,7 @@ def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
 
 
 def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Check, on the host of a task, that `directory` is the one that the driver locked.
+    """Check, on the host of a task, that the driver locked this same `directory`.
 
     Raises:
         SourceChangedError: the token of run `run_id` is missing, or belongs to another `directory.id`.

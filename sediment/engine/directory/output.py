@@ -1,4 +1,4 @@
-"""Publishing a result as a new, complete log directory; the source stays unchanged.
+"""Publishing a result as a new, complete log directory; the source is not changed.
 
     file                     written                 content
     .sediment-output         first, removed last     the run that owns the output; checked before every file
@@ -8,8 +8,9 @@
     sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
 
 Invariants: an output is complete if and only if its manifest exists; nothing changes it afterwards.  If a directory has
-neither a manifest nor `.sediment-output`, files are written to it only if it is empty, and it is never removed.  All
-files in the manifest were durable before the manifest appeared.  A broker ignores regular files with unknown names.
+neither a manifest nor `.sediment-output`, files are written to it only if the directory is empty, and the directory is
+never removed.  All files in the manifest were durable before the manifest appeared.  A broker ignores regular files
+with unknown names.
 
 Source: kafka-log 05 §1 step 2e.
 """
@@ -363,7 +364,7 @@ class PublishingFs(Fs):
         return written
 
     def set_mtime_ns(self, path: Path, mtime_ns: int) -> None:
-        """For a part, remember the time until the part gets its final name; for any other file, set it now."""
+        """Set the time of a file; for a part, remember the time until the part gets its final name."""
         if path.name in self._parts:
             self._parts[path.name].mtime_ns = mtime_ns
         elif not _is_part(path):

@@ -1,7 +1,7 @@
-"""Rolling the last segment of a stopped log, which makes the segment cleanable.
+"""Rolling the last segment of a stopped log, so that the segment becomes cleanable.
 
-The result equals that of Kafka's roll: the old active segment has complete, trimmed indexes, and there are a producer
-snapshot and an empty active segment at the log end offset.
+The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes, and there are a
+producer snapshot and an empty active segment at the log end offset.
 
 Invariants: files that are already correct are kept, and no existing inode changes.  New files appear in this order;
 after a crash at any point, Sediment and a broker can load the directory:

@@ -1,8 +1,8 @@
 """Splitting a segment whose offsets span more than 2^31, as brokers before 2.1 could write (kafka-log 02 §8.2).
 
 Invariants: the bytes of the log do not change; they are distributed over more files.  Nothing changes unless the
-offsets ascend and end before the next segment: a flipped bit in an offset, which no checksum covers, looks like an
-overflow too.
+offsets ascend and end before the next segment: no checksum covers an offset, so one flipped bit in it can look like an
+overflow.
 """
 
 from __future__ import annotations

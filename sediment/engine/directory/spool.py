@@ -1,6 +1,6 @@
 """The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
 
-Operators know it as the hand-off folder, which the option `--hand-off` names.
+Operators know the spool as the hand-off folder; the option `--hand-off` names it.
 
     file                         written by   content
     engine.json                  the engine   the log directories for which it commits swaps

@@ -3,7 +3,8 @@
 Kafka's loader decides by names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
-* If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is deleted too; this undoes the replacement.
+* If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is also deleted, which undoes the
+  replacement.
 * Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
 
 So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
@@ -65,27 +66,27 @@ def commit(
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
        Sediment deletes them.
-    2. `.cleaned` -> `.swap`, segments descending, of each log, index, timeindex, txnindex.
+    2. `.cleaned` -> `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
        Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
        Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
-       final.  A source that begins at or after the last new offset is kept; the next cleaning drops its records again.
+       final.  A source that begins at or after the last new offset is kept; the next cleaning drops the same records of
+       this source.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
-    4. Sources -> `.deleted`, ascending, of each log, index, timeindex, txnindex.
+    4.  Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
        Start: `.deleted` is removed, the remaining sources are deleted by their numbers or as indexes without a log, and
        `.swap` becomes final.
     5. Sync the directory.
        Start: as after step 4; no old file has its original name any more.
-    6. `.swap` -> final names, ascending, of each log, index, timeindex, txnindex.
+    6. `.swap` -> final names, the lowest segment first, each in the order log, index, timeindex, txnindex.
        Start: the remaining `.swap` becomes final.  No `.log.swap` is left below a finished segment, so none covers it.
     7. Sync the directory.
        Start: `.deleted` is removed.
     8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
        Start: as after step 7; the loader removes snapshots without a segment.
 
-    Step 8 need not be durable, because the next start removes the rest.  A group without parts stays unchanged.  To
-    keep the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after the last
-    group.
+    Step 8 need not be durable, because the next start removes the rest.  A group without parts is not changed.  To keep
+    the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after the last group.
 
     Returns:
         True if every group is done, False if `should_stop` returned True before one of them.
@@ -182,7 +183,7 @@ def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> 
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
-    """Return True if no file of `group` has been renamed yet; False if that is unknown."""
+    """Return True if no file of `group` has been renamed yet; False if this cannot be found out."""
     try:
         return fs.exists(directory / group.parts[0].files[0].part_name)
     except OSError:
@@ -190,7 +191,7 @@ def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
 
 
 def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> None:
-    """Check that groups and segments ascend, that a group keeps its first base, and that logs precede their indexes."""
+    """Check that groups and segments are sorted, each group keeps its first base, and logs precede their indexes."""
     for group in groups:
         sources = [source.base_offset for source in group.sources]
         bases = [segment.base_offset for segment in group.parts]
@@ -353,9 +354,9 @@ def discard_parts(
 ) -> tuple[str, ...]:
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
-    Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are kept too, because
-    those runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit them, because its
-    caller holds the lock and has started no task.
+    Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are also kept, because
+    other runs may still commit their parts.  Only `finish_interrupted` can be sure that no run will commit them,
+    because its caller holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -1,12 +1,12 @@
 """Marks of uncleanable partitions: each has a reason, a time and segments, and is valid until these segments change.
 
-Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run is short, so its
-marks are in a file of the log directory, next to the checkpoints.  A broker ignores this file: its LogManager reads
-only sub-directories and the files that it knows by name.
+Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run of Sediment ends
+soon, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file: its
+LogManager reads only sub-directories and the files that it knows by name.
 
-Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention removes
-it.  The files of a copy or a hard-link backup have other ctimes, which also ends the mark; the only cost is that the
-data is read again.  An unreadable file of marks counts as empty, at the same cost.
+Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention ends
+the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the only cost is
+one more read.  An unreadable file of marks counts as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -44,8 +44,8 @@ class Uncleanable:
     """One mark: `reason_code` and `reason` as in reports; `since_ms` is the time of marking, in ms since the epoch.
 
     The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
-    their files.  It is None in a copy and in a file of an earlier version; then sizes and mtimes of the logs are
-    compared.
+    their files.  It is None in a copy and in a file of an earlier version; if it is None, sizes and mtimes of the logs
+    are compared.
     """
 
     partition: TopicPartition
@@ -98,7 +98,7 @@ def read_uncleanable(log_dir: Path, fs: Fs) -> dict[TopicPartition, Uncleanable]
 def update_uncleanable(
     log_dir: Path, fs: Fs, *, add: Iterable[Uncleanable] = (), remove: Iterable[TopicPartition] = ()
 ) -> None:
-    """Set and remove marks, durably; marks of partitions that no longer exist are removed too.
+    """Set and remove marks, durably; also remove the marks of partitions that no longer exist.
 
     The file is not written if nothing changes, and is deleted with its last mark.
     """

@@ -42,7 +42,7 @@ class BrokerConfig:
     """The config of one engine."""
 
     num_recovery_threads_per_data_dir: int = 2
-    """Threads that load the logs of one directory, and close them at the end."""
+    """Threads for each directory, which load its logs at the start and close the logs at the end."""
 
     background_threads: int = 10
     """Threads of the scheduler; with 0 only `LogManager.run_due` runs tasks."""

@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogOwner(Protocol):
-    """The part of `LogManager` that knows the logs and their directories."""
+    """The part of `LogManager` with the logs and their directories."""
 
     def all_logs(self) -> list[PartitionLog]:
         """Return the live logs."""

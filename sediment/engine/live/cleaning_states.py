@@ -75,7 +75,7 @@ class CleaningStates:
             return free
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Pause a partition until it is resumed; if it is InProgress, wait until the work has stopped.
+        """Pause a partition until `resume`; if the partition is InProgress, wait until the work has stopped.
 
         Raises:
             UsageError: another thread is already waiting for this partition.

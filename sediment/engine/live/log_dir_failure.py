@@ -56,8 +56,8 @@ class LogDirFailureHandler:
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # Done later, because the log that reports the failure holds its lock here, and closing another log waits for
-        # that lock.
+        # Done later, because the log that reports the failure still holds its lock, and closing another log waits for
+        # this lock.
         self._scheduler.schedule_once("log-dir-failure", partial(_leave, directory, lost))
 
     @contextmanager

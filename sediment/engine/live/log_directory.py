@@ -59,7 +59,7 @@ class LogDirectory:
         self.is_loaded = False
         """True after every log was loaded."""
         self.failure: str | None = None
-        """The reason why it is offline; None while online."""
+        """The reason why the directory is offline; None while it is online."""
         self._fs = fs
         self._guard = threading.Lock()
 
@@ -120,14 +120,14 @@ class LogDirectory:
         """Return the checkpoints of the directory, and remove the marker of a clean stop.
 
         Raises:
-            CorruptCheckpointError: a checkpoint that the load needs is malformed; the marker is removed.
+            CorruptCheckpointError: a checkpoint that the load needs is malformed; the marker is removed even then.
             OSError: a file operation failed.
         """
         self.clean_shutdown = take_clean_shutdown(self._fs, self.path)
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the marker of a clean stop, as its last write; without `broker_epoch`, keep that of the last stop."""
+        """Write the marker of a clean stop last; without `broker_epoch`, keep the broker epoch of the last stop."""
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
         write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)
@@ -146,7 +146,7 @@ class LogDirectory:
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cleaner checkpoint; treat a malformed one as empty, which only costs time."""
+        """Return the cleaner checkpoint; treat a malformed checkpoint as empty, at the cost of time."""
         try:
             return read_offset_checkpoint(self._fs, self.path / CLEANER_FILE) or {}
         except CorruptCheckpointError:
@@ -182,7 +182,7 @@ def check_owners(
     A given `cluster_id` or `node_id` has to match the directories.
 
     Raises:
-        UsageError: the directories belong to different nodes or clusters, or two have the same id.
+        UsageError: the directories belong to different nodes or clusters, or two directories have the same id.
 
     Source: Kafka's MetaPropertiesEnsemble.verify.
     """

@@ -1,4 +1,4 @@
-"""The limit of open files, which has its own error, because the disk is healthy."""
+"""The error for the limit of open files: it is not a StorageError, because the disk is healthy."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without threads
 `run_due` runs due tasks in the order of their times, in the calling thread.
 
-Invariants: two runs of a task never overlap; the error of a periodic task is logged and the task runs again; runs that
-were missed, because the task or the process was slow, are skipped; nothing runs after `close`.
+Invariants: two runs of a task never overlap; if a periodic task raises an error, the error is logged, and the task runs
+at its next time; runs missed because of a slow task or process are skipped; nothing runs after `close`.
 
 Source: kafka-log 04 §11.
 """

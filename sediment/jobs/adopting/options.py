@@ -12,8 +12,8 @@ from sediment.server.network.endpoints import Endpoint
 class AdoptOptions:
     """Options of the command.
 
-    An id of None is read from meta.properties; if that is missing too, it is node 1 or a random cluster id.  Without
-    `listen`, the broker listens on the default address.
+    An id that is None is read from meta.properties. Without this file, the node id is 1 and the cluster id is random.
+    Without `listen`, the broker listens on the default address.
     """
 
     listen: Endpoint | None = None

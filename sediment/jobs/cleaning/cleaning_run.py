@@ -57,12 +57,12 @@ class CleaningRun(ABC):
         return rate_limit(sc, self.run_id, directories, deadline_s=deadline_s)
 
     def _why_lost(self, error: Exception | None, state: str) -> tuple[str, str]:
-        """Return the reason code and text for a task without a result; `state` is the state that it did not reach."""
+        """Return the reason code and text for a task without a result; `state` as in `why_lost`."""
         return why_lost(self._stop, error, state)
 
 
 def why_lost(stop: threading.Event, error: Exception | None, state: str) -> tuple[str, str]:
-    """Return the reason code and text for a task without a result; `state` is the state that it did not reach."""
+    """Return the reason code and text for a task without a result; `state` is a participle, such as "cleaned"."""
     if stop.is_set():
         return STOPPED, f"the run was stopped before this partition was {state}"
     return describe_lost_task(error)

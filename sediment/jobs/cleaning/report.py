@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report once any swap of `result` is committed, and the new first dirty offset.
+    """Return the report of `result`, whose swap (if any) is committed, and the new first dirty offset.
 
     The offset is None if the cleaner checkpoint keeps its entry.
     """
@@ -132,7 +132,7 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
 
 
 def _with_reason(report: PartitionReport, code: str, sentence: str) -> PartitionReport:
-    """Return `report` with another reason appended; the reason code is that of the first reason."""
+    """Return `report` with another reason appended; the reason code of the first reason is kept."""
     reason = "; ".join(each for each in (report.reason, sentence) if each)
     return replace(report, reason_code=report.reason_code or code, reason=reason)
 

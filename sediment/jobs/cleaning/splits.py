@@ -119,7 +119,7 @@ class InPlace:
         return replace(self.asked, swap=swap, to_split=None)
 
     def failed(self, result: CleaningResult) -> CleaningResult:
-        """Return the result of the error."""
+        """Return the result that a task returned for the failed partition."""
         return result
 
 
@@ -226,7 +226,7 @@ class SplitJob:
 
 @dataclass(frozen=True, slots=True)
 class CleanedSplits:
-    """The groups of one split or of all, and the files that were published in their tasks."""
+    """The groups of one or all splits, and the files that the tasks of these splits published."""
 
     groups: tuple[CleanedGroup, ...] = ()
     files: tuple[ManifestFile, ...] = ()
@@ -278,7 +278,7 @@ def _itself(number: int) -> int:
 
 
 class _Collect:
-    """First sweep of the split with the index of the task."""
+    """First sweep in a Spark task; the index of the task is the number of its split."""
 
     def __init__(self, job: SplitJob) -> None:
         self._job = job
@@ -297,7 +297,7 @@ class _Collect:
 
 
 class _Fold:
-    """Fold of the range with the index of the task."""
+    """Fold in a Spark task; the index of the task is the number of its range."""
 
     def __init__(self, job: SplitJob) -> None:
         self._splits = len(job.splits)
@@ -327,7 +327,7 @@ def _blobs(
 
 
 class _Clean:
-    """Second sweep of the split with the index of the task."""
+    """Second sweep in a Spark task; the index of the task is the number of its split."""
 
     def __init__(self, job: SplitJob) -> None:
         self._job = job

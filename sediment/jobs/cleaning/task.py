@@ -142,7 +142,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
     """Return the view of a task's partition and the range of it that may be cleaned.
 
     Raises:
-        SourceChangedError: the segments differ from those that the driver listed.
+        SourceChangedError: the segments differ from the driver's listing.
         SedimentError: as `open_view`.
     """
     # Imported late, because these modules compile kernels that the driver never needs.
@@ -163,7 +163,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 
 
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
-    """Check that the segments on disk are those that the driver listed.
+    """Check that the segments on disk are the segments that the driver listed.
 
     At the end only a dry run checks again, because it holds no lock; its active segment may have grown.
 

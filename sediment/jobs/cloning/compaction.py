@@ -22,7 +22,7 @@ def topics_left_alone(
 ) -> Mapping[str, tuple[str, str]]:
     """Return reason code and text for each topic that `compact` would leave alone, by its name in the source.
 
-    `settings` are those of the run with the metadata of the source.
+    `settings` are the settings of the run with the metadata of the source.
 
     Raises:
         SettingsError: a bare `--set cleanup.policy` would apply to several topics without metadata, or the metadata has

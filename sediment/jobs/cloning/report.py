@@ -1,4 +1,4 @@
-"""Report of a run of `clone`: partitions, topics, and the commands that end the hold."""
+"""Report of a run of `clone`: partitions, topics, and the commands that restore changed configs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TopicReport:
 class ChangedConfig:
     """A topic config that differs from the source; a value is None if the config is not set.
 
-    `held` is False if a single node cannot have the original.
+    `held` is True if the original can be restored later, and False if a single node cannot have it.
     """
 
     topic: str
@@ -87,7 +87,7 @@ class CloneRunReport(RunReport[PartitionCloneReport]):
     topics: tuple[TopicReport, ...] = ()
     changed_configs: tuple[ChangedConfig, ...] = field(default=(), metadata=AFTER_PARTITIONS)
     restore: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
-    """Commands that end the hold."""
+    """Commands that restore the configs that the run changed."""
 
     notes: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
 

@@ -364,7 +364,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Return a sentence about open transactions that no coordinator ends: it is missing, or the log was cut."""
+        """Return a sentence about open transactions that no coordinator ends: none exists, or the log was cut."""
         orphans = [
             each
             for each in finished
@@ -386,7 +386,7 @@ class _CloneRun:
 
 
 def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
-    """Clone a partition in a Spark task; an error comes back as (reason code, text)."""
+    """Clone a partition in a Spark task; an error is returned as (reason code, text)."""
     try:
         return clone_partition(task, attempt)
     except TASK_ERRORS as error:
@@ -416,7 +416,7 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return the partitions and producers that coordinator records may name; `finished` are the clients' partitions."""
+    """Return the partitions and producers that records of coordinators may name; `finished` has clients' partitions."""
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),
@@ -480,7 +480,7 @@ def _row(finished: _Finished) -> PartitionCloneReport:
 
 
 def new_kafka_id() -> str:
-    """Return a random id in Kafka's form: 22 characters, of which the first is not a hyphen.
+    """Return a random id in Kafka's form: 22 characters; the first one is not a hyphen.
 
     Source: Kafka's Uuid.randomUuid; Kafka's tools would read an id that begins with a hyphen as an option.
     """

@@ -76,7 +76,7 @@ class ConfiguredCommand(click.Command):
                 option.envvar = self._variables(long_name(option))
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """Return the parameters, with those that every command has."""
+        """Return the parameters of the command, including the two that every command has."""
         return [*super().get_params(context), _SETTINGS_OPTION, VERBOSE_OPTION]
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
@@ -144,7 +144,7 @@ class ConfiguredCommand(click.Command):
         return f"{key!r} is unknown{_nearest(key, known)}"
 
     def _check_environment(self, context: click.Context) -> None:
-        """Check the variables shared by all commands and those of this command; ignore those of other commands."""
+        """Check the shared variables and the variables of this command; ignore the variables of other commands."""
         known = {variable for name in self._allowed() for variable in self._variables(name)}
         known |= {_variable(name) for name in SHARED} | {SETTINGS_VARIABLE}
         own = _variable(f"{self.name}-")
@@ -174,7 +174,7 @@ class ConfiguredCommand(click.Command):
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands, which are those of the modules in the folder of commands."""
+    """Return the names of all commands: the names of the modules in the folder of commands."""
     return [each.name.replace("_", "-") for each in pkgutil.iter_modules(jobs.__path__) if not each.ispkg]
 
 

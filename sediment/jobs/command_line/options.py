@@ -74,7 +74,7 @@ class CommonOptions:
     """`log_dirs` as the user gave them, because a `Path` does not preserve a URI."""
 
     fail_on_unknown: bool = False
-    """Exit with 1 if the result for a partition depends on a setting that no source states."""
+    """Exit with 1 if the result for a partition depends on a setting that is not stated."""
 
     allow_empty_selection: bool = False
     """Accept a `--partition` or `--topic` that matches nothing."""
@@ -200,7 +200,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, with those of its cluster; "" has the settings of the run."""
+        """Return the effective settings by log directory, including its cluster's; "" has the settings of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -265,7 +265,7 @@ class GivenOptions:
         config_names_log_dirs: bool = True,
         **caller: Any,
     ) -> _Outcome:
-        """Call `work` with the options of a run of `command`; `caller` holds fields of `CommonOptions`.
+        """Call `work` with the options of a run of `command`; `caller` has fields of `CommonOptions`.
 
         A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, the `log.dirs` of
         the `--config` file replace missing log directories.

@@ -1,4 +1,4 @@
-"""Progress of a run: partitions and bytes done out of those selected, and the tasks of Spark.
+"""Progress of a run: the finished share of the selected partitions and bytes, and the tasks of Spark.
 
 If stderr is a terminal, progress is a bar there.  In a notebook, it is a bar if tqdm is installed.  If stderr is a file
 or a pipe, progress is one line every ten seconds.  In a log, and for other callers in Python, nothing is shown.
@@ -143,7 +143,7 @@ def _bar(
     label: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> _Bar | None:
-    """Return a bar, or lines, if the caller would see them, else None."""
+    """Return progress as a bar or as lines; None if the caller would see neither."""
     if console.quiet:
         return None
     if console.is_terminal:

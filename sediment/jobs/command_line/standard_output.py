@@ -9,8 +9,10 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, cast
@@ -104,6 +106,8 @@ def write_result(result: str | bytes) -> None:
     Raises:
         OutputError: stdout is full, closed, or a pipe without a reader.
     """
+    if sys.stdout is None:  # click would print nothing and report nothing
+        raise OutputError(os.strerror(errno.EBADF), reader_left=False)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         if isinstance(result, str):
@@ -112,6 +116,27 @@ def write_result(result: str | bytes) -> None:
     except OSError as error:
         _drop_what_is_buffered()
         raise OutputError(error.strerror or str(error), reader_left=isinstance(error, BrokenPipeError)) from error
+
+
+def stdout_is_terminal() -> bool:
+    """Return True if stdout is a terminal; False also if it is closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def check_stdout_has_reader() -> None:
+    """Return if the other side of stdout is open; a command that waits calls this, because it writes nothing.
+
+    Raises:
+        OutputError: stdout is a pipe without a reader.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # stdout is closed or is not a file
+        return
+    poll = select.poll()
+    poll.register(descriptor, 0)  # hang-ups and errors are always reported
+    if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
+        raise OutputError(os.strerror(errno.EPIPE), reader_left=True)
 
 
 def as_text(show: Callable[[Console], object], console: Console) -> str:

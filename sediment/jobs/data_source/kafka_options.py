@@ -64,7 +64,7 @@ _OF_A_BROKER = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Partitions to read: all, those of the topics that `pattern` matches as a whole, or those `assigned`."""
+    """Partitions to read: the `assigned` ones, all of the topics that `pattern` matches as a whole, or all."""
 
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] | None = None

@@ -88,7 +88,7 @@ def _end(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> 
 
 
 def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, source: Source, fs: Fs) -> int:
-    """Return the offset of the position of a source."""
+    """Return the offset of the position that the options give for a source."""
     offset = positions.of(source.partition)
     if offset == EARLIEST_OFFSET:
         return ALL.first_offset

@@ -4,8 +4,8 @@
     each query      no options; the schema that the catalog kept -> options
 
 Spark 4.2 gives a Python source the options of a table only when the table is created.  It keeps the schema that the
-source returned, with the metadata of its columns, and gives it to every query.  So the metadata of the first column
-carries the options.
+source returned, with the metadata of its columns, and gives it to every query.  So the options are in the metadata of
+the first column.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def options_in(schema: StructType) -> dict[str, str]:
-    """Return the options in the metadata of a column of `schema`; none if the schema is not that of a table."""
+    """Return the options in the metadata of a column of `schema`; none if the schema does not belong to a table."""
     for field in schema.fields:
         if _METADATA_KEY in field.metadata:
             found: dict[str, str] = json.loads(field.metadata[_METADATA_KEY])

@@ -5,7 +5,7 @@
     3. commit     the files of many segments at once, a transaction per segment         driver
     4. verify     count the rows of each segment in the table                         driver
 
-The rows are those of the `records` table of the kafka-log source, including aborted and control records, plus the
+The rows are the same as in the `records` table of the kafka-log source, including aborted and control records, plus the
 `segment` and the `digest` of its file.  `day` is the day of the record's timestamp in UTC, null without a timestamp.
 
 Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
@@ -15,7 +15,7 @@ Invariants
 * A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from its
   content, so after a killed run, the next run either finds the commit or makes it.
 * Other files of a killed run are not part of the table; VACUUM removes them.
-* Every file is durable before its commit, and the commit before its segment is reported as archived.
+* A file is durable before its commit. A commit is durable before its segments are reported as archived.
 
 Source: Delta transaction protocol, sections Add File and Transaction Identifiers.
 """
@@ -127,7 +127,7 @@ def _torn_commit(path: str) -> Path | None:
 
 
 def _schema() -> pa.Schema:
-    """Return the columns of the archive: those of `records`, the segment and the digest of its file, and the day."""
+    """Return the columns of the archive: all columns of `records`, the segment, the digest of its file, and the day."""
     import pyarrow as pa
 
     records = arrow_schema(TABLES["records"])
@@ -259,7 +259,7 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
 
 
 class _Files:
-    """Files of one slice, one open for each day; memory is bounded by `_BUFFERED_BYTES` and one batch."""
+    """Files of one slice, with one open file for each day; memory is bounded by `_BUFFERED_BYTES` and one batch."""
 
     def __init__(self, work: WriteWork, attempt: str) -> None:
         self.written: list[WrittenFile] = []
@@ -368,7 +368,7 @@ class _DayFile:
 
 
 def _file_schema() -> pa.Schema:
-    """Return the columns of a file: those of the table without its partition columns."""
+    """Return the columns of a file: the columns of the table without the partition columns."""
     import pyarrow as pa
 
     return pa.schema([field for field in _schema() if field.name not in _PARTITION_COLUMNS])

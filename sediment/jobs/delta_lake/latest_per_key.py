@@ -4,7 +4,7 @@
                                                                              and a summary: records read, or an error
 
 A part is a sequence of consecutive slices of one partition.  A key may have a row in each part, and another row for
-each early emission; the row with the highest offset wins.  Tombstones are rows too.  Records without a key are left
+each early emission; the row with the highest offset wins.  A tombstone is also a row.  Records without a key are left
 out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
@@ -74,7 +74,7 @@ def parse_read_summary(value: bytes) -> ReadSummary:
 
 
 class LatestPerKey:
-    """Function for `mapInArrow`: for each row with the number of a task, it yields the rows of that one of `tasks`."""
+    """Function for `mapInArrow`: each input row is an index into `tasks`; it yields the rows of that task."""
 
     def __init__(self, tasks: Sequence[Sequence[Part]]) -> None:
         self._tasks = tasks
@@ -119,7 +119,7 @@ class _Held:
         self._new: list[pa.RecordBatch] = []
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Hold `batch`; if the records exceed HELD_BYTES, yield and forget them."""
+        """Store `batch`; if the stored records exceed HELD_BYTES, yield and forget them."""
         self._new.append(batch.filter(batch.column("key").is_valid()))
         if _rows(self._new) >= max(_LOOK_ROWS, _rows(self._latest)) or _bytes(self._new) >= HELD_BYTES:
             self._deduplicate()
@@ -127,7 +127,7 @@ class _Held:
                 yield from self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield all held records and forget them."""
+        """Yield all stored records and forget them."""
         if self._new:
             self._deduplicate()
         latest, self._latest = self._latest, []

@@ -58,7 +58,7 @@ def check_table_path(path: str) -> None:
     """Refuse a local path for which the Python package deltalake panics or writes to a different path.
 
     Raises:
-        UsageError: `path` is not UTF-8, or holds a control character, a bracket, `^`, `|`, a backslash, or `%` with two
+        UsageError: `path` is not UTF-8, or has a control character, a bracket, `^`, `|`, a backslash, or `%` with two
             hexadecimal digits.
     """
     if not is_uri(path) and _NO_TABLE_PATH.search(path):
@@ -91,8 +91,8 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `table`, which is at `path`, that satisfy the Arrow expression `condition`, in batches.
 
-    `columns` (all if None) includes those of the condition. A table at a URI is read in the caller's thread, for the
-    reason that `table_filesystem` gives.
+    `columns` (all if None) includes the columns in the condition. A table at a URI is read in the caller's thread, for
+    the reason that `table_filesystem` gives.
     """
     filesystem = table_filesystem(path)
     dataset = table.to_pyarrow_dataset(filesystem=filesystem)

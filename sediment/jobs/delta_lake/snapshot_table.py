@@ -146,7 +146,7 @@ class SnapshotTable:
             rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
 
     def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: RefreshProgress) -> None:
-        """Commit `rows`, the latest of their keys, and delete `stale` rows of the table whose key is not in `rows`."""
+        """Replace the rows of the keys in `rows`; delete the other rows of the table for which `stale` is true."""
         from pyspark.sql import functions as f
 
         same_key = (

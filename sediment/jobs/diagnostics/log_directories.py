@@ -159,7 +159,7 @@ def _settings(paths: Sequence[Path], settings: Settings, fs: Fs) -> Check:
 
 
 def _unstated_topics(directories: Sequence[SelectedDirectory], fs: Fs) -> list[str]:
-    """Return the topics whose cleanup.policy no source states.
+    """Return the topics whose cleanup.policy is not stated.
 
     Raises:
         SettingsError: the settings of a topic contradict each other.

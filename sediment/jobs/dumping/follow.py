@@ -4,7 +4,10 @@
     first    the records that the query selects, or the last of them
     later    every record that was appended; a new partition from its beginning
 
-Invariant: a record is returned once.  Only complete batches are read, so a batch in progress waits for a later round.
+A partition that was deleted and created again has another topic id, or another directory.  It is a new partition.
+
+Invariants: a record is returned once.  Only complete batches are read, so a batch in progress waits for a later round.
+A signal ends the reading at once, also where no record is selected.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sediment.jobs.dumping.row_query import RowQuery
-from sediment.segment_io.errors import NotALogDirectoryError
+from sediment.jobs.spark.cancellation import RunStopped, interruptible
+from sediment.segment_io.errors import NotALogDirectoryError, SedimentError
+from sediment.segment_io.format.names import PARTITION_METADATA_FILE
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.log_ends import LogEnds, first_offset
@@ -29,8 +36,38 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Identity of a partition until it is deleted; `topic_id` is None without `partition.metadata`."""
+
+    topic_id: str | None
+    inode: int
+
+    @classmethod
+    def of(cls, source: Source, fs: Fs) -> _Identity:
+        """Return the identity of the partition of `source`.
+
+        Raises:
+            FileNotFoundError: the directory does not exist.
+        """
+        topic_id = None
+        with contextlib.suppress(SedimentError):
+            topic_id = read_partition_metadata(fs, source.directory / PARTITION_METADATA_FILE)
+        return cls(topic_id, source.directory.stat().st_ino)
+
+    def is_same(self, other: _Identity) -> bool:
+        """Return True if both are of one partition: by the topic ids if both are known, else by the directories."""
+        if self.topic_id is None or other.topic_id is None:
+            return self.inode == other.inode
+        return self.topic_id == other.topic_id
+
+
 class Follower:
-    """Reader of the records of growing logs; `on_notice` gets a sentence for each unusual change of a partition."""
+    """Reader of the records of growing logs.
+
+    `on_notice` gets a sentence for each unusual change of a partition.  `before_wait` is called after each round; an
+    error of it ends the reading.
+    """
 
     def __init__(
         self,
@@ -39,12 +76,15 @@ class Follower:
         *,
         on_unreadable: Callable[[UnreadableRange], None],
         on_notice: Callable[[str], None],
+        before_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self._query = query
         self._ends = ends
         self._on_unreadable = on_unreadable
         self._on_notice = on_notice
+        self._before_wait = before_wait
         self._next: dict[str, int] = {}
+        self._identities: dict[str, _Identity] = {}
         self._fs = Fs()
 
     def batches(self, stop: threading.Event) -> Iterator[pa.RecordBatch]:
@@ -55,11 +95,15 @@ class Follower:
         """
         last = self._query.last
         while not stop.is_set():
-            for batch in self._round(last):
+            batches = self._round(last)
+            while (batch := _next_unless_stopped(batches)) is not None:
                 yield batch
                 if stop.is_set():
                     return
+            if stop.is_set():
+                return
             last = None
+            self._before_wait()
             # Event.wait may block forever if a signal handler of the same thread sets the event.
             time.sleep(_POLL_SECONDS)
 
@@ -67,10 +111,22 @@ class Follower:
         sources = self._ends.sources()
         for name in self._next.keys() - sources.keys():
             del self._next[name]
+            self._identities.pop(name, None)
             self._on_notice(f"{name} was removed")
+        # Before the ends, so that records of a partition that is created meanwhile are not skipped.
+        for name, source in sources.items():
+            with contextlib.suppress(FileNotFoundError):
+                self._identify(name, _Identity.of(source, self._fs))
         for source, end in self._ends.of(sources.values()).items():
             with contextlib.suppress(NotALogDirectoryError):  # the next round says that it was removed
                 yield from self._partition(source, end, last)
+
+    def _identify(self, name: str, found: _Identity) -> None:
+        """Keep the identity of a partition; if it is another one than before, forget how far it was read."""
+        known = self._identities.get(name)
+        self._identities[name] = found
+        if known is not None and not known.is_same(found) and self._next.pop(name, None) is not None:
+            self._on_notice(f"{name} was created again and is read from its beginning")
 
     def _partition(self, source: Source, end: int, last: int | None) -> Iterator[pa.RecordBatch]:
         name = str(source.partition)
@@ -88,3 +144,12 @@ class Follower:
 
     def _read(self, source: Source, bounds: Bounds, last: int | None) -> Iterator[pa.RecordBatch]:
         return self._query.of_partition(source, bounds, last, self._fs, self._on_unreadable)
+
+
+def _next_unless_stopped(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """Return the next batch; None after the last one, or if a signal arrived."""
+    try:
+        with interruptible():
+            return next(batches, None)
+    except RunStopped:
+        return None

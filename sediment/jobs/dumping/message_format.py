@@ -6,8 +6,8 @@ r"""Format strings of `dump --format`, with the tokens of kcat.
     %t  topic                      %p  partition                   %o  offset
     %%  a percent sign             \n \r \t \xHH \NNN              bytes; any other \c is c
 
-NNN is decimal, or octal with a leading 0.  A null key or value is empty.  Lengths are those of the bytes in the log,
-even if a record is shown decoded.
+NNN is decimal, or octal with a leading 0.  A null key or value is empty.  Lengths are those of the bytes in the log, so
+a format with a length shows no record decoded.
 
 Source: kcat, `format.c`.
 """
@@ -50,6 +50,7 @@ def _number(value: int | None) -> bytes:
     return b"-1" if value is None else b"%d" % value
 
 
+_LENGTHS = frozenset("SRK")
 _Row = Mapping[str, Any]
 _TOKENS: Mapping[str, tuple[str, Callable[[_Row, _Row], bytes]]] = MappingProxyType(
     {
@@ -96,7 +97,11 @@ class MessageFormat:
     def columns(self) -> tuple[str, ...]:
         """Return the columns of `records` that the format needs."""
         used = [_TOKENS[part][0] for part in self.parts if isinstance(part, str)]
-        return tuple(dict.fromkeys((*used, *COLUMNS_FOR_DECODING)))
+        return tuple(dict.fromkeys((*used, *(COLUMNS_FOR_DECODING if self._decodes else ()))))
+
+    @property
+    def _decodes(self) -> bool:
+        return _LENGTHS.isdisjoint(self.parts)
 
     def line(self, row: _Row, *, for_terminal: bool) -> bytes:
         r"""Return a record in this format.
@@ -104,7 +109,7 @@ class MessageFormat:
         For a terminal, control characters and bytes that are not UTF-8 are escaped in the record's own content, as
         `\x1b`.
         """
-        known = decoded(row)
+        known = decoded(row) if self._decodes else {}
         return b"".join(
             part if isinstance(part, bytes) else _shown(_TOKENS[part][1](row, known), for_terminal=for_terminal)
             for part in self.parts

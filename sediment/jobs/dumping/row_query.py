@@ -1,7 +1,7 @@
 """Rows that `dump` reads: a table of some sources, conditions on records, and how many of the last records.
 
-The last records of a partition are found from its end: by their offsets in windows [first, end), each four times as
-wide as the one after it.  So a compacted log, in which offsets are missing, is read only as far as needed.
+The last records of a partition are found from its end: its slices are read from the last to the first, and the first
+ones are small.  So a large log is read only as far as needed, and no part of it is read twice.
 
 Invariants: a query may be used several times, and each use reads the files again.  Memory is one batch, plus the last
 records if they are requested.
@@ -19,14 +19,19 @@ from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import SLICE_BYTES, Bounds
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.log_ends import end_offset, first_offset
-from sediment.segment_io.tables.planning import TableTask, UnreadableRange, plan_scan_tasks, plan_table
+from sediment.segment_io.tables.planning import (
+    ScanTask,
+    TableTask,
+    UnreadableRange,
+    plan_scan_tasks,
+    plan_table,
+    scan_tasks_from_end,
+)
 from sediment.segment_io.tables.schema import TableRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_WIDER = 4
 _OnUnreadable = Callable[[UnreadableRange], None]
 
 
@@ -84,31 +89,22 @@ class RowQuery:
         request = self._read_request()
         request = replace(request, bounds=request.bounds & bounds)
         if last is None:
-            yield from self._within(request, source, fs, on_unreadable)
+            tasks = plan_scan_tasks(request, source, fs, slice_bytes=SLICE_BYTES)
+            yield from self._read(request, _task(*tasks), fs, on_unreadable)
         else:
             yield from self._last(request, source, last, fs, on_unreadable)
 
     def _last(
         self, request: TableRequest, source: Source, count: int, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
-        end = min(request.bounds.end_offset, end_offset(request.isolation, source, fs))
-        start = max(request.bounds.first_offset, first_offset(source, fs))
-        width, missing, found = count, count, deque[Sequence["pa.RecordBatch"]]()
-        while missing and end > start:
-            window = Bounds(first_offset=max(start, end - width), end_offset=end)
-            within = replace(request, bounds=request.bounds & window)
-            tail = _tail(self._within(within, source, fs, on_unreadable), missing)
+        missing, found = count, deque[Sequence["pa.RecordBatch"]]()
+        tasks = scan_tasks_from_end(request, source, fs)
+        while missing and (scan_task := next(tasks, None)) is not None:
+            tail = _tail(self._read(request, _task(scan_task), fs, on_unreadable), missing)
             found.appendleft(tail)
             missing -= sum(batch.num_rows for batch in tail)
-            end, width = window.first_offset, width * _WIDER
         for tail in found:
             yield from tail
-
-    def _within(
-        self, request: TableRequest, source: Source, fs: Fs, on_unreadable: _OnUnreadable
-    ) -> Iterator[pa.RecordBatch]:
-        tasks = plan_scan_tasks(request, source, fs, slice_bytes=SLICE_BYTES)
-        return self._read(request, TableTask(scan_tasks=tuple(tasks)), fs, on_unreadable)
 
     def _read(
         self, request: TableRequest, task: TableTask, fs: Fs, on_unreadable: _OnUnreadable
@@ -123,6 +119,10 @@ class RowQuery:
         """Return the request with the columns that the conditions need."""
         needed = self.selection.columns()
         return self.with_columns(needed).request if needed else self.request
+
+
+def _task(*scan_tasks: ScanTask) -> TableTask:
+    return TableTask(scan_tasks=scan_tasks)
 
 
 def _tail(batches: Iterable[pa.RecordBatch], count: int) -> Sequence[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 
 1. List each partition again, and scan its segments (`second_scan`), with the locks still held.
 2. Evaluate a condition again.
-3. Join the results with those of the run, by partition and segment.
+3. Join the results of the scan with the results of the run, by partition and segment.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _segments(erased: ErasedPartition, now_ms: int, fs: Fs) -> list[SecondScan]:
 
 
 def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: Int64s) -> ScannedPartition:
-    """Return the result with the offsets in `matching` that have no verdict and were not reported as not reached."""
+    """Add the offsets in `matching` that have no verdict and that the run did not report as out of reach."""
     known = np.concatenate([erased.verdicts.offsets, erased.stays])
     return replace(scanned, more_matches=matching[~np.isin(matching, known)])
 
@@ -181,7 +181,7 @@ def replicas_of(
     done: Iterable[str],
     fs: Fs,
 ) -> Mapping[TopicPartition, Replicas]:
-    """Return the replicas of the partitions in `reports`; this run covers partitions with a status in `done`.
+    """Return the replicas of the partitions in `reports`; the run has erased from partitions with a status in `done`.
 
     Raises:
         SedimentError: the metadata log cannot be read.

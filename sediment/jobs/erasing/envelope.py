@@ -31,7 +31,7 @@ def load_signer(file: Path) -> CryptoSigner:
     """Return the signer of a private key, Ed25519 in PEM without a password.
 
     Raises:
-        UsageError: the file holds no such key.
+        UsageError: the file has no such key.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -52,7 +52,7 @@ def load_public_key(file: Path) -> SSlibKey:
     """Return a public key, Ed25519 in PEM.
 
     Raises:
-        UsageError: the file holds no such key.
+        UsageError: the file has no such key.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -241,7 +241,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
     ) -> Iterator[tuple[SelectedPartition, Found | tuple[GivenVerdict, ...] | CleaningResult]]:
-        """Yield the records found in each partition, or the rows of the table for it."""
+        """Yield for each partition the records that the search found; for a table of verdicts, yield its rows."""
         if isinstance(self._subject, Keys):
             partitions = [
                 (each.listing, each.config.compaction.max_decompressed_batch_bytes) for each in by_path.values()
@@ -291,7 +291,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     def _judged(
         self, selected: SelectedPartition, found: Found | tuple[GivenVerdict, ...]
     ) -> _Selection | CleaningResult:
-        """Return the verdicts on the records found, or a failure if they depend on a policy that no source states."""
+        """Return the verdicts on the records found, or a failure if they depend on a policy that is not stated."""
         action = self._action_for(selected)
         if isinstance(found, Found):
             if action is None and found.offsets.size:
@@ -306,7 +306,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
 
     def _action_for(self, selected: SelectedPartition) -> str | None:
-        """Return the action of records without their own; None if it depends on a policy that no source states."""
+        """Return the action of records without their own; None if it depends on a policy that is not stated."""
         if self._own.action is not None:
             return self._own.action
         if not selected.config.compacts and not _has_policy(selected):
@@ -319,7 +319,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         """Yield each selection after checking that no older record of a dropped key is left in a compacted log.
 
         A run by keys needs no check, because it matches all records of a key.  With --all-versions, the older records
-        are dropped too.
+        are also dropped.
         """
         risky: dict[Path, tuple[SelectedPartition, _Selection]] = {}
         for each, selection in chosen:
@@ -473,7 +473,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return checked
 
     def _written(self, path: Path) -> Path:
-        """Return the directory that the run wrote for the partition at `path`: `path`, or the one in the output."""
+        """Return the directory that the run wrote for the partition at `path`; without --output, it is `path`."""
         return path if self._own.output is None else self._new_log_dir() / path.name
 
     def _located(self, erased: ErasedPartition) -> ErasedPartition:
@@ -577,7 +577,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
 @contextmanager
 def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
-    """Turn an error in writing `what` into one that adds that the run itself is done."""
+    """If writing `what` fails, raise the error with a note that the run itself is done."""
     try:
         yield
     except OSError as error:
@@ -608,7 +608,7 @@ def _newest(found: Found) -> dict[bytes, int]:
 
 
 def _joined(one: Verdicts, other: Verdicts) -> Verdicts:
-    """Return the verdicts of both arguments, which share no offset; the action of `other` is never replace."""
+    """Return the verdicts of both arguments; they have no common offset, and `other` never has the action replace."""
     offsets = np.concatenate([one.offsets, other.offsets])
     order = np.argsort(offsets, kind="stable")
     sizes = np.concatenate([np.diff(one.edges), np.diff(other.edges)])[order]

@@ -92,7 +92,7 @@ class EraseSegment:
         return self.task.segment
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ErasedSegment:
-        """Rewrite the segment; arguments and errors are those of `rewrite_segment`."""
+        """Rewrite the segment; arguments and errors are as in `rewrite_segment`."""
         from sediment.compaction.rewrite.segment_rewrite import rewrite_segment
 
         before = segment_digests(self.task.directory, self.segment.base_offset, fs) if self.with_digests else ()

@@ -63,8 +63,8 @@ class SegmentEvidence:
 class PartitionEvidence:
     """One partition: the counts of the run and of the second scan, and its segments, ascending.
 
-    `replicas` are the node ids in the metadata log, or None without a metadata log; `covered` are the nodes of this
-    run.
+    `replicas` are the node ids in the metadata log, or None without a metadata log; `covered` are the nodes that this
+    run has erased from.
     """
 
     log_dir: str

@@ -9,7 +9,7 @@
 
 Control records are not data and never match.
 
-Invariant: the keys reach the tasks with their function; no name, description or setting of a Spark job holds one.
+Invariant: the function of a task contains the keys; no name, description or setting of a Spark job contains a key.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class KeysAt:
 class OlderRecords:
     """Records without a verdict that are older than a dropped record with the same key.
 
-    `dropped` has the largest dropped offset of each key, and `judged` the offsets with a verdict, by the directory of
-    the partition.
+    By directory of the partition, `dropped` has the largest dropped offset of each key, and `judged` has the offsets
+    with a verdict.
     """
 
     dropped: Mapping[Path, Mapping[bytes, int]]
@@ -236,7 +236,7 @@ def _array(mask: Mask) -> Any:
 # ------------------------------------------------------------------------------------------------------------ the scans
 @dataclass(frozen=True, slots=True)
 class ScanRun:
-    """The SparkContext and the run that scans belong to."""
+    """The SparkContext and the run to which scans belong."""
 
     sc: Any
     run_id: str

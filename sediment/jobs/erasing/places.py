@@ -1,4 +1,4 @@
-"""Places outside the log's segments that may still hold erased records, and replicas that a run did not cover.
+"""Places outside the log's segments that may still hold erased records, and replicas that a run did not erase from.
 
     found           names in a log directory that a broker or a run leaves; the directory of --keep-originals;
                     replicas that the metadata log names; the source of a run with --output
@@ -116,7 +116,7 @@ def unchanged_sources(directories: Iterable[SelectedDirectory]) -> tuple[Place, 
 def _uncovered(
     replicas: Mapping[TopicPartition, Replicas],
 ) -> Mapping[tuple[int, ...] | None, Sequence[TopicPartition]]:
-    """Return the partitions by the nodes whose replicas were not covered; None stands for unknown nodes."""
+    """Return the partitions by the nodes that no run has erased from; the key None stands for unknown nodes."""
     found: dict[tuple[int, ...] | None, list[TopicPartition]] = {}
     for partition, each in sorted(replicas.items()):
         if not each.are_covered:

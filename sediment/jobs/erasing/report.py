@@ -36,9 +36,9 @@ class EraseReport(RewriteReport):
 
     `action` is drop, tombstone or replace; None if the table of verdicts gives it for each record, or it is unknown.
     `records_scanned` counts the records read in the search; None for a table of verdicts, which needs no search.
-    `records_matched` counts the records found, and `records_erased` those changed.  Records that an earlier run erased,
-    and those in `not_reached`, do not count as erased.  `keys_with_older_records` counts keys that would lose a record
-    but keep an older one.
+    `records_matched` counts the records found, and `records_erased` counts the records changed.  Records that an
+    earlier run erased, and those in `not_reached`, do not count as erased.  `keys_with_older_records` counts keys that
+    would lose a record but keep an older one.
     """
 
     action: str | None = None

@@ -53,7 +53,7 @@ SOURCE_CHANGED = ("source-changed", "the source changed while it was read; stop 
 
 @dataclass(slots=True)
 class OutputSource:
-    """A source: its store, its listed files, and its directory or a local stand-in with copies of small files."""
+    """A source: its store, its listed files, and its directory (for a URI, a temporary copy of the small files)."""
 
     store: Store
     files: dict[str, StoredFile]
@@ -70,9 +70,9 @@ class OutputSource:
 
 
 class OutputDirectory:
-    """The output of a run; the stack removes stand-ins and releases the lock.
+    """The output of a run; the stack removes the temporary directories and releases the lock.
 
-    `scratch` is the directory for stand-ins; None: the usual one for temporary files.
+    The temporary directories of sources at URIs are made in `scratch`; None: where the system has temporary files.
     """
 
     def __init__(
@@ -173,8 +173,9 @@ class OutputDirectory:
     ) -> set[str] | None:
         """Write the files of the whole directory, then the manifest of them and of `files`.
 
-        `first_dirty` has the cleaner checkpoints that differ from those of the sources.  Return None if no source
-        changed.  Otherwise return the names of the changed partitions; this is empty if only other files changed.
+        `first_dirty` has the cleaner checkpoints that differ from the checkpoints in the sources.  Return None if no
+        source changed.  Otherwise return the names of the changed partitions; this is empty if only other files
+        changed.
         """
         changed = self._changed_partitions()
         if changed is not None:
@@ -189,7 +190,7 @@ class OutputDirectory:
         return None
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the partitions that changed since the listing: None if nothing changed, empty if only others did."""
+        """Return the selected partitions that changed since the listing; None if the sources did not change at all."""
         changed: set[str] = set()
         beside = False
         for source in self.sources:

@@ -127,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Partitions not done for the same reason."""
+    """Partitions that were not processed, all for the same reason."""
 
     status: str
     tone: str

@@ -27,8 +27,8 @@ _RUN = "sediment_run"
 def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success_s: float | None) -> bytes:
     """Return the metrics of the run whose JSON report is `document`; an `error` in it means a run without a result.
 
-    `finished_s` and `last_success_s` are seconds since the epoch; `last_success_s` is that of an earlier run, or None
-    if it is unknown.
+    `finished_s` and `last_success_s` are seconds since the epoch; `last_success_s` is the end of the last successful
+    run before this one, or None if it is unknown.
 
     Source: Kafka's documentation, monitoring (LogCleaner, LogCleanerManager); the format is Prometheus'
     exposition format 0.0.4.

@@ -55,8 +55,8 @@ def write_page(
 ) -> None:
     """Write the page of the run whose JSON is `report`; print an error on `messages`.
 
-    `settings` returns the effective settings by log directory; "" has those of the run.  `given` are the command-line
-    options, as (name, text).
+    `settings` returns the effective settings by log directory; "" has the settings of the run.  `given` are the
+    command-line options, as (name, text).
     """
 
     def content() -> bytes:

@@ -37,7 +37,7 @@ POLICY_UNKNOWN = "policy-unknown"
 RETENTION_UNKNOWN = "retention-unknown"
 TOMBSTONES_KEPT = "tombstones-kept"
 UNSTATED_CODES = frozenset({POLICY_UNKNOWN, RETENTION_UNKNOWN, TOMBSTONES_KEPT})
-"""Reason codes of partitions whose result depends on a setting that no source states."""
+"""Reason codes of partitions whose result depends on a setting that is not stated."""
 
 AFTER_PARTITIONS = {"after_partitions": True}
 """Metadata of a report's field that follows `partitions` in the JSON."""
@@ -165,7 +165,7 @@ class RunReport(Result, Generic[Partition]):
     seconds: float
     partitions: tuple[Partition, ...]
     fails_on_unknown: bool = field(default=False, metadata=INTERNAL)
-    """True if the run counts as failed when the result for a partition depends on a setting that no source states."""
+    """True if the run counts as failed when the result for a partition depends on a setting that is not stated."""
 
     @property
     def failed(self) -> bool:
@@ -233,7 +233,7 @@ def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> boo
 
 
 def _has_unstated(partition: object) -> bool:
-    """Return True if the result for a partition depends on a setting that no source states."""
+    """Return True if the result for a partition depends on a setting that is not stated."""
     return any(
         getattr(report, "reason_code", None) in UNSTATED_CODES or getattr(report, "keeps_tombstones", False)
         for report in (partition, getattr(partition, "retention", None))

@@ -3,9 +3,9 @@
     rows ──changed──> ──sort──> ──by topic──> ──folded──> table that fits the width
                                                   └─────> one line for each reason
 
-Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if it has no room, and a line
-names it.  If the columns of rank 0 are still too wide, each row is printed as a list of lines.  JSON and the
-counts of a summary always cover every row.
+Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if the console is too narrow
+for it; a line names the column.  If the columns of rank 0 are still too wide, each row is printed as a list of lines.
+JSON and the counts of a summary always cover every row.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
     end            remove tokens and parts                      -
     complete       complete the catalogue                       copy what stays, checkpoints, manifest
 
-`begin` is the first step that removes or replaces a whole file.  Before it, a run in place only places its token and
-finishes a replacement that another run began.  A dry run stops before `begin`, and finishes no replacement.
+`begin` is the first step that removes or replaces a whole file.  Before `begin`, a run in place only places its token
+and finishes a replacement that another run began.  A dry run stops before `begin`, and finishes no replacement.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Destination(ABC):
         Raises:
             UsageError: a directory or an option is wrong; nothing was changed.
             UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-            DirectoryInUseError: a broker or another run holds a directory.
+            DirectoryInUseError: a broker or another run uses a directory.
         """
 
     @abstractmethod

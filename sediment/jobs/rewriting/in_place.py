@@ -92,7 +92,7 @@ class LogDirectories(Destination):
         return log_dir
 
     def settle(self, listing: LogListing) -> LogListing | None:
-        """Complete an interrupted replacement; a dry run cannot."""
+        """Complete an interrupted replacement; return None in a dry run, which cannot complete it."""
         if self._own.dry_run:
             return None if listing.is_replacement_open() else listing
         if not finish_interrupted(listing.path, self._fs):

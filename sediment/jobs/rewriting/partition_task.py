@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
 
 
-# ----------------------------------------------------------------------------------- what a command has to bring along
+# --------------------------------------------------------------------------------------- parts that a command provides
 class SegmentResult(Protocol):
     """Result of one segment; its group has no parts if the segment stays unchanged."""
 
@@ -67,8 +67,8 @@ class SegmentRewrite(Protocol):
 class PartitionPlan:
     """Segments of one partition to rewrite, ascending.
 
-    The cleaner checkpoint must not exceed `next_dirty_offset` after the rewrite; None: it stays unchanged.  `found`
-    holds the command's own findings for its report.
+    The cleaner checkpoint must not exceed `next_dirty_offset` after the rewrite; None if the checkpoint does not
+    change.  `found` has the findings of the command, for its report.
     """
 
     segments: tuple[SegmentRewrite, ...]
@@ -133,7 +133,7 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class InOutput:
-    """New segments are files of an output; the source is only read, one at a URI in ranges."""
+    """New segments are files of an output; the source is only read (at a URI, in ranges)."""
 
     files: PartitionOutput
 
@@ -141,7 +141,7 @@ class InOutput:
     def environment(self, task: TaskOfPartition) -> Iterator[tuple[Fs, OnBytes]]:
         """Yield file operations that read the source, and write parts to the output while the run holds it.
 
-        Errors name the source, and not its local stand-in.
+        Errors name the source, and not its temporary directory.
         """
         with errors_naming(self.files.shown, task.listing.path), throttled(task.rate_limit) as on_bytes:
             self.files.check_listed()

@@ -18,9 +18,10 @@ UNCHANGED = "unchanged"
 
 @dataclass(frozen=True, slots=True)
 class RewriteReport:
-    """Report of one partition.  Bytes are `.log` bytes of the whole partition, `segments` those after the run.
+    """Report of one partition.
 
-    A dry run reports the expected result; `bytes_after` is None if it was not computed.
+    Bytes are `.log` bytes of the whole partition; `segments` are the segments after the run.  A dry run reports the
+    expected result; `bytes_after` is None if it was not computed.
     """
 
     partition: str

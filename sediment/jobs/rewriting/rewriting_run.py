@@ -9,7 +9,7 @@
 4. Begin, and rewrite the segments.
 5. Once all segments of a partition are written, commit it.
 
-The steps that depend on where the new segments go are those of the `destination`.
+The `destination` has the steps that depend on where the new segments are written.
 
 Invariants: a partition is committed only if all of its segments were rewritten.  A partition that fails stays
 unchanged, and the others continue.
@@ -97,7 +97,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
         """The file that lists the originals that the run kept; None if there is none."""
         return self._destination.catalogue
 
-    # -------------------------------------------------------------------------------------- what a command decides
+    # ------------------------------------------------------------------------------------ decisions of a command
     @abstractmethod
     def _why_not(self, selected: SelectedPartition) -> tuple[str, str] | None:
         """Return the reason code and text if a partition is skipped, else None.
@@ -120,7 +120,8 @@ class RewritingRun(ABC, Generic[Own, Report]):
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> Report:
         """Return the command's report of a partition; `planned` is None if the partition was not planned.
 
-        The status of `report` is that of an error, or UNCHANGED, or "" if the partition was rewritten.
+        The status of `report` is "" if the partition was rewritten, UNCHANGED if nothing had to change, or else the
+        status of an error.
         """
 
     def _finish(self, reports: list[Report]) -> list[Report]:

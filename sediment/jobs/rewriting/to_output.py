@@ -2,7 +2,8 @@
 
 1. Tasks write the new segments of a partition to the output, under their final names.
 2.  `commit` records that all of them are written; a partition that fails gets no such record.
-3.  Once no partition is left, tasks copy the other files: those that were not replaced, or all files of a partition.
+3.  After the last partition, tasks copy the files that were not replaced. If a partition is unchanged, these are all of
+   its files.
 4. The driver lists the sources again and writes the checkpoints, then the manifest.
 
 If a partition failed, its files in the output are overwritten by its copy, or removed because the manifest does not

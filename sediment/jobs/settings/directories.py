@@ -48,7 +48,7 @@ class SelectedDirectory:
     settings: Settings = field(default_factory=Settings)
     topic_ids: Mapping[str, str] | None = None
     all_partitions: tuple[TopicPartition, ...] = ()
-    """All live partitions of the directory, selected or not."""
+    """All partitions of the directory that a broker would load, selected or not."""
 
     @property
     def is_unclean(self) -> bool:

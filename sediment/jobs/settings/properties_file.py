@@ -25,7 +25,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
     Raises:
         SettingsError: the file cannot be read, is neither a file nor a pipe, is larger, begins with a byte order mark,
-            or holds a malformed escape.
+            or has a malformed escape.
     """
     import javaproperties
 

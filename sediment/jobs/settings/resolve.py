@@ -8,9 +8,9 @@ packages that use them.
 Invariants:
 - Every value that a user gave is checked before a `Settings` is made.  Metadata is checked only for selected topics,
   because other topics must not make a run fail.
-- A value that no source states deletes nothing.  If no source states `cleanup.policy`, the policy is empty.  If none
-  states a retention limit, retention has no limit.  If none states `delete.retention.ms` or
-  `producer.id.expiration.ms`, the config has None.
+- A value that is not stated deletes nothing.  If `cleanup.policy` is not stated, the policy is empty. If a retention
+  limit is not stated, retention has no limit. If `delete.retention.ms` or `producer.id.expiration.ms` is not stated, it
+  is None in the config.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Settings:
     """True if `--config` named a broker's own file, so the broker uses Kafka's default for every missing key."""
 
     is_kraft_file: bool = False
-    """True if that broker is a KRaft node: its file holds only defaults; the metadata holds the configs of topics."""
+    """True if that broker is a KRaft node: its file has only defaults; the configs of topics are in the metadata."""
 
     node_id: int | None = None
     """The KRaft node id in the `--config` file; None if the file has none."""
@@ -110,7 +110,7 @@ class Settings:
     """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
 
     metadata_dir: Path | None = None
-    """The log directory of `--metadata`, which holds `__cluster_metadata-0`."""
+    """The log directory of `--metadata`, which contains `__cluster_metadata-0`."""
 
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Settings:
         """Return the effective config of `topic`.
 
         Raises:
-            SettingsError: values contradict each other, or the metadata holds a value that Kafka would refuse.
+            SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
         """
         if topic not in self._configs:
             self._configs[topic] = self._log_config(topic)
@@ -191,7 +191,7 @@ class Settings:
         return str(self._resolve(key, topic)[1])
 
     def is_stated(self, topic: str, name: str) -> bool:
-        """Return True if a source states the value of `name`, so compaction may use it.
+        """Return True if the value of `name` is stated, so compaction may use it.
 
         Kafka's default counts as stated with `--broker-defaults`.  It also counts as stated if `--config` is the
         broker's own file and the cluster's metadata shows that the topic does not set the key.  For keys that delete
@@ -206,7 +206,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if a source other than Kafka's creation of internal topics states the value of `name`.
+        """Return True if the value of `name` is stated, and not only by Kafka's creation of internal topics.
 
         Raises:
             SettingsError: the key is unknown.
@@ -214,7 +214,7 @@ class Settings:
         return self.is_stated(topic, name) and self.origin(topic, name) != Origin.CREATION
 
     def how_to_state(self, topic: str, name: str) -> str:
-        """Return the advice for a key that no source states."""
+        """Return the advice for a key that is not stated."""
         option = f"--set {topic}:{name}=…" if name in TOPIC_KEYS else f"--set {name}=…"
         if self.topic_overrides is None:
             where = "--metadata DIR (the directory with __cluster_metadata-0) together with --config FILE"
@@ -235,7 +235,7 @@ class Settings:
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
         """Return the effective value of every topic key for `topic`, with its `origin`.
 
-        If no source states a key that deletes data, its value is None and its origin is `not stated`.
+        If a key that deletes data is not stated, its value is None and its origin is `not stated`.
         """
         found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
         unstated = {name for name in _DELETING_KEYS if not self.is_stated(topic, name)}

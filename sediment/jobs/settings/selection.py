@@ -32,11 +32,11 @@ class Selection:
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
-        """Check that every glob matches one of the partitions `names` that the globs select together.
+        """Check that every glob selects a partition in `names`; if both options are given, that both select it.
 
         Raises:
-            UsageError: a glob matches nothing, or nothing that the globs of the other option select; the error gives
-                the nearest names.
+            UsageError: a glob matches nothing, or only names that the globs of the other option exclude; the error
+                gives the nearest names.
         """
         known = list(names)
         check_patterns(self.partitions, known, where=where)
@@ -52,7 +52,7 @@ class Selection:
 
 
 def topic_of(partition: str) -> str:
-    """Return the topic in the name of a partition's directory, which may be that of a future replica.
+    """Return the topic in the name of a partition's directory, which may belong to a future replica.
 
     If the name has another form, return the part before its last dash.
     """

@@ -1,6 +1,6 @@
-"""Reasons to leave a partition alone: no source states a setting; each reason names the option that would state it.
+"""Reasons to leave a partition alone: a setting is not stated; each reason names the option that would state it.
 
-Invariant: a setting that no source states (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
+Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
 horizon.
 """
 
@@ -24,7 +24,7 @@ def why_not_compacted(partition: TopicPartition, settings: Settings, config: Log
     """Return the reason code and text if `compact` leaves a partition alone because of its policy, else None.
 
     Raises:
-        SettingsError: the metadata holds a value that Kafka would refuse.
+        SettingsError: the metadata has a value that Kafka would refuse.
     """
     if config.compacts:
         return None
@@ -40,7 +40,7 @@ def why_not_expired(
     """Return the reason code and text if `expire` cannot decide about a partition, else None.
 
     Raises:
-        SettingsError: the metadata holds a value that Kafka would refuse.
+        SettingsError: the metadata has a value that Kafka would refuse.
     """
     topic = partition.topic
     if config.retention.is_tiered:

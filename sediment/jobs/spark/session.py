@@ -384,7 +384,7 @@ def finish_stopping() -> None:
 
 
 class _Chatter:
-    """Output of the JVM and its launcher: held while Spark starts, passed on to stderr afterwards."""
+    """Output of the JVM and its launcher: stored while Spark starts, and afterwards written to stderr."""
 
     def __init__(self) -> None:
         self._source, self.pipe = os.pipe()
@@ -400,11 +400,11 @@ class _Chatter:
             self.pipe = -1
 
     def pass_on(self) -> None:
-        """Drop the kept output and pass on all later output."""
+        """Drop the stored output, and write all later output to stderr."""
         self._passing_on = True
 
     def heard(self) -> str:
-        """Return the kept output after a short wait for the end of the writer."""
+        """Wait briefly until the writer has ended, and return the output so far."""
         self._thread.join(timeout=2)
         return b"".join(self._lines).decode(errors="replace")
 

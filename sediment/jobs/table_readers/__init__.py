@@ -1,1 +1,1 @@
-"""Reading of any table of `kafka-log` and `dump`, also of those that need more than the files of one partition."""
+"""Reading of any table of `kafka-log` and `dump`, even if it needs more than the files of one partition."""

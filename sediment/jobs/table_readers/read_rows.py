@@ -1,4 +1,4 @@
-"""Rows of any table: those of files are read by `segment_io.tables`, those of the cluster here."""
+"""Rows of any table: `segment_io.tables` reads the tables of files, and this module the tables of the cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_rows(
     on_lost: Callable[[Slice, int], None] | None = None,
     follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task; arguments and errors are those of `read_table`."""
+    """Yield the rows of one task; arguments and errors are as in `read_table`."""
     if request.what not in CLUSTER_TABLES:
         yield from read_table(request, task, fs, on_unreadable=on_unreadable, on_lost=on_lost, follow=follow)
         return

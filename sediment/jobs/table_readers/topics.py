@@ -54,7 +54,7 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
     for log_dir, names in topics.items():
         node = _Node(log_dir, found[log_dir], settings, fs)
         for topic in sorted(names):
-            # The directories of one cluster share a topic; those of several clusters may have topics of one name.
+            # Directories of one cluster share a topic; two clusters may have different topics with the same name.
             identity = (node.cluster_id or str(log_dir), topic)
             if identity not in seen:
                 seen.add(identity)

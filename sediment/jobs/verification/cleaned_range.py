@@ -25,8 +25,8 @@ from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoin
 class SegmentFacts:
     """A segment; without batches, its offsets are None and `largest_ms` is -1.
 
-    `disorder` counts the batches whose offsets are not above those of the previous batch.  `has_legacy` is True if some
-    batches have magic 0 or 1.
+    `disorder` counts the batches whose offsets are not above the offsets of the previous batch.  `has_legacy` is True
+    if some batches have magic 0 or 1.
     """
 
     base_offset: int
@@ -96,8 +96,8 @@ def cleaned_range(
 ) -> CleanedRange:
     """Return the range of BEFORE that was or could be cleaned to get AFTER; `now_ms` may be later than the cleaning.
 
-    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if no
-    setting states `delete_retention_ms`.
+    `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if
+    `delete.retention.ms` is not stated.
     """
     start, end = before.log_start_offset, before.log_end_offset
     checkpoint = before.checkpoints.first_dirty
@@ -121,7 +121,7 @@ def cleaned_range(
 
 
 def _is_rolled(before: LogFacts, after: LogFacts) -> bool:
-    """Return True if the active segment was rolled, so it could be cleaned too."""
+    """Return True if the active segment was rolled, so a cleaning could include it."""
     if not before.segments or not after.segments:
         return False
     return after.segments[-1].base_offset == before.log_end_offset > before.segments[-1].base_offset

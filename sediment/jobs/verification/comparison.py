@@ -248,7 +248,7 @@ def _segment_facts(segment: LiveSegment, found: ScannedSegment | None) -> Segmen
 
 
 def _checksum_differences(before: HeaderFacts, after: HeaderFacts) -> list[Difference]:
-    """Return the batches of AFTER that are unreadable or have a wrong checksum, and that BEFORE lacks."""
+    """Return the batches of AFTER that BEFORE lacks and that are unreadable or have a wrong checksum."""
     known = {batch.identity for batch in before.unreadable}
     return [
         Difference("crc", batch.base_offset, batch.what) for batch in after.unreadable if batch.identity not in known

@@ -58,7 +58,7 @@ class FilesToCheck:
 
 
 def check_files(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield the differences of `files`; an unreadable small file is a difference too.
+    """Yield the differences of `files`; an unreadable small file is also a difference.
 
     Raises:
         SedimentError, OSError: a file of BEFORE cannot be read.

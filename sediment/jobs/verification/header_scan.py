@@ -116,7 +116,7 @@ class UnreadableBatch:
 
     @property
     def identity(self) -> tuple[int, int | None, int | None, int | None]:
-        """Value that is equal for equal bytes in the two logs."""
+        """Value for comparing the regions of two logs: regions with equal bytes have equal values."""
         return self.size_bytes, self.crc, self.base_offset, self.last_offset
 
 
@@ -304,7 +304,7 @@ def _decided(rows: list[Rows]) -> Transactions:
 
 
 def _readable(span: BatchSpan, segment: int, facts: HeaderFacts) -> Rows:
-    """Return the rows with a right checksum; list the others in `facts`."""
+    """Return the rows with a correct checksum; add the others to `facts` as unreadable."""
     rows = span.rows
     valid = np.zeros(len(rows), dtype=np.bool_)
     crcs = np.zeros(len(rows), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""The key table of one walk, and the histories of keys with differences.
+"""The key table of one pass over both logs, and the histories of keys with differences.
 
-Invariants: the table takes at most `limit_bytes`, also while it grows.  At most MOST_HISTORIES keys have a history:
-those that occur first in the log.
+Invariants: the table takes at most `limit_bytes`, also while it grows.  Histories exist for at most MOST_HISTORIES
+keys, the first ones in the log.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _History:
 
 
 class Histories:
-    """Histories of a table's keys with differences, from the events of a second walk."""
+    """Histories of a table's keys with differences, from the events of a second pass."""
 
     def __init__(self, table: KeyTable, dirty: int) -> None:
         self._words = table.slots[:, k.WORD]
@@ -84,7 +84,7 @@ class Histories:
         self._by_slot: dict[int, _History] = {}
 
     def add(self, events: Int64s) -> None:
-        """Add events in the order of the walk."""
+        """Add events; they must come in the order in which the pass found them."""
         for slot, offset, facts, horizon_ms in events.tolist():
             history = self._by_slot.get(slot)
             if history is None:
@@ -123,7 +123,7 @@ class Histories:
 
 
 def lost_record(offset: int, is_tombstone: bool, horizon_ms: int) -> Difference:
-    """Return the difference for a missing record that has a key, but no later record of that key."""
+    """Return the difference for a missing record whose key has no later record."""
     if is_tombstone:
         return Difference("tombstones", offset, f"the tombstone is gone, {horizon_text(horizon_ms)}")
     return Difference("lost", offset, "the record is gone, but its key has no later record")

@@ -1,16 +1,17 @@
-r"""Compiled loops that decode the records of two logs and walk over both in the order of offsets.
+r"""Compiled loops that decode the records of two logs and compare both in the order of offsets.
 
     records of BEFORE --\                      /--> differences of single records, counted, with the first offsets
                          merge by offset and key
     records of AFTER  --/                      \--> a word for each key: views, and the record without a reason
 
-Because the walk goes forward, a word of 64 bits for each key is enough:
+Because offsets ascend, an integer of 64 bits for each key, its word, is enough:
 
 * for each view, whether both logs have the same latest record;
 * whether the latest missing record still needs a later record of its key;
 * the number of kept records that a later record of the dirty section would supersede.
 
-The words have no offsets.  If some words show a difference, a second walk traces their keys and yields events.
+The words have no offsets. If the words of some keys show a difference, a second pass traces these keys and yields
+events.
 
 Invariants: offsets ascend in both inputs.  A kernel allocates nothing and returns a status.  Keys are compared by 128
 bits of a hash with the run's seed; values, headers and keys at the same offset are compared byte by byte.
@@ -85,7 +86,7 @@ ABORTED = 1
 CONTROL = 2
 TOMBSTONES_MAY_GO = 4  # only of BEFORE
 
-# ------------------------------------------------------------------------------ parameters of a walk, int64[PARAMETERS]
+# ------------------------------------------------------------------------------ parameters of a pass, int64[PARAMETERS]
 LIMIT = 0
 END = 1
 DIRTY = 2
@@ -101,7 +102,7 @@ SEED = 11
 PARAMETERS = 12
 PARTS = 1 << 31
 
-# -------------------------------------------------------------------------------- registers of a walk, int64[REGISTERS]
+# -------------------------------------------------------------------------------- registers of a pass, int64[REGISTERS]
 AT_BEFORE = 0
 AT_AFTER = 1
 COUNT_BEFORE = 2
@@ -212,7 +213,7 @@ def decode_batches(
 def complete_records(
     base: int, row: np.void, index: int, records: Int64s, first: int, count: int, contents: Int64s
 ) -> None:
-    """Turn decoded rows of batch `index` into walked records, and describe the batch in `contents`."""
+    """Turn decoded rows of batch `index` into rows of WALKED_FIELDS, and describe the batch in `contents`."""
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
     base_timestamp = np.int64(0) if absolute else row["base_timestamp"]
@@ -383,7 +384,7 @@ def _part_of(high: int) -> int:
 
 @kernel
 def is_view_wrong(word: int) -> bool:
-    """Return True if the latest records of the committed view differ; shift `word` for the other view."""
+    """Return True if the latest records of the committed view differ; for the other view, the caller shifts `word`."""
     has_before = word & COMMITTED_BEFORE
     if word & COMMITTED_AFTER:
         return has_before == 0 or word & COMMITTED_SAME == 0
@@ -392,7 +393,7 @@ def is_view_wrong(word: int) -> bool:
 
 @kernel
 def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
-    """Count the keys with a wrong committed view, a wrong view of all records, a lost record, a lost tombstone."""
+    """Count separately the keys with a wrong committed view, a wrong full view, a lost record, a lost tombstone."""
     for at in range(len(table)):
         word = table[at, WORD]
         if is_view_wrong(word):
@@ -405,7 +406,7 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 @kernel
 def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before` and `in_after`: the record is in this view of that log."""
+    """Return a key's word after a record; `in_before` and `in_after`: the view of this log has the record."""
     view = word >> shift
     if in_before:
         view |= COMMITTED_BEFORE
@@ -417,7 +418,7 @@ def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_valu
     return (word & ~(VIEW_BITS << shift)) | ((view & VIEW_BITS) << shift)
 
 
-# ----------------------------------------------------------------------------------------------------------------- walk
+# ----------------------------------------------------------------------------------------------------------------- pass
 @kernel
 def merge_records(
     before: Int64s,
@@ -434,7 +435,7 @@ def merge_records(
     events: Int64s,
     state: Int64s,
 ) -> int:
-    """Walk over both blocks from AT_BEFORE and AT_AFTER on; the batches are rows of `rules.BATCH`.
+    """Compare both blocks from AT_BEFORE and AT_AFTER on; the batches are rows of `rules.BATCH`.
 
     Returns NEEDS_BEFORE or NEEDS_AFTER when a block is used up, NEEDS_MAP_ROOM or NEEDS_EVENT_ROOM before a record that
     does not fit, or OK at the end of both logs.

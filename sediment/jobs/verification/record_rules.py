@@ -1,15 +1,15 @@
-r"""Rules of a correct compaction for records, and the walk over both logs that applies these rules.
+r"""Rules of a correct compaction for records, and the pass over both logs that applies these rules.
 
     BEFORE --blocks--\                    /--> batches with the same base offset: `rules`
-                      one walk, one task
+                      one pass, one task
     AFTER  --blocks--/                    \--> records with the same offset, words of keys: `record_kernels`
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
 past its delete horizon.  A record that remains must be unchanged.  In addition, the last committed record of each key
 is compared, independently of these reasons.
 
-If the keys do not fit the memory limit, the walk starts again with half of the keys, selected by hash; another walk
-handles the other half.  If keys have differences, a further walk traces them and finds the offsets and texts.
+If the keys do not fit the memory limit, the pass starts again with half of the keys, selected by hash; another pass
+handles the other half. If keys have differences, a further pass traces them and finds the offsets and texts.
 
 Invariant: memory is two blocks, the batches between the two positions, and the table of keys.
 """
@@ -88,7 +88,7 @@ def compare_records(
         SedimentError, OSError: a log cannot be read at all, or changed.
     """
     waiting = [(0, k.PARTS)]
-    seed = draw_seed()  # one for all walks, because it decides the part that a key belongs to
+    seed = draw_seed()  # one for all passes, because it decides the range that a key belongs to
     reencoded = ReencodedBatches()
     while waiting:
         first, end = waiting.pop()
@@ -103,7 +103,7 @@ def compare_records(
 
 
 class _Walk:
-    """Walk over both logs for the keys of one part."""
+    """One pass over both logs, for the keys in one range of hashes."""
 
     def __init__(self, before: Log, after: Log, rules: r.PairRules, fs: Fs, seed: int) -> None:
         self._before, self._after = before, after
@@ -121,9 +121,9 @@ class _Walk:
         self._table = KeyTable(0, 0)
 
     def fold(self, first: int, end: int, limit_bytes: int) -> bool:
-        """Walk over the keys whose hash is in [`first`, `end`); return False if they do not fit the memory.
+        """Read both logs for the keys whose hash is in [`first`, `end`); return False if they do not fit the memory.
 
-        The walk that begins at 0 also compares batches, and records without a key.
+        The pass with `first` 0 also compares batches, and records without a key.
         """
         self._part = (first, end)
         expected = self._before.facts.records * (end - first) // (k.PARTS * _RECORDS_PER_KEY)
@@ -139,7 +139,7 @@ class _Walk:
         return True
 
     def add_to(self, tally: Tally) -> None:
-        """Add the differences of the walk; trace the keys that are wrong."""
+        """Add the differences that the pass found; trace the keys that are wrong."""
         for check, number in self._batches.counts.items():
             tally.count(check, number)
         tally.show(self._batches.first())
@@ -169,7 +169,7 @@ class _Walk:
         return [Difference(check, offset, what) for offset, _ in rows]
 
     def _merge(self, streams: list[RecordStream], judge: _Judge | None, histories: Histories | None) -> bool:
-        """Walk to the end of both logs; return False if the keys do not fit the memory."""
+        """Read to the end of both logs; return False if the keys do not fit the memory."""
         before, after = (
             _Side(stream, self._flags(is_before), judge.queues[number] if judge else None)
             for number, (stream, is_before) in enumerate(zip(streams, (True, False), strict=True))
@@ -235,7 +235,7 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Flags:
-    """Function that returns the kernels' flags of batches; `rules` only for BEFORE."""
+    """Function that returns the flags of batches for the kernels; only BEFORE has `rules`."""
 
     rules: r.PairRules | None
 
@@ -276,7 +276,7 @@ class _Side:
 
 # -------------------------------------------------------------------------------------------------------------- batches
 class _Queue:
-    """Batches of one log that wait for those of the other log."""
+    """Batches of one log that wait for the batches of the other log."""
 
     def __init__(self) -> None:
         self._parts: list[Batches] = []
@@ -306,7 +306,7 @@ class _Queue:
 
 
 class _Judge:
-    """Comparison of batches with the same base offset, as the walk advances."""
+    """Comparison of batches with the same base offset, during the pass."""
 
     def __init__(self, before: HeaderFacts, after: HeaderFacts, rules: r.PairRules, tally: Tally) -> None:
         self.queues = (_Queue(), _Queue())
@@ -345,7 +345,7 @@ class _Judge:
         self._add(pairs, kept, kept_after)
 
     def _check_reencoded(self, before: Batches, after: Batches) -> tuple[Batches, Batches]:
-        """Compare merged batches with their originals; return the pairs, with one row for the originals of each."""
+        """Compare merged batches with their originals; return the pairs, with all originals of a batch as one row."""
         joined, inside = join_originals(before, after)
         self._add(merged_batches(inside, self._rules), inside.originals, inside.merged)
         _, _, kept, kept_after = _joined(joined, after)
@@ -368,7 +368,7 @@ class _Judge:
 
 
 def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
-    """Return the batches of BEFORE alone, of AFTER alone, and those of both with the same base offset."""
+    """Return the batches whose base offset is only in BEFORE, only in AFTER, and in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
     slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)

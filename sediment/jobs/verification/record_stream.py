@@ -70,7 +70,7 @@ class Block:
 
 @dataclass(slots=True)
 class _Room:
-    """Array for decoded records, which every block uses again."""
+    """Array for decoded records, which all blocks share."""
 
     records: Int64s = field(default_factory=lambda: _new_records(_RECORDS_AT_ONCE))
 
@@ -253,7 +253,7 @@ def _crcs(span: BatchSpan, rows: Rows) -> Int64s:
 
 
 def _sorted(batches: npt.NDArray[np.void], records: Int64s) -> Int64s:
-    """Return the records in the order of their offsets, even if those of a batch do not ascend."""
+    """Return the records in the order of their offsets, even if the offsets in a batch do not ascend."""
     return records[np.argsort(records[:, k.OFFSET], kind="stable")] if batches["descending"].any() else records
 
 

@@ -32,9 +32,9 @@ _EQUAL_FIELDS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedBatches:
-    """Batches of BEFORE that AFTER has inside of others: row n of `originals` is inside row n of `merged`.
+    """Batches of BEFORE that were merged in AFTER: row n of `originals` is a part of row n of `merged`.
 
-    `previous` are the batches of BEFORE before the originals.
+    Row n of `previous` is the batch that precedes row n of `originals` in BEFORE.
     """
 
     originals: r.Batches
@@ -43,9 +43,9 @@ class MergedBatches:
 
 
 def window_end(after: r.Batches, end: int | None) -> int | None:
-    """Return the base offset at which both logs can be cut at or below `end`: no batch of AFTER reaches past it.
+    """Return the largest offset, at most `end`, that divides no batch of AFTER, so both logs can be cut there.
 
-    `after` are the waiting batches of AFTER; None: no limit.
+    `after` are the waiting batches of AFTER. If `end` is None, the logs are not cut, and the result is None.
     """
     if end is None:
         return None
@@ -56,7 +56,8 @@ def window_end(after: r.Batches, end: int | None) -> int | None:
 def join_originals(before: r.Batches, after: r.Batches) -> tuple[r.Batches, MergedBatches]:
     """Return BEFORE with one row for the originals of a merged batch, and the originals that the row replaces.
 
-    The row has the header of the first original; of a merged batch, it has no size, because its bytes must differ.
+    The row has the header of the first original. If several originals were merged, the row has no size, because the
+    bytes must differ.
     """
     if not len(before) or not len(after):
         return before, MergedBatches(before[:0], before[:0], after[:0])
@@ -114,10 +115,10 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
 
 
 def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask, rules: r.PairRules) -> r.Found:
-    """Return the merged batches among the last five of their producer in a segment, `is_remembered`.
+    """Return the merged batches for which `is_remembered` is True: the last five of a producer in a segment.
 
     A broker that loads the segment would not recognise them if a client sends one of the originals again.  After
-    several cleanings the last five are unknown, because a later one can have removed the batches above.
+    several cleanings the last five are unknown, because a later cleaning can have removed later batches.
     """
     return r.Found(
         "producers",
@@ -127,14 +128,14 @@ def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask
 
 
 class ReencodedBatches:
-    """The number of re-encoded batches, and the first of them."""
+    """The number of re-encoded batches, and the first ones."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: list[ReencodedBatch] = []
 
     def add(self, found: r.Batches, originals: r.Batches) -> None:
-        """Add batches of AFTER; `originals` are those of BEFORE that are not the first in a merged batch."""
+        """Add batches of AFTER; `originals` are the second and later batches of BEFORE in each merged batch."""
         self.count += len(found)
         for row in found[: SHOWN_DIFFERENCES - len(self.first)]:
             base, last = int(row["base"]), int(row["last"])

@@ -67,7 +67,7 @@ class ReencodedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Report of one partition.  `checks` counts the differences of each check; None if it could not be made.
+    """Report of one partition.  `checks` counts the differences of each check; None for a check that could not be made.
 
     `first_uncleanable_offset` is the highest offset to which BEFORE could be cleaned.  `next_dirty_offset` is AFTER's
     cleaner checkpoint or None.  `reason` explains the status FAILED or SKIPPED; an unchanged partition, which

@@ -110,8 +110,9 @@ class PairRules:
     cleaning was at `now_ms` if `now_is_exact`, else at some earlier time.  `stable_before` and `stable_after` are last
     stable offsets.  `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset
     of the first segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
-    `producer_id_expiration_ms` None: no setting states them.  Then every new delete horizon is wrong, and no producer
-    expires.  With `may_be_reencoded`, batches may have another codec or size than in BEFORE.
+    `producer_id_expiration_ms` are None if they are not stated. Without the first, every new delete horizon is wrong.
+    Without the second, no producer expires.  With `may_be_reencoded`, batches may have another codec or size than in
+    BEFORE.
     """
 
     cleaned: CleanedRange
@@ -142,7 +143,7 @@ class PairRules:
         return saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return the latest last timestamp of a producer that counts as expired."""
+        """Return the time in ms; a producer whose last timestamp is not later counts as expired."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
@@ -150,7 +151,7 @@ class PairRules:
     def passed(self, batches: Batches) -> Mask:
         """Return True for batches of BEFORE whose delete horizon has passed.
 
-        The horizon is that of BEFORE, or the one that the first of several cleanings wrote.
+        The horizon is the one in BEFORE, or the one that the first of several cleanings wrote.
         """
         horizons, now_ms = batches["horizon_ms"], saturated(self.now_ms)
         first = self.first_round_horizon()
@@ -163,7 +164,7 @@ class PairRules:
         return self.passed(batches) | (batches["magic"] < 2) & expired
 
     def removable_end(self) -> int:
-        """Return the end of the offsets at which a tombstone or marker may be missing.
+        """Return the offset from which on no tombstone and no marker may be missing.
 
         Past an unreadable batch, tombstones and markers must stay, because the batch may hold an older value of the
         key.
@@ -178,7 +179,7 @@ def saturated(time_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Differences of one rule: a mask over the given batches, and the text of one."""
+    """Differences of one rule: a mask over the given batches, and a function for the text of one difference."""
 
     check: str
     mask: Mask
@@ -208,7 +209,7 @@ def _range(batch: np.void) -> str:
 
 
 def shown(value: Any) -> Any:
-    """Return a field of a row in the form that the texts show."""
+    """Return a field of a row as text, for messages."""
     plain = value.item()
     return str(plain).lower() if isinstance(plain, bool) else plain
 
@@ -248,7 +249,7 @@ def new_batches(after: Batches, rules: PairRules) -> Iterator[Found]:
 
 # --------------------------------------------------------------------------------------------------------------- pairs
 def kept_batches(before: Batches, after: Batches, marked: Mask, rules: PairRules) -> Iterator[Found]:
-    """Yield the differences of batches in both logs; `marked` marks markers that decide a batch of BEFORE."""
+    """Yield the differences of batches in both logs; `marked` is True for markers that decide a batch of BEFORE."""
     same_bytes = have_same_bytes(before, after)
     yield from _header(before, after, same_bytes, rules)
     yield from _rebuilt(after, ~same_bytes, before["magic"] < 2)
@@ -376,7 +377,7 @@ def kept_horizons(before: Batches, after: Batches) -> Iterator[Found]:
 
 
 def new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) -> Iterator[Found]:
-    """Yield wrong horizons among those that BEFORE lacks; `has_all`: the batch lost no record."""
+    """Yield the wrong horizons that a cleaning wrote; `has_all` is True for batches that lost no record."""
     fresh = is_new & (after["horizon_ms"] != NO_HORIZON)
     allowed = rules.new_horizons()
     low, high = (INT64_MAX, -INT64_MAX) if allowed is None else allowed
@@ -421,7 +422,7 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
 
 
 def decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Found]:
-    """Yield the batches of transactions that another marker decides, and those that were aborted but have records."""
+    """Yield the transactional batches that another marker decides, and the aborted batches that still have records."""
     live = before["in_transaction"]
     same = (before["marker"] == after["marker"]) & (before["outcome"] == after["outcome"])
     yield Found("markers", live & ~same, _decision_text)

@@ -21,7 +21,7 @@ def _place(difference: Difference) -> tuple[int, str]:
 
 
 class Tally:
-    """Counts of differences by check, with the first of each in the order of offsets and texts."""
+    """Counts of differences by check, and the first differences of each check, ordered by offset and text."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class Tally:
             self.counts[check] += number
 
     def show(self, differences: Iterable[Difference]) -> None:
-        """Add already counted differences to those shown, if they are among the first."""
+        """Add differences that are already counted; show them if they are among the first of their check."""
         for difference in differences:
             known = self._first.setdefault(difference.check, [])
             known.append(difference)

@@ -31,7 +31,7 @@ def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """The `size_bytes` of `memory` from `start` on."""
+    """Bytes [start, start + size_bytes) of `memory`."""
 
     memory: mmap.mmap
     start: int

@@ -29,7 +29,7 @@ _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and co
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""Value of the variable for a cache beside the sources; it moves with the sources when an environment is shipped.
+"""Value of the variable for a cache beside the sources, which is shipped with the sources.
 
 If the sources come with such a cache, it is used unless the variable names another folder.
 """
@@ -86,7 +86,7 @@ def _cache_folder() -> Path | None:
 def cached_kernels() -> tuple[Path | None, list[str]]:
     """Return the cache folder, or None, and the sorted names of its compiled functions for this Python.
 
-    A name is that of numba's index file without the suffix: `module.function-line`.
+    A name is the name of numba's index file without the suffix: `module.function-line`.
     """
     folder = _cache_folder()
     if folder is None:

@@ -2,8 +2,8 @@
 
     tools, int64[registers]   | function | its context | function | …
 
-Invariants: a register is 0 if its library lacks the function or another function that is used with it.  A context lives
-as long as the array that contains its address.  Only one thread at a time may use a context.
+Invariants: a register is 0 if its library lacks the function, or lacks a function that is used together with it.  A
+context exists as long as the array that contains its address.  Only one thread at a time may use a context.
 """
 
 from __future__ import annotations

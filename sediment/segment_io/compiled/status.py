@@ -6,7 +6,7 @@ Each number has one meaning, so a kernel can return the status of another kernel
     1-19    batches and records of any magic (`format.batch_headers`, `format.record_decoder`, `format.legacy`)
     20-29   batches inside a segment (`segment.recovery_scan`)
     30-39   producer state (`partition.producer_replay`)
-    100-    requests: the caller does what the number asks for and calls again
+    100-    requests: the caller does the requested work and calls again
     130-    final results of a sweep or a proof
 
 Invariants: numbers are disjoint, and only this file defines them.

@@ -1,6 +1,6 @@
 """Compiled loops over batch headers: where each batch of a file ends, and its fields as a row (kafka-log 01 §2, §3).
 
-The loops know no policy; they return a status and never raise.
+The loops apply no config; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.
@@ -116,7 +116,7 @@ attributes, max_timestamp, and the offset of the wrapper as both offsets.
 def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
     """Return (status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
 
-    The status is INCOMPLETE also if too few bytes remain for an iterator over the file (kafka-log 01 §2.2).  The size
+    The status is also INCOMPLETE if too few bytes remain for an iterator over the file (kafka-log 01 §2.2).  The size
     is 0 if the length field is not in the buffer; it is valid even if the status is LEGACY_MAGIC.
     """
     remaining = end - position

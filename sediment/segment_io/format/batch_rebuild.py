@@ -1,4 +1,4 @@
-"""Compiled loops that rebuild a batch from its kept records, or one batch from several; they know no policy.
+"""Compiled loops that rebuild a batch from its kept records, or one batch from several.
 
 kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
 records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The bytes from the key length
@@ -137,7 +137,7 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
 
 @kernel
 def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
-    """Set the offset range of the batch at `header` to that of its `count` kept records, at least 1."""
+    """Set the offset range of the batch at `header` to the range of its `count` kept records, at least 1."""
     first_delta = records[0, OFFSET_DELTA]
     for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta
@@ -207,7 +207,7 @@ def write_records(
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
     """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
-    # A longer key or value can lengthen its own length field and that of its record.
+    # A longer key or value can lengthen its length field, and also the length field of the record.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -224,7 +224,7 @@ def write_edited_records(
 ) -> int:
     """Write `count` kept records of `payload` at `target` with the keys and values of `edits`; return the end.
 
-    Offsets, timestamps and headers of the records stay the same.  Lengths are written in their shortest form.
+    Offsets, timestamps and headers of the records do not change.  Lengths are written in their shortest form.
     """
     for index in range(count):
         delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
@@ -266,7 +266,8 @@ def write_rebased_records(
 ) -> int:
     """Write `count` records of `payload` at `target`, with the two shifts added to their deltas; return the end.
 
-    The shifts are the differences between the bases of this batch and those of the batch that the records join.
+    The shifts are the differences between the bases of the two batches: this batch, and the batch that the records
+    join.
     """
     for index in range(count):
         timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift

@@ -94,7 +94,7 @@ def _format_checkpoint(entries: list[str]) -> bytes:
 
 
 def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
-    """Return offsets by partition, in file order; a partition listed twice has its last offset.
+    """Return offsets by partition, in file order; if a partition is listed twice, its last line counts.
 
     Raises:
         CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file is
@@ -147,7 +147,7 @@ class EpochEntry:
 
 
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """Return entries by ascending epoch; an epoch listed twice has its last start offset.
+    """Return entries by ascending epoch; if an epoch is listed twice, its last line counts.
 
     Raises:
         CorruptCheckpointError: as `parse_offset_checkpoint`.

@@ -11,7 +11,7 @@
 `end_time_index` appends an entry for the largest timestamp to the time index, unless it already has one.
 
 Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
-a sparser index.  The last slot of a time index is reserved for `end_time_index`.
+an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def start_indexes(progress: Int64s) -> None:
 def start_entry_arrays(progress: Int64s) -> None:
     """Set `progress` for empty arrays of entries that continue the indexes of a segment.
 
-    Offsets of earlier entries are not known here; the caller has checked that the next offset is above them.
+    The function does not know the offsets of earlier entries; the caller has checked that the next offset is above
+    them.
     """
     progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
     progress[INDEXED_OFFSET] = _NO_OFFSET
@@ -64,7 +65,7 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave out an entry because its offset is not above that of the last entry."""
+    """Return True if `add_batch` would leave out an entry because its offset is not above the last entry's offset."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:
@@ -147,7 +148,7 @@ def end_time_index(segment_base_offset: int, progress: Int64s, time_entries: Byt
 
 @kernel
 def _append_time_entry(segment_base_offset: int, room_bytes: int, progress: Int64s, time_entries: ByteArray) -> None:
-    """Append an entry for the largest timestamp unless it has one, its offset would descend, or the index is full."""
+    """Append an entry for the largest timestamp unless it has an entry, offsets would descend, or the index is full."""
     filled = progress[TIME_INDEX_BYTES]
     largest = progress[LARGEST_TIMESTAMP]
     largest_offset = progress[LARGEST_TIMESTAMP_OFFSET]

@@ -187,7 +187,7 @@ def decode_entries(base: int, end: int, records: npt.NDArray[np.int64]) -> tuple
 class Unwrapped:
     """The messages of one wrapper: `records`, int64[n, RECORD_FIELDS] with n > 0, point into `buffer`.
 
-    Offsets and timestamps are those that consumers see.
+    Offsets and timestamps have the values that consumers get.
     """
 
     buffer: ByteArray
@@ -232,7 +232,7 @@ def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
     """Convert the relative offsets inside a wrapper of magic 1 to absolute offsets.
 
     The wrapper has the offset of its last message.  Old versions of librdkafka wrote offset 0 for the wrapper, but
-    absolute offsets inside it.
+    absolute offsets for the messages in the wrapper.
     """
     if wrapper_offset == 0:
         return

@@ -57,7 +57,7 @@ class OffsetIndex:
         return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def fetch_upper_bound(self, start: OffsetPosition, size_bytes: int) -> OffsetPosition | None:
-        """Return the first entry at or above `start.position + size_bytes`; a fetch up to there has only lower offsets.
+        """Return the first entry at or above `start.position + size_bytes`; all batches before it have lower offsets.
 
         Source: kafka-log 01 §7.1 (fetchUpperBoundOffset).
         """

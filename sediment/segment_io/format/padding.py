@@ -1,4 +1,4 @@
-"""Buffers with readable padding after their content, because decoders may read past the end before they check it."""
+"""Buffers with readable padding after the content, because a decoder may read past the end before it checks."""
 
 from __future__ import annotations
 

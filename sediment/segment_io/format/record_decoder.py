@@ -1,9 +1,9 @@
-"""Compiled loops that decode varints and records; they know no policy, return a status and never raise.
+"""Compiled loops that decode varints and records; they return a status and never raise.
 
 Invariants
 * Every length, count and position is checked against the end of its data before it is used.
 * At least PADDING_BYTES readable bytes follow a buffer, so a varint may be read before its end is checked.  A varint
-  has at most ten bytes; one that starts inside the buffer ends inside the padding.
+  has at most ten bytes, so a varint that starts inside the buffer ends inside the padding.
 * Positions are int64, relative to `base`, the address of the buffer.
 """
 

@@ -7,7 +7,7 @@
 A batch keeps the codec and the timestamp type of its message; a message of magic 0 gets timestamp -1 of type
 CreateTime.  Leader epoch and producer are set to "unknown", as in Kafka (kafka-log 02 §6.4).
 
-Invariant: the batches have no checksum; only the cleaner reads them, and it rebuilds each of them.
+Invariant: the batches have no checksum; only the cleaner reads them, and the cleaner rebuilds every batch.
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
         )
     is_append_time = wrapper[MAGIC] > 0 and bool(wrapper[LEGACY_ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
     first_timestamp = int(timestamps[0])
-    # Records of a LogAppendTime batch have its time, even inner messages of magic 0, which have no timestamp.
+    # All records of a LogAppendTime batch have the time of the batch, even inner messages of magic 0 without a
+    # timestamp.
     largest = int(timestamps.max())
     known = np.array([first, last, largest if is_append_time else first_timestamp, largest, len(records)])
     bound_bytes = unwrapped.buffer.size + len(records) * _RECORD_GROWTH_BYTES

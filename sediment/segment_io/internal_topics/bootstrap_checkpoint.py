@@ -4,8 +4,8 @@
     data batches    metadata records without keys, in the order in which they apply
     footer batch    control record of type 4, SnapshotFooterRecord
 
-The format is that of a metadata snapshot.  A controller with an empty metadata log copies all data records to the log,
-so records of topics are also allowed.  `metadata_log` reads the file.
+The file has the format of a metadata snapshot.  A controller with an empty metadata log copies all data records to the
+log, so records of topics are also allowed.  `metadata_log` reads the file.
 
 Source: Kafka 4.2.0, BootstrapDirectory, BatchFileReader and ActivationRecordsGenerator; KIP-630.
 """

@@ -1,7 +1,7 @@
 """FileSlice: a range of bytes of an open segment file, for sockets and readers.
 
-Invariant: a slice keeps its file open until the slice is closed or unreferenced, so it can be sent completely even if
-the segment is deleted.  Several slices share one descriptor.
+Invariant: a slice keeps its file open until the slice is closed or unreferenced, so the slice can be sent completely
+even if the segment is deleted.  Several slices share one descriptor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LogListing: names and sizes of the files in a partition directory, with the leftovers of interrupted changes.
 
-Invariant: a listing opens no file; `segments` ascend by base offset and the last one is active.
+Invariant: a listing opens no file; `segments` are sorted by base offset, and the last one is active.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A segment and the sizes of its files; the sizes show later, without opening a file, that it is the same segment.
+    """A segment and the sizes of its files; equal sizes later show, without opening a file, the same segment.
 
     Sizes are file lengths in bytes; the size of a missing index is None.
     """
@@ -49,7 +49,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class LogListing:
-    """Files of one partition directory; `snapshots` are the offsets of producer snapshots, ascending.
+    """Files of one partition directory; `snapshots` are the offsets of producer snapshots, in ascending order.
 
     For base offsets in `swapped`, the files of the segment still have the suffix `.swap`.
     """
@@ -71,7 +71,7 @@ class LogListing:
         return sum(segment.log_bytes for segment in self.segments)
 
     def is_replacement_open(self) -> bool:
-        """Return True if an interrupted replacement leaves the set of segments undecided.
+        """Return True if a replacement was interrupted, and only a start will decide which segments remain.
 
         `.deleted` files and part files do not count, because they will only be removed.  A broker leaves `.deleted`
         files if it stops within a minute after a cleaning.

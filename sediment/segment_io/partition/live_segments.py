@@ -54,7 +54,7 @@ class LiveSegment:
 
 
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
-    """Return the segments of a partition by base offset, or only the one that `source` names.
+    """Return the segments of a partition by base offset, or only one segment if `source` names it.
 
     Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
     would complete it, else the old ones.

@@ -1,4 +1,4 @@
-"""Checkpoint files of a log directory: all entries, those of one partition, and the rule for log start entries.
+"""Checkpoint files of a log directory: all entries, the entries of one partition, and the rule for log start entries.
 
 This module is separate from `log_view`, so that the driver can read checkpoints without loading compiled code.
 """
@@ -26,7 +26,7 @@ from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdow
 LOG_DIRECTORY_FILES = frozenset(
     {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
 )
-"""Files that show that a broker has used a directory: it then has at least one of them."""
+"""Files of a log directory; if a broker has used the directory, at least one of these files exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PartitionCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class LogDirCheckpoints:
-    """The checkpoint files of a log directory; None for an absent file."""
+    """The checkpoint files of a log directory; a field is None if its file is absent."""
 
     first_dirty: Mapping[TopicPartition, int] | None
     log_start: Mapping[TopicPartition, int] | None
@@ -101,11 +101,11 @@ def read_checkpoints(
 ) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint counts as missing, which only costs time.  With `on_unreadable`, every malformed or
+    A malformed cleaner checkpoint counts as missing; this only costs time.  With `on_unreadable`, every malformed or
     unreadable file counts as missing, and the callback gets its path and the error.
 
     Raises:
-        CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.
+        CorruptCheckpointError: another checkpoint is malformed; a broker with it would take the directory offline.
         OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.

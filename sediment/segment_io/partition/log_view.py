@@ -7,8 +7,8 @@
 
 Invariants: nothing is written.  Only names, sizes and times of files are trusted without a check.  An offset index
 entry is used only if a batch with the entry's offset is at the entry's position.  A snapshot is used only if its CRC is
-valid.  If such a file is missing or corrupt, headers are scanned instead.  After a clean stop, a view needs only a few
-small reads, even for large segments.
+valid.  If such a file is missing or corrupt, the headers of the batches are scanned.  After a clean stop, a view needs
+only a few small reads, even for large segments.
 
 In three cases, a broker that loads the same files gets a different result, because it keeps less state (kafka-log 05
 §3, §6):
@@ -62,9 +62,9 @@ from sediment.segment_io.units import NS_PER_MS
 class SegmentTimes:
     """Times of one segment in ms since the epoch.
 
-    `largest_timestamp_ms` is the largest of its records, or the file's modification time if no record has one.
-    `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 without a batch, for the active segment, or if
-    it was not requested.
+    `largest_timestamp_ms` is the largest timestamp of the records, or the file's modification time if no record has a
+    timestamp. `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 without a batch, for the active
+    segment, or if it was not requested.
     """
 
     largest_timestamp_ms: int
@@ -254,7 +254,7 @@ class _Opening:
         return tail
 
     def _first_batch_from(self, offset: int) -> int:
-        """Return the base offset of the first batch that reaches `offset`.
+        """Return the base offset of the first batch that ends at or above `offset`.
 
         If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
         that a read at the log start offset finds.  After a gap, this batch can be far above the log start offset.
@@ -329,7 +329,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the indexed aborted transactions; for segments without a valid index, return those of the replay."""
+        """Return the indexed aborted transactions; for segments without a valid index, the replayed ones."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset

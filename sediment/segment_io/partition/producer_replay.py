@@ -5,8 +5,8 @@
                                                the last five of them, with batch i in slot i modulo 5
     queue        int64[>= n, 2]                open transactions by first offset
 
-Invariants: the kernel returns a status and never raises.  An ended transaction remains in the queue until it reaches
-the head.
+Invariants: the kernel returns a status and never raises.  An ended transaction remains in the queue until it is at the
+head.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> tuple[int, ...]:
-    """Return the snapshots that may be loaded for a log with these ends, ascending; the others are stale.
+    """Return the snapshots that may be loaded for a log with these ends, in ascending order; the others are stale.
 
     Source: kafka-log 04 §3.1, 05 §6 (truncateAndReload): above the log start offset and not above the log end offset.
     """
@@ -114,9 +114,10 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 
 
 def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
-    """Return the snapshots that a loader removes because no segment begins at their offset, ascending.
+    """Return the snapshots that a loader removes because no segment begins at their offset, in ascending order.
 
-    The largest stray is kept if it is at or above the last segment's base: a clean stop wrote it at the log end.
+    The largest stray is kept if it is at or above the last segment's base: a clean stop wrote this snapshot at the log
+    end.
 
     Source: kafka-log 05 §6 (removeStraySnapshots).
     """

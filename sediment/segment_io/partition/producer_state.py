@@ -5,7 +5,7 @@ the leader checked them at the append.
 
 Invariants: a state never changes; `replay` returns a new one.  A state reflects exactly the batches below its
 `end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of
-each producer; a replay remembers up to five, because a client may send its last five batches again.
+each producer; a replay remembers up to five, because a client may repeat its last five batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_COORDINATOR_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class RememberedBatch:
-    """A data batch of a producer: its last sequence and offset, and their distance from those of its first record."""
+    """A data batch of a producer: its last sequence, its last offset, and the offset delta of its last record."""
 
     last_sequence: int
     last_offset: int
@@ -189,7 +189,7 @@ def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: b
 
     Raises:
         CorruptBatchError: a batch is outside its producer's open transaction, or a control record of a producer is not
-            a transaction marker; a broker does not load such a log either.
+            a transaction marker; a broker also refuses to load such a log.
 
     Source: kafka-log 04 §3 (origin REPLICATION), 04 §1 step 10, 05 §4.
     """

@@ -62,11 +62,12 @@ def log_end_offset(source: Source, fs: Fs) -> int:
         NotALogDirectoryError: the directory does not exist.
         SourceChangedError: its segments changed too often while they were read.
     """
+    whole = Source(source.partition, source.directory)
 
     def find_end() -> int:
-        segments = live_segments(source, fs)
+        segments = live_segments(whole, fs)
         end = segments[-1].base_offset if segments else 0
-        for part in plan_slices(source, Bounds(first_offset=INT64_MAX - 1), fs, slice_bytes=INT64_MAX):
+        for part in plan_slices(whole, Bounds(first_offset=INT64_MAX - 1), fs, slice_bytes=INT64_MAX):
             for rows in _headers(part):
                 end = int(rows["last_offset"][-1]) + 1
         return end

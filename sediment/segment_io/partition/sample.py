@@ -24,7 +24,7 @@ SAMPLE_CHUNK_BYTES = 1 << 20
 def sampled_batches(
     directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, budget_bytes: int = INT64_MAX
 ) -> Iterator[BatchSpan]:
-    """Yield about `budget_bytes` of whole batches of `segments`, or all of them; a span is valid until the next one.
+    """Yield about `budget_bytes` of whole batches of `segments`; a span is valid until the next one.
 
     CRCs are not checked.
 
@@ -51,7 +51,7 @@ def sampled_batches(
 
 
 def _indexed_positions(directory: Path, segment: SegmentRef, positions: Sequence[int], fs: Fs) -> list[int]:
-    """Return the last indexed position at or before each of `positions`, ascending and without duplicates."""
+    """Return the last indexed position at or before each of `positions`, in ascending order and without duplicates."""
     if not positions:
         return []
     entries = [0]

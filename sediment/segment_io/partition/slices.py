@@ -4,9 +4,9 @@ r"""Slices: byte ranges of segments that contain a range of offsets and times, c
              \-> first and last position in a segment   by the entries of its offset and time index
               \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
-A log in use changes while it is read: segments roll, retention removes them, compaction replaces them.  So a slice is
-identified by its offsets.  Its positions are valid only for the file in which they were found; if this file was
-replaced, `current_slices` plans the same offsets again.
+A log in use changes while it is read: segments roll, retention removes segments, and compaction replaces segments.  So
+a slice is identified by its offsets.  Its positions are valid only for the file in which they were found; if another
+file has replaced this one, `current_slices` finds new positions for the same offsets.
 
 Planning lists the directory with `live_segments`, which reads the clock and may wait for a replacement to finish.
 
@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -59,6 +59,8 @@ from sediment.segment_io.partition.sources import Source
 
 SLICE_BYTES = 128 << 20
 LARGEST_VERIFIED_BYTES = 64 << 20
+_LAST_SLICE_BYTES = 64 << 10
+_LARGER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,14 @@ class Bounds:
 
 
 ALL = Bounds()
+_Cut: TypeAlias = tuple[int, int]  # position and offset at which a slice begins or ends
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """Bytes [start_position, end_position) of a segment, which contained the offsets [start_offset, end_offset).
 
-    `inode` was the inode of the `.log` when the positions were taken; -1 if the file no longer existed.
+    `inode` was the inode of the `.log` when the positions were found; -1 if the file no longer existed.
     """
 
     source: Source
@@ -114,7 +117,7 @@ class Slice:
 
 # ------------------------------------------------------------------------------------------------------------ planning
 def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SLICE_BYTES) -> tuple[Slice, ...]:
-    """Return the slices that can hold records within `bounds`, ascending, each of about `slice_bytes` at most.
+    """Return the slices that can hold records within `bounds`, sorted; each has at most about `slice_bytes`.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -125,8 +128,24 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
         found
         for segment in live_segments(source, fs)
         if _can_hold(source, segment, bounds)
-        for found in _cut(source, segment, bounds, slice_bytes)
+        for found in _cut(source, segment, bounds, lambda cuts: pairwise(cuts.cuts(slice_bytes)))
     )
+
+
+def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
+    """Yield the slices that can hold records within `bounds`, descending, of the same bytes as those of `plan_slices`.
+
+    The last slice of a segment is small, and each one before it is larger than its successor.  A cut is looked up when
+    the caller asks for its slice.
+
+    Raises:
+        NotALogDirectoryError: the directory or the named segment does not exist.
+    """
+    if bounds.is_empty():
+        return
+    for segment in reversed(live_segments(source, fs)):
+        if _can_hold(source, segment, bounds):
+            yield from _cut(source, segment, bounds, _Cuts.from_end)
 
 
 def current_slices(stale: Slice, fs: Fs) -> tuple[Slice, ...]:
@@ -159,18 +178,20 @@ def _can_hold(source: Source, segment: LiveSegment, bounds: Bounds) -> bool:
     return not len(index) or index.last_entry.timestamp_ms >= bounds.first_timestamp_ms
 
 
-def _cut(source: Source, segment: LiveSegment, bounds: Bounds, slice_bytes: int) -> Iterator[Slice]:
+def _cut(
+    source: Source, segment: LiveSegment, bounds: Bounds, pairs_of: Callable[[_Cuts], Iterable[tuple[_Cut, _Cut]]]
+) -> Iterator[Slice]:
+    """Yield the slices between the pairs of cuts of a segment."""
     path = segment.path(source.directory, SegmentFileKind.LOG)
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # The listed file is gone; the reader of the slice will plan its offsets again.
+        # The listed file is gone; the reader of the slice will plan new slices for its offsets.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
         inode = os.fstat(descriptor).st_ino
-        cuts = _Cuts(source, segment, bounds, descriptor).cuts(slice_bytes)
-        for (start, offset), (end, next_offset) in pairwise(cuts):
+        for (start, offset), (end, next_offset) in pairs_of(_Cuts(source, segment, bounds, descriptor)):
             yield Slice(source, segment, start, end, offset, next_offset, inode)
     finally:
         os.close(descriptor)
@@ -193,23 +214,36 @@ class _Cuts:
     bounds: Bounds
     descriptor: int
 
-    def cuts(self, slice_bytes: int) -> list[tuple[int, int]]:
-        """Return (position, offset) of the start of each slice, and of the end of the last slice."""
+    def cuts(self, slice_bytes: int) -> list[_Cut]:
+        """Return the start of each slice, and the end of the last slice."""
+        start, end, index = self._ends(slice_bytes)
+        return [start, *(() if index is None else self._between(index, start[0], end[0], slice_bytes)), end]
+
+    def from_end(self) -> Iterator[tuple[_Cut, _Cut]]:
+        """Yield the start and end of each slice, from the last slice to the first."""
+        slice_bytes = _LAST_SLICE_BYTES
+        start, end, index = self._ends(slice_bytes)
+        while True:
+            cut = None if index is None else self._before(index, start[0], end[0] - slice_bytes)
+            yield cut or start, end
+            if cut is None:
+                return
+            end, slice_bytes = cut, min(slice_bytes * _LARGER, SLICE_BYTES)
+
+    def _ends(self, slice_bytes: int) -> tuple[_Cut, _Cut, OffsetIndex | None]:
+        """Return the first and last cut; also the index, if the bounds or the size of the segment need it."""
         segment, bounds = self.segment, self.bounds
-        size_bytes = segment.ref.log_bytes
-        start, end = 0, size_bytes
         inside = (
             bounds.first_offset > segment.base_offset
             or bounds.end_offset < segment.end_offset
             or bounds.first_timestamp_ms != INT64_MIN
         )
-        found: list[tuple[int, int]] = []
-        if inside or size_bytes > slice_bytes:
-            index = _offset_index(self.source, segment)
+        start, end = 0, segment.ref.log_bytes
+        index = _offset_index(self.source, segment) if inside or end > slice_bytes else None
+        if index is not None:
             start = self._start(index)
             end = self._end(index, start)
-            found = self._between(index, start, end, slice_bytes)
-        return [(start, _first(segment, bounds)), *found, (end, _end(segment, bounds))]
+        return (start, _first(segment, bounds)), (end, _end(segment, bounds)), index
 
     def _start(self, index: OffsetIndex) -> int:
         """Return the position of the last verified entry before all records within the bounds; 0 if there is none."""
@@ -227,8 +261,8 @@ class _Cuts:
     def _end(self, index: OffsetIndex, start: int) -> int:
         """Return the position of the first verified entry after which all offsets are above the bounds.
 
-        Without such an entry, return the end of the file.  The batches after an entry's batch are above the entry's
-        offset; the batch itself may not be.
+        Without such an entry, return the end of the file.  All batches after an entry's batch are above the entry's
+        offset; the entry's batch may begin below it.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -236,8 +270,19 @@ class _Cuts:
                 return index[later].position
         return self.segment.ref.log_bytes
 
-    def _between(self, index: OffsetIndex, start: int, end: int, slice_bytes: int) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
+    def _before(self, index: OffsetIndex, start: int, highest: int) -> _Cut | None:
+        """Return the last verified entry at `highest` or before it, and after `start`."""
+        for slot in range(_search(index.positions, highest, "right") - 1, -1, -1):
+            position = index[slot].position
+            if position <= start:
+                return None
+            offset = self._verified(index, slot) if position <= highest else None
+            if offset is not None:
+                return position, offset
+        return None
+
+    def _between(self, index: OffsetIndex, start: int, end: int, slice_bytes: int) -> list[_Cut]:
+        found: list[_Cut] = []
         last = start
         while last + slice_bytes < end:
             offset = None
@@ -315,7 +360,7 @@ def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
     """Open the file of a slice; yield its descriptor, or None if the slice's positions belong to a different file.
 
     A `.log` only grows, so the slice is valid if the inode is the same and the file is not smaller.  On another host,
-    inodes mean nothing; there, the size and modification time must be the same.  With `or_deleted`, the file may also
+    inodes cannot be compared, so the size and modification time must be the same.  With `or_deleted`, the file may also
     have the suffix `.deleted`, under which a broker keeps a removed or replaced file for `file.delete.delay.ms`.
     """
     descriptor = _opened(part, part.path)

@@ -39,7 +39,7 @@ class Source:
     """A partition directory; with `base_offset`, only one of its segments, whose `.log` is `log_name`.
 
     If a directory is not named topic-N, its whole name is the topic, and the partition is UNNUMBERED.  `named` is the
-    kind of file that the path names, or None for a directory.
+    kind of the file at the path, or None for a directory.
     """
 
     partition: TopicPartition
@@ -76,8 +76,8 @@ def _expanded(paths: Sequence[str | Path]) -> Iterable[Path]:
         matches = sorted(glob.glob(text))  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not matches:
             raise UsageError("no path matches the pattern", path=text, advice=_WHAT_TO_NAME)
-        # A broad pattern also matches the checkpoint files of a log directory; they are an error only if nothing else
-        # matches.
+        # A broad pattern also matches the checkpoint files of a log directory; these files are an error only if nothing
+        # else matches.
         likely = [match for match in matches if Path(match).is_dir() or parse_segment_file(Path(match).name)]
         yield from map(Path, likely or matches)
 

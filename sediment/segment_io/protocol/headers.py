@@ -4,7 +4,7 @@
     response    correlation id i32 | tagged fields
 
 The length of the client id is never compact.  Only flexible versions of an API have tagged fields.  A response to
-ApiVersions never has them, because its client does not know the server's versions yet (KIP-511).
+ApiVersions never has tagged fields, because the client does not know the server's versions yet (KIP-511).
 """
 
 from __future__ import annotations

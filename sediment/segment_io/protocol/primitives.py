@@ -43,13 +43,13 @@ def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def read_long_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return a compact length and the position after it; its first byte is before `position`."""
+    """Return a compact length and the position after it; the length begins one byte before `position`."""
     value, position = read_varint(buffer, position - 1)
     return value - 1, position
 
 
 def read_long_string_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return the compact length of a string and the position after it; its first byte is before `position`."""
+    """Return a string's compact length and the position after it; the length begins one byte before `position`."""
     length, position = read_long_length(buffer, position)
     if length > MAX_STRING_BYTES:
         raise MalformedError(f"a string has {length} bytes, more than {MAX_STRING_BYTES}")

@@ -1,4 +1,4 @@
-"""Compiled loops that validate an append: verify batches, check records, stamp batches; they know no policy.
+"""Compiled loops that validate an append: verify batches, check records, stamp batches.
 
 Invariants: as in `batch_headers`, untrusted lengths are checked before they are used, and the result is a status.  The
 caller owns the buffer, which is followed by PADDING_BYTES; only `stamp_batch` changes it.

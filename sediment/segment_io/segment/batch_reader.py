@@ -8,7 +8,7 @@ Batches may have any magic and codec.  A fetch may begin below the requested off
 
 Invariants
 * A batch's checksum is verified before any of its records is used.
-* Whole batches before a corrupt one are yielded; then a `CorruptBatchError` is raised.
+* All whole batches before a corrupt one are yielded before `CorruptBatchError` is raised.
 * Memory use is one copy of the bytes, one run of records and one decompressed batch, whose size is limited.
 
 Source: Kafka's MemoryRecords.batches, DefaultRecordBatch, AbstractLegacyRecordBatch and CompletedFetch.

@@ -1,4 +1,4 @@
-"""The common part of offset and time indexes of open segments: a file of entries that is appended to and searched.
+"""The common part of offset and time indexes of open segments: a file of entries, with appends and searches.
 
 Entries are appended with ordinary writes, so a full disk causes an error and not a signal.  Look-ups use a read-only
 mapping of the same file, in which new entries are visible immediately.
@@ -126,7 +126,7 @@ class MappedIndex:
         self._entries = len(self) + len(entries) // self.entry_bytes
 
     def cut(self, entries: int) -> None:
-        """Keep the first `entries` and overwrite the others with zeros."""
+        """Keep the first `entries` entries and overwrite the others with zeros."""
         file, before = self.open(), len(self)
         if entries < before:
             file.write(bytes((before - entries) * self.entry_bytes), entries * self.entry_bytes)
@@ -139,7 +139,7 @@ class MappedIndex:
             self._file.path = path
 
     def close_file(self) -> None:
-        """Close the descriptor until the index grows again; the mapping stays."""
+        """Close the descriptor until the index grows; the mapping remains."""
         self._file = None
 
     def release(self) -> None:

@@ -15,7 +15,7 @@ class MappedOffsetIndex(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """True if no further entry fits, which is a reason to roll the segment."""
+        """True if no further entry fits; the segment is then rolled."""
         return len(self) >= self.max_entries
 
     @property
@@ -49,7 +49,7 @@ class MappedOffsetIndex(MappedIndex):
         return entry
 
     def fetch_upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return the first entry at or above byte `position`; a fetch that ends there has only lower offsets."""
+        """Return the first entry at or above byte `position`; all batches before it have lower offsets."""
         entries = len(self)
         if not entries:
             return None

@@ -19,7 +19,7 @@ class MappedTimeIndex(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """True if only the slot for the last entry is left, which is a reason to roll the segment."""
+        """True if only the slot for the last entry is left; the segment is then rolled."""
         return len(self) >= self.max_entries - 1
 
     @property
@@ -33,11 +33,11 @@ class MappedTimeIndex(MappedIndex):
         return TimestampOffset(timestamp_ms, self.base_offset + relative)
 
     def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
-        """Add an entry if `timestamp_ms` is above that of the last entry.
+        """Add an entry if `timestamp_ms` is above the timestamp of the last entry.
 
         Raises:
             IndexFullError: the index is full; `skip_full_check` allows the reserved slot.
-            IndexOrderError: `offset` or `timestamp_ms` is below the last entry's.
+            IndexOrderError: `offset` or `timestamp_ms` is below the value in the last entry.
             IndexOffsetOverflowError: `offset` is outside the segment's range.
         """
         if len(self) >= self.max_entries or (self.is_full and not skip_full_check):

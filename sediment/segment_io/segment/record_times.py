@@ -1,6 +1,6 @@
 """Search for records by their timestamps in an open segment file.
 
-    time index -> position -> first batch whose largest timestamp reaches the target -> its records, one by one
+    time index -> position -> first batch with a timestamp at or above the target -> its records, one by one
 
 Source: kafka-log 04 §9.
 """
@@ -75,7 +75,7 @@ def first_record_at(file: ReadableFile, position: int, end_position: int, timest
 
 
 def records_of(file: ReadableFile, batch: FoundBatch) -> list[FoundRecord]:
-    """Return the records of a batch by timestamp and offset, in order.
+    """Return each record of a batch as a `FoundRecord`.
 
     Raises:
         CorruptBatchError: the batch is malformed; its checksum is not verified.

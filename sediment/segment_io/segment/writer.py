@@ -1,8 +1,8 @@
 """Writing rebuilt batches as segment files with indexes, under names that loaders ignore.
 
 Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  If an index is full, Kafka fails.  Here,
-`lay_out_segments` keeps the entries that fit, because look-ups also work in a sparser index.  `write_segments` begins
-another segment, so that a broker can also rebuild the indexes.
+`lay_out_segments` keeps the entries that fit, because look-ups also work in an index with fewer entries.
+`write_segments` begins another segment, so that a broker can also rebuild the indexes.
 
 Invariant: a file is written once, from start to end, and synced before its name is returned.
 """
@@ -281,7 +281,7 @@ class _PieceSource:
         self._rest: ByteArray | None = None
 
     def take(self) -> ByteArray | None:
-        """Return the next piece, None after the last."""
+        """Return the next piece, or None after the last piece."""
         piece, self._rest = self._rest, None
         return next(self._pieces, None) if piece is None else piece
 

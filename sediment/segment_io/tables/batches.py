@@ -65,7 +65,7 @@ def read_batches(
     *,
     follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `batches`; arguments and errors are those of `readers.read_table`.
+    """Yield the rows of `batches`; arguments and errors are the same as for `readers.read_table`.
 
     A batch with a wrong CRC does not count as unreadable: it has a row in which `valid` is False.
     """

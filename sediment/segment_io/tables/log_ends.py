@@ -1,4 +1,4 @@
-"""Ends of logs that may grow: the first offset of a partition, and the offset up to which a reader may read now.
+"""Ends of logs that may grow: the first offset of a partition, and the current end of reads.
 
     read_uncommitted    the log end offset: the offset after the last complete batch
     read_committed      the last stable offset
@@ -32,7 +32,7 @@ def end_offset(isolation: str, source: Source, fs: Fs) -> int:
     Raises:
         NotALogDirectoryError: the directory does not exist.
     """
-    # Imported late, because these modules load compiled code, which a process that only plans does not need.
+    # Imported late, because these modules load compiled code, and a process that only plans does not need this code.
     from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
@@ -43,7 +43,7 @@ def end_offset(isolation: str, source: Source, fs: Fs) -> int:
 
 
 class LogEnds:
-    """The partitions of some paths, and the next offset of each; both are looked up again at each call."""
+    """The partitions of some paths, and the next offset of each partition; each call looks up both."""
 
     def __init__(
         self, paths: Sequence[str | Path], isolation: str, selects: Callable[[Source], bool] = lambda _source: True
@@ -75,11 +75,11 @@ class LogEnds:
         return found
 
     def now(self) -> dict[str, int]:
-        """Return the next offset of each partition, except partitions that disappear meanwhile."""
+        """Return the next offset of each partition, except partitions that disappear during the call."""
         return {str(source.partition): end for source, end in self.of(self.sources().values()).items()}
 
     def of(self, sources: Iterable[Source]) -> dict[Source, int]:
-        """Return the next offset of each of `sources`, except of those that disappear meanwhile."""
+        """Return the next offset of each of `sources`, except sources that disappear during the call."""
         ends = {}
         for source in sources:
             with contextlib.suppress(NotALogDirectoryError):

@@ -5,17 +5,21 @@ Invariant: together, the tasks of `plan_table` return the rows of the table, in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_in_order
-from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices
+from sediment.segment_io.partition.slices import ALL, SLICE_BYTES, Bounds, Slice, plan_slices, slices_from_end
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.schema import READ_COMMITTED, SLICED_TABLES, WHOLE_TABLES, TableRequest
+
+if TYPE_CHECKING:
+    from sediment.segment_io.partition.read_committed import CommittedRange
 
 BATCHES_TASK_BYTES = 512 << 20  # larger than for records, because only headers are decoded
 OPEN_SEGMENT_BYTES = 1 << 20  # opening a segment takes as long as reading this many bytes
@@ -58,7 +62,7 @@ def plan_table(
     """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
     A task reads about `task_bytes` of segments; None means the table's default.  `bounds` has bounds for single
-    sources; the bounds of the request apply too.
+    sources, in addition to the bounds of the request.
 
     Raises:
         SedimentError: a directory disappeared, or the committed range cannot be found because of corruption.
@@ -83,22 +87,39 @@ def plan_table(
 
 def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: int) -> list[ScanTask]:
     """Return the scan tasks of one partition or segment, each of about `slice_bytes` at most."""
-    committed = None
-    bounds = request.bounds
-    if request.isolation == READ_COMMITTED:
-        # Imported here: it decodes records and so loads compiled code, which planning does not need otherwise.
-        from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
-        from sediment.segment_io.partition.read_committed import committed_range
+    bounds, committed = _bounds(request, source, fs)
+    slices = plan_slices(source, bounds, fs, slice_bytes=slice_bytes)
+    return [_scan_task(found, bounds, committed) for found in slices]
 
-        checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
-        committed = committed_range(source, checkpoints, fs)
-        bounds &= committed.bounds()
-    return [
-        ScanTask(found, bounds)
-        if committed is None
-        else ScanTask(found, bounds, True, committed.aborted_within(found.start_offset, found.end_offset))
-        for found in plan_slices(source, bounds, fs, slice_bytes=slice_bytes)
-    ]
+
+def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterator[ScanTask]:
+    """Yield the scan tasks of one partition or segment from the last to the first; the first ones are small.
+
+    Raises:
+        SedimentError: as `plan_table`.
+    """
+    bounds, committed = _bounds(request, source, fs)
+    for found in slices_from_end(source, bounds, fs):
+        yield _scan_task(found, bounds, committed)
+
+
+def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, CommittedRange | None]:
+    """Return the bounds of a request in one partition, and the committed range if the request has its isolation."""
+    if request.isolation != READ_COMMITTED:
+        return request.bounds, None
+    # Imported here, because it loads compiled code to decode records; the rest of planning needs no compiled code.
+    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.read_committed import committed_range
+
+    checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
+    committed = committed_range(source, checkpoints, fs)
+    return request.bounds & committed.bounds(), committed
+
+
+def _scan_task(found: Slice, bounds: Bounds, committed: CommittedRange | None) -> ScanTask:
+    if committed is None:
+        return ScanTask(found, bounds)
+    return ScanTask(found, bounds, True, committed.aborted_within(found.start_offset, found.end_offset))
 
 
 def pack_scan_tasks(scan_tasks: Sequence[ScanTask], task_bytes: int) -> list[TableTask]:

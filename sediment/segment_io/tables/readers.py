@@ -59,7 +59,7 @@ def read_table(
     With SKIP and ROWS, `on_unreadable` gets each range that was not read.  If retention removed records after planning,
     `on_lost` gets the slice and the first offset that still has data; without `on_lost`, removed records are an error.
 
-    Without `follow`, a segment that was replaced or removed after planning is an error too.  The current segments may
+    Without `follow`, it is also an error if a segment was replaced or removed after planning.  The current segments may
     lack records that newer, unplanned records supersede.
 
     Raises:

@@ -45,7 +45,7 @@ def read_records(
     *,
     follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `records`; arguments and errors are those of `readers.read_table`."""
+    """Yield the rows of `records`; arguments and errors are the same as for `readers.read_table`."""
     selected = request.selected()
     want = sum(_WANT.get(column.name, 0) for column in selected)
     gathered = RecordColumns(want)

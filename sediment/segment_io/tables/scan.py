@@ -219,7 +219,7 @@ def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, Bat
 
 
 def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
-    """Return the position of the next batch with a valid CRC after the bad one at `position`, else the slice's end.
+    """Return the position of the next batch with a valid CRC after the bad batch at `position`, or the slice's end.
 
     Candidates are the end of the bad batch according to its length, and the positions in the offset index.
     """
@@ -262,7 +262,7 @@ def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -
 def report_unreadable(
     unreadable: UnreadableRange, request: TableRequest, selected: Sequence[Column], on_unreadable: OnUnreadable
 ) -> Iterator[pa.RecordBatch]:
-    """Raise the error, report the range, or report it and yield it as a row, according to `request.on_corruption`."""
+    """Raise the error, report the range, or report it and yield a row, according to `request.on_corruption`."""
     error = unreadable.error
     error.partition = str(unreadable.scan_task.slice.source.partition)
     if request.on_corruption == FAIL:

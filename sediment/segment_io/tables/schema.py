@@ -209,7 +209,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "topics": _TOPICS,
 }
 CLUSTER_TABLES = frozenset({"groups", "topics"})
-"""Tables of what internal topics say of the cluster; they are read in layers above this one."""
+"""Tables about the cluster, from records of internal topics; the layers above this one read them."""
 
 WHOLE_TABLES = frozenset({"topics"})
 """Tables whose rows depend on all sources together, so that one task reads them."""

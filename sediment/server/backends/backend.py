@@ -35,7 +35,7 @@ class Backend(Protocol):
 
     @property
     def offset_store(self) -> OffsetStore | None:
-        """The store of committed offsets; None keeps them in memory."""
+        """The store of committed offsets; None: offsets are kept only in memory."""
 
     @property
     def can_write(self) -> bool:
@@ -43,7 +43,7 @@ class Backend(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which nothing can be served any more; None before."""
+        """The error after which nothing can be served; None before such an error."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""

@@ -13,7 +13,7 @@ caller must call `wake`.  A waiter represents one request.
 Deadlines of a group: one for each member's session, one for the join phase, one for the sync phase.
 
 Invariants: every waiter is answered exactly once.  The generation never decreases.  A group with members has exactly
-one leader, which is a member.  If there is a deadline, a `WakeAt` no later than the deadline is pending.
+one leader, and the leader is a member.  If there is a deadline, a `WakeAt` no later than the deadline is pending.
 
 Source: Kafka's ClassicGroup, ClassicGroupMember and GroupMetadataManager.classicGroup*.
 """
@@ -91,7 +91,7 @@ class Member:
         return dict(self.protocols)[protocol_name or ""]
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """Return the candidate that the member prefers."""
+        """Return the member's preferred protocol among `candidates`."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     @property
@@ -102,7 +102,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of a known member is waiting; this counts as a heartbeat."""
+        """True while a request of a known member is waiting; a waiting request counts as a heartbeat."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
@@ -111,8 +111,8 @@ class Member:
 class ClassicGroup:
     """Members of one group, and the rules for their requests.
 
-    `new_member_id` returns an unused member id with the given prefix.  `protocol_type` is None for a group
-    that only commits offsets.
+    `new_member_id` returns an unused member id with the prefix that is its argument.  `protocol_type` is None for a
+    group that only commits offsets.
     """
 
     config: ServerConfig
@@ -265,7 +265,8 @@ class ClassicGroup:
     def _accepts(self, member_id: str) -> bool:
         """Return True if `group.max.size` allows the member.
 
-        During a rebalance only the waiting members count, so the members that rejoin last are rejected.
+        During a rebalance only the waiting members count, so members that rejoin after the limit is reached are
+        rejected.
         """
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -308,7 +309,7 @@ class ClassicGroup:
             return
         member = self.members[request.member_id]
         is_leader = member.member_id == self.leader_id
-        # A leader that joins in Stable wants a new assignment, even if nothing changed in the group.
+        # If the leader joins in Stable, it requests a new assignment, even if nothing changed in the group.
         is_repeated = request.protocols == member.protocols and (
             self.state is GroupState.COMPLETING_REBALANCE or (self.state is GroupState.STABLE and not is_leader)
         )
@@ -341,8 +342,7 @@ class ClassicGroup:
             self._static_members[member.group_instance_id] = member_id
         if self.leader_id is None:
             self.leader_id = member_id
-        # A client that lost its connection during the wait leaves a member without a client, which must not stay
-        # forever.
+        # A client that lost its connection during the wait leaves a member without a client; such a member must expire.
         self._set_deadline(member_id, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(now_ms)
 
@@ -376,7 +376,7 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # An older client that knows it is the leader would assign partitions again, without a rebalance.
+                # If an older client knows that it is the leader, it would assign partitions again, without a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._answer_joining(member, answer)
         else:
@@ -442,13 +442,13 @@ class ClassicGroup:
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Begin the next generation with the members that joined; absent static members stay."""
+        """Begin the next generation with the members that joined; absent static members are kept."""
         self._deadlines_ms.pop(_Phase.JOIN, None)
         absent = [each for each in self.members.values() if each.joining is None and each.group_instance_id is None]
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all are absent: their sessions end during this wait at the latest.
+            # Only static members are left, and all are absent; each session ends before this wait ends.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1
@@ -467,7 +467,7 @@ class ClassicGroup:
         self._set_deadline(_Phase.SYNC, now_ms + self._rebalance_timeout_ms())
 
     def _elect_leader(self) -> bool:
-        """Return True if the leader has joined; if it has not, make a member that has joined the leader."""
+        """Return True if the group has a leader that has joined; if not, choose a joined member as the new leader."""
         if self.leader_id is not None and self.members[self.leader_id].joining is not None:
             return True
         joined = next((member for member in self.members.values() if member.joining is not None), None)
@@ -476,7 +476,7 @@ class ClassicGroup:
         return joined is not None
 
     def _chosen_protocol(self) -> str:
-        """Return the protocol with the most votes among those that all members support; on a tie, the first one."""
+        """Return the protocol with the most votes that all members support; if votes are equal, the first one."""
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]

@@ -8,8 +8,8 @@ Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients re
 group cannot be read, the group gets UNKNOWN_SERVER_ERROR, which clients do not retry: without its offsets, the group
 would start from the beginning.
 
-Groups of other protocols (KIP-848 and later) have no members here.  As in Kafka, an empty consumer group becomes a
-classic group when a member joins.
+For groups of other protocols (KIP-848 and later), this coordinator has no members.  As in Kafka, an empty consumer
+group becomes a classic group when a member joins.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  If there is a
 store of offsets, a commit is written there before it is answered.  Offsets do not expire.  Memory used for clients
@@ -67,7 +67,7 @@ class _Group:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
     commit_guard: threading.Lock = field(default_factory=threading.Lock)
-    """Held, without `guard`, while a commit is written, so that memory and disk get commits in the same order."""
+    """Held (and `guard` is not) while a commit is written, so that memory and disk get commits in the same order."""
 
     wake: Cancelable | None = None
     own_bytes: int = 0
@@ -407,7 +407,7 @@ class GroupCoordinator:
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:
-    """Return the code for a commit that the store did not take; only a failed disk may be repaired by a retry.
+    """Return the error code for a commit that the store rejected; a retry helps only after a failure of the disk.
 
     Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException and OffsetMetadataManager.
     """

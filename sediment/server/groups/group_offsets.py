@@ -1,7 +1,7 @@
 """GroupOffsets: the committed offsets of one group, and the pending ones of open transactions.
 
-Invariant: if a partition has a plain and a transactional commit, the later record wins.  The position of the marker
-does not matter, because compaction may remove a plain commit before or after the marker.
+Invariant: if a partition has a transactional commit and one outside a transaction, the later record wins.  The position
+of the marker does not matter, because compaction may remove a commit before or after the marker.
 
 Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 """
@@ -74,7 +74,7 @@ class GroupOffsets:
         return self.committed.get(topic, {}).get(partition)
 
     def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
-        """Return how much memory commits (topic, partition, value) would add; negative if they free memory."""
+        """Return the bytes that `commits` (topic, partition, value) would add; below 0 if new values are smaller."""
         growth = 0
         for (topic, partition), value in {commit[:2]: commit[2] for commit in commits}.items():
             existing = self.get(topic, partition)

@@ -79,7 +79,7 @@ class MemberIdentity:
 # ------------------------------------------------------------------------------------------------------------- effects
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as the leader sees it: `metadata` belongs to the chosen protocol."""
+    """A member as described to the leader: `metadata` belongs to the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None

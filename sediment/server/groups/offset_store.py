@@ -17,7 +17,7 @@ class OffsetStore(Protocol):
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """Offsets by group id that replace those of the log directory."""
+        """Offsets by group id that replace the offsets from the log directory."""
 
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
@@ -25,5 +25,5 @@ class OffsetStore(Protocol):
         """Store commits of a group, and return them with the offsets of their records.
 
         Raises:
-            OSError, SedimentError: the commits may be lost, and count as not made.
+            OSError, SedimentError: the commits may be lost; the caller must treat them as failed.
         """

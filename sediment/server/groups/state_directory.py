@@ -46,9 +46,9 @@ class StateDirectory:
     """Commits of a server, in memory and on disk; safe for several threads.
 
     Raises:
-        UsageError: the directory is inside a log directory, or holds other files.
-        DirectoryInUseError: another server uses it.
-        OSError: it cannot be read or written.
+        UsageError: the directory is inside a log directory, or contains other files.
+        DirectoryInUseError: another server uses the directory.
+        OSError: the directory cannot be read or written.
     """
 
     def __init__(self, path: Path, log_directories: Iterable[Path], fs: Fs) -> None:
@@ -91,7 +91,7 @@ class StateDirectory:
         """Make commits (topic, partition, offset) of a group durable, and return them.
 
         Raises:
-            OSError: the commits may be lost, and count as not made.
+            OSError: the commits may be lost; the caller must treat them as failed.
         """
         with self._guard:
             if self._file is None or self._has_grown():

@@ -214,5 +214,5 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if the offset belongs to an earlier topic of this name; an id derived from a name cannot show it."""
+    """Return True if the offset was committed for another topic of this name; False for ids made of names."""
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

@@ -2,7 +2,7 @@
 
     topic config -> dynamic config of the broker -> dynamic config of all brokers -> Kafka's default
 
-A broker's properties file is not in its log directory, so its values are unknown here.
+A broker's properties file is not in its log directory, so its values are unknown to this server.
 
 Invariant: a key outside the table of keys is shown without its value, because the value may be a password.
 

@@ -10,7 +10,7 @@ A read-only log never grows.  So one byte is enough for an answer, regardless of
 A fetch from one partition of a read-only server is kept with its connection, so that its repetition is answered
 without being decoded.
 
-Every fetch is a full fetch: the session id in the answer is 0, which makes clients send full fetches (KIP-227).
+Every fetch is a full fetch: the session id in the response is 0, so clients send full fetches (KIP-227).
 
 Source: Kafka's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages.
 """
@@ -54,7 +54,7 @@ def isolation_of(level: int) -> Isolation:
 
 
 def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
-    """Return the error for a client whose leader epoch differs from the log's; NONE if it states no epoch.
+    """Return the error for a client whose leader epoch differs from the log's; NONE if the request has no epoch.
 
     Raises:
         StorageError, OpenFilesLimitError: the epoch cannot be read.
@@ -229,7 +229,7 @@ class FetchHandlers:
 
     @staticmethod
     def _diverging_epoch(log: ServedLog, asked: Any) -> Any | None:
-        """Return the answer to a client whose log diverges from this one; None if it does not diverge.
+        """Return the answer to a client whose log diverges from this one; None if the client's log does not diverge.
 
         Source: KIP-595; Kafka's Partition.readRecords.
         """

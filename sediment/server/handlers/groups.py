@@ -5,7 +5,7 @@
     ConsumerGroupHeartbeat                              rejected: this coordinator supports only the classic protocol
     DescribeGroups, ListGroups                          views
 
-Differences between message versions are handled here; the coordinator does not know them.
+This module handles the differences between message versions; the coordinator does not depend on versions.
 
 Source: Kafka's KafkaApis and GroupCoordinatorService.
 """

@@ -33,7 +33,7 @@ _NO_ID = uuid.UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This server as clients see it."""
+    """Description of this server for its clients."""
 
     id: int
     host: str
@@ -41,7 +41,7 @@ class Node:
 
 
 class MetadataHandlers:
-    """Handlers that describe the topics of `catalog`; all of them are on `node`, and clients see if they can write."""
+    """Handlers that describe the topics of `catalog`; all topics are on `node`."""
 
     def __init__(self, catalog: TopicCatalog, node: Node, *, can_write: bool = False) -> None:
         self._catalog = catalog

@@ -52,7 +52,7 @@ _NOT_RETRIED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAG
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An append that is not replicated yet: it is once the high watermark is at `required_offset`."""
+    """An append that is not replicated until the high watermark is at `required_offset` or above."""
 
     partition: Partition
     required_offset: int
@@ -82,7 +82,7 @@ class _DelayedProduce:
         return True
 
     def expire(self) -> None:
-        """Answer with an error for the appends that are not replicated; they stay in the log."""
+        """Answer with an error for the appends that are not replicated; they remain in the log."""
         for each in self._waiting:
             _fail(each.answer, ErrorCode.REQUEST_TIMED_OUT, "the records were appended, but are not durable yet")
         self._request.respond(self._response)

@@ -1,4 +1,4 @@
-"""Requests that a server rejects: those that would change something that it does not change, and those about ACLs.
+"""Requests that a server rejects: requests for changes that this server does not make, and requests about ACLs.
 
 Every answer has an error that clients do not retry, and a message if the version has a field for it.  A producer
 without acknowledgements gets no answer; its connection is closed, as in Kafka.

@@ -3,12 +3,13 @@
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
-A consumer of one partition sends nearly the same bytes again and again.  To decode such a request and to encode the
-response takes more time than to find the records.  So all other bytes are compared with those of the earlier request,
-or copied from its response.  Offsets of a read-only log never change, so they are the same in every response.
+A consumer of one partition sends nearly the same bytes in every fetch.  To decode such a request and to encode the
+response takes more time than to find the records.  So all other bytes of a request are compared with the earlier
+request, and all other bytes of a response are copied.  Offsets of a read-only log never change, so they are the same in
+every response.
 
-Invariant: the response has the same bytes as that of the usual way.  The usual way is taken for errors, for fetches
-without data, and for reads with aborted transactions.
+Invariant: the response has the same bytes as a response encoded from scratch.  Errors, fetches without data, and reads
+with aborted transactions are always encoded from scratch.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class RepeatedFetch:
     def __init__(
         self, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation, position: int
     ) -> None:
-        """Keep what does not change; `position` is that of the fetch offset in the frame of `request`."""
+        """Keep the parts that do not change; `position` is the fetch offset's place in the frame of `request`."""
         frame = bytes(request.frame)
         self.api_key = request.api_key
         self.api_version = version = request.api_version
@@ -88,7 +89,7 @@ class RepeatedFetch:
     def following(
         cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
     ) -> RepeatedFetch | None:
-        """Return what is to be kept of a fetch from one partition with data; None if that is not worth its time."""
+        """Return the kept parts of a fetch from one partition with data; None if this fetch is not kept."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
             return None

@@ -24,7 +24,7 @@ _SYSTEM_DEFAULT = -1
 
 
 class ConnectionTaker(Protocol):
-    """A processor, as the acceptor sees it."""
+    """The part of a processor that the acceptor uses."""
 
     def accept(self, connected: socket.socket, address: str) -> None:
         """Take over a new connection, which is already counted by the quotas."""
@@ -82,7 +82,8 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    # The connection stays in the backlog and the socket readable, so wait instead of spinning.
+                    # The connection remains in the backlog, and the socket remains readable, so wait instead of
+                    # spinning.
                     self._log.warning(f"a connection cannot be accepted: {error.strerror}; raise the limit: ulimit -n")
                     self._stop.wait(_SECONDS_AFTER_NO_DESCRIPTOR)
                 continue

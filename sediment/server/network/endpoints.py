@@ -1,4 +1,4 @@
-"""Addresses: the one on which the server listens, and the one that clients get."""
+"""Two addresses: the server listens on one, and clients get the other."""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | N
             f"--listen {listen} stands for every address of this machine, and clients need a single one",
             advice="give the address for clients with --advertise HOST:PORT",
         )
-    # A certificate may contain the name, so prefer it.
+    # A certificate may contain the host's name, so return the name and not the resolved address.
     return bound if bound.is_loopback else Endpoint(listen.host, bound.port)

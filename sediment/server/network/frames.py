@@ -99,7 +99,7 @@ class FrameMemory:
 
 
 def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
-    """Return the error for a too large size, which may be the beginning of another protocol."""
+    """Return the error for a size above the limit; such bytes may be the beginning of another protocol."""
     if first_bytes.startswith(_TLS_HANDSHAKE):
         return InvalidReceiveError(
             "the peer speaks TLS, but this listener does not",

@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ChannelOwner(Protocol):
-    """The processor of a connection, as other threads see it."""
+    """The part of a connection's processor that other threads use."""
 
     log: LimitedLog
 
@@ -35,7 +35,7 @@ class ChannelOwner(Protocol):
         ...
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response; None only lets the connection continue."""
+        """Send a response, if there is one, and let the connection continue."""
         ...
 
     def disconnect(self, channel: KafkaChannel) -> None:

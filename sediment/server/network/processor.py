@@ -7,7 +7,8 @@
 A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
 processor then handles the frame itself, because a hand-over would cost more than the request.  If such requests take
 long on average, as on a slow disk, all frames go through the channel for a while, so that other connections do not
-wait.  A single long request does not trigger this: on a busy machine, any thread sometimes has to wait for its turn.
+wait.  A single long request has no such effect, because on a busy machine, any thread sometimes has to wait for its
+turn.
 
 Deadlines, each checked several times within its duration:
 
@@ -127,13 +128,14 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Not closed by the thread: the system could give its number to a file, to which another thread would write.
+        # The thread does not close this descriptor, because the system could then reuse its number for a file, to which
+        # another thread would write.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
         self._is_stopping = False
         self._stop_at_ns = 0
-        """Time at which the thread ends even if peers have not read their responses; 0: no such time."""
+        """Time at which the thread ends even if peers have not read all responses; 0: not set."""
 
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
@@ -162,7 +164,7 @@ class Processor:
         self._post(self._open, connected, address)
 
     def deliver(self, channel: KafkaChannel, response: ResponseSend | None, request: Request | None) -> None:
-        """Send a response; None only unmutes the connection."""
+        """Send a response, if there is one, and unmute the connection."""
         if self._current is channel and threading.get_ident() == self._thread.ident:
             self._guarded(channel, self._respond, channel, response, request)
         else:
@@ -356,7 +358,7 @@ class Processor:
         self._note_handling(now_ns, time.monotonic_ns())
 
     def _note_handling(self, started_ns: int, ended_ns: int) -> None:
-        """Update the moving average; if it is slow, use the request channel for a while."""
+        """Update the moving average; if requests are slow on average, use the request channel for a while."""
         mean_ns = self._mean_handling_ns
         mean_ns += (ended_ns - started_ns - mean_ns) >> _MEAN_SHIFT
         if mean_ns > _SLOW_NS:

@@ -1,6 +1,6 @@
 """Queue of received requests between the processors and the request handlers, bounded by `queued.max.requests`.
 
-A processor that finds the queue full waits, and reads from none of its connections meanwhile.
+If the queue is full, a processor waits, and reads from none of its connections during the wait.
 
 Source: Kafka's RequestChannel.
 """

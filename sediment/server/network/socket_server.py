@@ -43,7 +43,7 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
-            # Accepted sockets inherit the size; it must be set before a connection announces its window.
+            # Accepted sockets inherit the size; the size must be set before a connection announces its window.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         listening.bind((endpoint.host, endpoint.port))
         listening.listen(config.socket_listen_backlog_size)

@@ -67,11 +67,11 @@ class TransportLayer(Protocol):
         ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if the call would block; `more` means that more bytes follow now."""
+        """Return the number of bytes taken, 0 if the call would block; `more`: more bytes follow at once."""
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Return the number of bytes taken from `already_sent` on; if some are left, the connection would block now."""
+        """Return the number of bytes taken from `already_sent` on; if any are left, the call would block."""
         ...
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class SslTransportLayer:
     def is_at_end(self) -> bool:
         """Return True if the peer has ended its stream and every byte was received.
 
-        The end of a TLS stream is a record too.  To reach that record, this method decrypts the record before it and
+        The end of a TLS stream is also a record.  To reach that record, this method decrypts the record before it and
         keeps the bytes for `receive_into`.
         """
         if not self._received:
@@ -189,7 +189,7 @@ class SslTransportLayer:
         return not self._received
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if it would block."""
+        """Return the number of bytes taken, or 0 if the connection would block."""
         try:
             return self._socket.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):

@@ -88,7 +88,7 @@ _WITHOUT_FILE = {
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
 }
-"""Consequences of a file that cannot be read."""
+"""Consequence for a client of each file that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class CatalogOptions:
     """Accept a pattern that matches no partition."""
 
     metadata: Path | None = None
-    """Log directory with the metadata log of the cluster; None searches the served directories for one."""
+    """Log directory with the metadata log of the cluster; None: search the served directories for this log."""
 
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""
@@ -144,7 +144,7 @@ class Topic:
 
 
 class Catalog:
-    """Topics by name and by id; `metadata` is the cluster's, or None without a metadata log.
+    """Topics by name and by id; `metadata` is the metadata of the cluster, or None without a metadata log.
 
     `coordinator_topics` has the full topics of the coordinators by name.  `left_out` has the selected replicas that
     could not be opened, under the names that clients use.

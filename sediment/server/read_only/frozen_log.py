@@ -2,7 +2,7 @@
 
     listing + checkpoints  --first use-->  log start, high watermark, last stable offset, log end
     read    limit by isolation -> segment -> index -> headers -> slice of the file       kafka-log 04 §8
-    times   first segment that reaches the time -> its time index -> its records                  04 §9
+    times   first segment with a timestamp at or above the time -> its time index -> its records                  04 §9
     epochs  `leader-epoch-checkpoint`, or the headers where it is missing                       04 §4
 
 The log reads only the files in the listing with which it was created.  A changed segment causes a `StorageError`.
@@ -12,7 +12,7 @@ Invariants
 * The cost of a read does not depend on the length of the log: offsets, the ends of both isolation levels and the
   aborted transactions are found only once.
 * Only verified batches are returned.  An unreadable batch is skipped, with one warning, and the next good batch
-  follows; a consumer sees a gap in the offsets, as after a compaction.
+  follows; the offsets then have a gap, as after a compaction.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(slots=True, eq=False)
 class Fetched:
-    """The result of a read: a slice that begins with a batch and may end inside one; None without data.
+    """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
 
-    The slice may hold records below the requested offset, which a consumer skips.  `aborted` are the aborted
-    transactions that overlap the slice; None unless only committed data was read.
+    The slice may contain records below the requested offset; a consumer skips such records.  `aborted` are the aborted
+    transactions that overlap the slice; None if uncommitted data was also requested.
     """
 
     records: FileSlice | None
@@ -116,8 +116,8 @@ class _Readable(NamedTuple):
 class _AbortedTransactions:
     """Aborted transactions by the offsets of their markers.
 
-    `_lowest_first[i]` is the lowest first offset of transaction i and all later ones, so that both ends of a search can
-    be found by bisection.
+    `_lowest_first[i]` is the lowest first offset of transaction i and all later ones; with it, bisection finds both
+    ends of a search.
     """
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
@@ -250,7 +250,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Return the result of `read`; after an error in the files, which never change, every later call fails too."""
+        """Return the result of `read`; after a corrupt file was found, every call fails."""
         try:
             return read()
         except OSError as error:
@@ -286,8 +286,8 @@ class FrozenLog:
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
         """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
 
-        The slice ends with its segment, and at the end of reads with `isolation`.  With `min_one`, the first batch is
-        returned whole even if it is larger; without it, the slice is then empty (KIP-74).
+        The slice ends with its segment, and at the end of reads with `isolation`.  With `min_one`, a first batch above
+        the size limit is returned whole; without `min_one`, the slice is empty in this case (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -406,7 +406,7 @@ class FrozenLog:
     def offset_for_time(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time; None if there is none.
 
-        Only the first segment that reaches the time is searched, as in Kafka.
+        Only the first segment with a timestamp at or above the target is searched, as in Kafka.
 
         Raises:
             CorruptBatchError, UnsupportedDataError: a batch with a valid checksum cannot be decoded.
@@ -442,7 +442,7 @@ class FrozenLog:
         """
         readable = self._readable or self._open_readable()
         largest = [times.largest_timestamp_ms for times in self.view.segment_times]
-        # A segment without timestamps has its file's time here, which matches none of its batches.
+        # A segment without timestamps has its file's time here, and no batch matches this time.
         by_time = sorted(enumerate(largest), key=lambda each: -each[1])
         for number, largest_ms in [*by_time, (0, NO_TIMESTAMP)] if by_time else []:
             segment = readable.segments[number]
@@ -465,7 +465,7 @@ class FrozenLog:
     # ----------------------------------------------------------------------------------------------------------- epochs
     @property
     def leader_epoch(self) -> int:
-        """Epoch of the last leader; 0 if neither the checkpoint nor the last batch states one."""
+        """Epoch of the last leader; 0 if neither the checkpoint nor the last batch has an epoch."""
         epochs = self._checkpointed_epochs()
         epoch = self._last_batch_epoch() if epochs is None else latest_epoch(epochs)
         return max(epoch, 0)

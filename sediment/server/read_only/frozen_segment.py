@@ -184,7 +184,7 @@ class FrozenSegment:
         return good
 
     def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
-        """Return an offset above all batches before byte `end_position`, from the index; None without an entry."""
+        """Return an indexed offset above all batches before byte `end_position`; None without such an entry."""
         entries = opened.offsets if self._survey is None else self._survey.offsets
         slot = bisect_left(entries.positions, end_position)
         return self.base_offset + entries.relative_offsets[slot] if slot < len(entries.positions) else None

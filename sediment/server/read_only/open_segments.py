@@ -3,7 +3,7 @@
     segment  --first use-->  file descriptor of its `.log`, index entries in memory
              --each use--->  check that inode, size and modification time of the file are unchanged
 
-The check uses the open file, which is cheaper than its path: a rename or a removal changes the file's ctime.
+The check uses the open file and not its path, because this is cheaper: a rename or a removal changes the file's ctime.
 
 Invariants
 * If the offset index is missing, one is made in memory when the file is opened, by a scan up to the first bad batch.
@@ -61,7 +61,7 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True)
 class OffsetEntries:
-    """Offset index in memory: relative offsets and byte positions, both int32[n] and ascending."""
+    """Offset index in memory: relative offsets and byte positions, both int32[n] and sorted."""
 
     relative_offsets: memoryview
     positions: memoryview
@@ -74,7 +74,7 @@ class OffsetEntries:
 
 @dataclass(frozen=True, slots=True)
 class TimeEntries:
-    """Time index in memory: timestamps in ms, int64[n], and relative offsets, int32[n]; both ascend."""
+    """Time index in memory: timestamps in ms, int64[n], and relative offsets, int32[n]; both are sorted."""
 
     timestamps: memoryview
     relative_offsets: memoryview

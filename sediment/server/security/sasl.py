@@ -103,7 +103,7 @@ class PlainSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user, once the password was verified."""
+        """Name of the user; None until the password is verified."""
         return self._user
 
     def evaluate(self, token: bytes) -> bytes:

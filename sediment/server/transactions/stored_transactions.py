@@ -1,7 +1,7 @@
 """Replay of `__transaction_state`: the state of the last transaction of each transactional id, as stored.
 
-Invariant: no transaction is aborted or completed here.  A real coordinator would abort an open transaction after its
-timeout and complete a prepared one; a read-only directory keeps both.
+Invariant: this module neither aborts nor completes a transaction.  A real coordinator would abort an open transaction
+after its timeout and complete a prepared one; a read-only directory keeps both.
 
 Source: Kafka's TransactionStateManager and TransactionMetadata.
 """

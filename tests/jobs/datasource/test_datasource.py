@@ -21,14 +21,15 @@ from pyspark.sql.types import StructType
 
 from sediment.jobs.data_source.options import SourceOptions
 from sediment.jobs.datasource import KafkaLogSource, KafkaLogStreamReader, register, spark_schema
+from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.planning import plan_table
-from sediment.segment_io.tables.readers import read_table
 from sediment.segment_io.tables.schema import TABLES, TableRequest, arrow_schema
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.jobs.log_dirs import sediment, write_checkpoint
 from tests.segments import ABORT, batch_bytes, marker_bytes, write_segment, write_snapshot
+from tests.server.groups.coordinator_logs import CoordinatorLogBuilder
 from tests.tables import dumped_batches, dumped_records, dumped_segments, in_ms, twin_dump
 from tests.twin.batches import Record, RecordHeader, encode_batch
 from tests.twin.indexes import AbortedTransaction, build_indexes
@@ -94,7 +95,7 @@ def direct(spark, path, **options):
     request = TableRequest(**options)
     rows = []
     for task in plan_table(request, find_sources([path], Fs()), Fs()):
-        for batch in read_table(request, task, Fs()):
+        for batch in read_rows(request, task, Fs()):
             rows += [tuple(row.values()) for row in batch.to_pylist()]
     return spark.createDataFrame(rows, spark_schema(request.selected()))
 
@@ -131,6 +132,9 @@ def test_arrow_and_spark_agree_about_every_column(what):
 @pytest.mark.parametrize("what", sorted(TABLES))
 def test_a_table_is_what_is_read_without_spark(what, spark, log_dir):
     write_segment(log_dir / "t-2", 0, [batch_bytes(0, "a", producer_id=9, transactional=True)])
+    groups = CoordinatorLogBuilder(log_dir)
+    groups.commit("readers", 1)
+    groups.write()
     frame = load(spark, log_dir, what=what)
     assert frame.count() > 0
     assert_df_equality(frame, direct(spark, log_dir, what=what), ignore_row_order=True)

@@ -117,6 +117,13 @@ def test_a_terminal_gets_no_control_characters_and_no_arrow(log_dir: Path) -> No
     assert b"--arrow is binary, and stdout is a terminal; redirect stdout" in shown
 
 
+def test_a_closed_stdout_is_one_sentence(log_dir: Path) -> None:
+    for arguments in ("", "--json", "--arrow"):
+        script = f'exec "$0" -m sediment.jobs.cli dump "$1" {arguments} >&-'
+        done = subprocess.run(["sh", "-c", script, sys.executable, str(log_dir)], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (1, b"sediment: stdout cannot be written: Bad file descriptor\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

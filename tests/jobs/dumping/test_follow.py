@@ -18,9 +18,11 @@ from sediment.jobs.dumping import follow
 from sediment.jobs.dumping.follow import Follower
 from sediment.jobs.dumping.plain_rows import rows_of
 from sediment.jobs.dumping.row_query import RowQuery
+from sediment.jobs.spark.cancellation import end_on_signals, stop_on_signals
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.log_ends import LogEnds
+from sediment.segment_io.tables.planning import UnreadableRange
 from sediment.segment_io.tables.schema import READ_COMMITTED, READ_UNCOMMITTED, TableRequest
 from tests.segments import COMMIT, batch_bytes, marker_bytes, write_segment
 from tests.waiting import LIMIT_SECONDS
@@ -115,6 +117,68 @@ def test_lost_truncated_and_removed_records_are_said(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-1", 0, [batch_bytes(0, "z")])
     assert followed.take(1) == [(1, 0)]
     assert followed.notices[2:] == ["t-0 was truncated to offset 5"]
+
+
+def recreate(partition: Path, batch: bytes) -> None:
+    """Do what a broker does: rename the old directory, and remove it later."""
+    partition.rename(partition.with_name(f"{partition.name}.{'0' * 32}-delete"))
+    write_segment(partition, 0, [batch])
+
+
+def test_a_partition_that_was_created_again_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    followed = Followed(tmp_path, last=1)
+    assert followed.take(1) == [(0, 2)]
+    recreate(tmp_path / "t-0", batch_bytes(0, "defgh"))
+    assert followed.take(5) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]
+    append(log, batch_bytes(5, "i"))
+    assert followed.take(1) == [(0, 5)]
+    assert (followed.rest(), followed.notices) == ([], ["t-0 was created again and is read from its beginning"])
+
+
+def test_the_topic_id_says_whether_a_partition_is_the_same(tmp_path: Path) -> None:
+    """A directory that moved from another disk is the same partition, and one with another id is not."""
+    log, metadata = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")]), tmp_path / "t-0" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    followed = Followed(tmp_path)
+    assert followed.take(3) == [(0, 0), (0, 1), (0, 2)]
+    shutil.copytree(tmp_path / "t-0", tmp_path / "moved")
+    (tmp_path / "t-0").rename(tmp_path / "t-0.1-delete")
+    (tmp_path / "moved").rename(tmp_path / "t-0")
+    append(log, batch_bytes(3, "d"))
+    assert followed.take(1) == [(0, 3)]
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+    assert followed.take(4) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert [text for text in followed.notices if "removed" not in text] == [
+        "t-0 was created again and is read from its beginning"
+    ]
+
+
+def test_a_signal_ends_the_reading_where_no_record_is_selected(tmp_path: Path) -> None:
+    bad = [batch_bytes(offset, "ab")[:-1] + b"!" for offset in range(0, 20, 2)]
+    write_segment(tmp_path / "t-0", 0, bad)
+    read: list[int] = []
+
+    def on_unreadable(unreadable: UnreadableRange) -> None:
+        read.append(unreadable.position)
+        signal.raise_signal(signal.SIGINT)
+
+    query = RowQuery(TableRequest(on_corruption="skip"), find_sources([tmp_path], Fs()))
+    ends = LogEnds([tmp_path], READ_UNCOMMITTED)
+    follower = Follower(query, ends, on_unreadable=on_unreadable, on_notice=lambda _text: None)
+    with end_on_signals(), stop_on_signals() as stop:
+        assert list(follower.batches(stop)) == []
+    assert read == [0]
+
+
+def test_a_reader_that_left_ends_the_command_before_the_next_record(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "a")])
+    command = [sys.executable, "-m", "sediment.jobs.cli", "dump", str(tmp_path), "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(LIMIT_SECONDS), process.stderr.read()) == (141, b"")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -47,6 +47,14 @@ def test_tokens_and_escapes_are_those_of_kcat(text: str, expected: bytes) -> Non
     assert line(text) == expected
 
 
+def test_a_format_with_a_length_has_the_bytes_and_not_the_decoded_record() -> None:
+    marker = {**ROW, "control": True, "key": b"\0\0\0\1", "value": b"\0\0\0\0\0\7"}
+    assert line("%k|%s", marker) == b'{"type":"COMMIT","coordinatorEpoch":7}|'
+    assert line("%R%s", marker) == b"\0\0\0\6\0\0\0\0\0\7"
+    assert line("%K:%k", marker) == b"4:\0\0\0\1"
+    assert line("%S %k", marker) == b"6 \0\0\0\1"
+
+
 def test_a_null_is_empty_with_the_length_minus_one() -> None:
     assert line("[%k|%s|%h|%K|%S|%T]%R", EMPTY) == b"[||||-1|-1|-1]\xff\xff\xff\xff".replace(b"||||", b"|||")
     assert line("%K %S", {**ROW, "key": b"", "value": b""}) == b"0 0"

@@ -13,6 +13,7 @@ from sediment.jobs.dumping.record_selection import RecordSelection
 from sediment.jobs.dumping.row_query import RowQuery
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition import slices
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.schema import READ_COMMITTED, TableRequest
@@ -84,8 +85,9 @@ def test_a_malformed_key_is_wrong_use_and_not_quoted(keys: tuple[str, ...], key_
         selection(header=("=a",))
 
 
-def test_the_last_records_are_the_end_of_a_full_read(tmp_path: Path) -> None:
+def test_the_last_records_are_the_end_of_a_full_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On random logs with missing offsets, in every range and isolation."""
+    monkeypatch.setattr(slices, "_LAST_SLICE_BYTES", 200)
     draw = random.Random(20)
     for number in range(12):
         path, offset = tmp_path / f"t-{number}", 0
@@ -105,6 +107,59 @@ def test_the_last_records_are_the_end_of_a_full_read(tmp_path: Path) -> None:
             everything = offsets(path, selection(*keys), bounds=bounds, isolation=isolation)
             found = offsets(path, selection(*keys), count, bounds=bounds, isolation=isolation)
             assert found == everything[len(everything) - min(count, len(everything)) :]
+
+
+def test_the_last_records_of_a_damaged_log_are_the_end_of_a_full_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each corrupt batch is a row once, in its place, and is reported once."""
+    monkeypatch.setattr(slices, "_LAST_SLICE_BYTES", 200)
+    draw = random.Random(21)
+    for number in range(8):
+        path, offset = tmp_path / f"t-{number}", 0
+        for _ in range(draw.randrange(1, 4)):
+            first, batches = offset, []
+            for _ in range(draw.randrange(2, 40)):
+                batch = bytearray(batch_bytes(offset, "abcdefghij", value=b"v" * draw.choice((10, 3000))))
+                if draw.random() < 0.3:
+                    batch[-1] ^= 0xFF
+                batches.append(bytes(batch))
+                offset += 10
+            write_segment(path, first, batches, index_interval_bytes=64)
+        everything, _ = damaged_rows(path, "rows", None)
+        for count in (1, 9, 10, 11, 100, draw.randrange(1, 300), 10_000):
+            found, reported = damaged_rows(path, "rows", count)
+            assert found == everything[-count:]
+            assert len(reported) == len(set(reported))
+            skipped, reported = damaged_rows(path, "skip", count)
+            assert skipped == [row for row in everything if row[1] is None][-count:]
+            assert len(reported) == len(set(reported))
+
+
+def damaged_rows(path: Path, on_corruption: str, last: int | None) -> tuple[list[tuple[int, str | None]], list[object]]:
+    """Return (offset, corruption) of the last rows, and the places that were reported."""
+    columns = ("offset", "corruption") if on_corruption == "rows" else ("offset",)
+    request = TableRequest(columns=columns, on_corruption=on_corruption)
+    reported: list[object] = []
+    query = RowQuery(request, find_sources([path], Fs()), last=last)
+    rows = [
+        (row["offset"], row.get("corruption"))
+        for batch in query.batches(Fs(), lambda each: reported.append((each.scan_task.slice.path, each.position)))
+        for row in rows_of(batch)
+    ]
+    return rows, reported
+
+
+@pytest.mark.parametrize("isolation", [READ_COMMITTED, "read_uncommitted"])
+def test_the_last_records_of_one_segment_are_those_before_its_end(isolation: str, tmp_path: Path) -> None:
+    first = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    last = write_segment(tmp_path / "t-0", 1000, [batch_bytes(1000, "def")])
+    removed = first.with_name(f"{5000:020d}.log.deleted")
+    removed.write_bytes(batch_bytes(5000, "xyz"))
+    assert offsets(first, RecordSelection(), 2, isolation=isolation) == [1, 2]
+    assert offsets(last, RecordSelection(), 2, isolation=isolation) == [1001, 1002]
+    assert offsets(first, RecordSelection(), 9, bounds=Bounds(1, 900), isolation=isolation) == [1, 2]
+    assert offsets(removed, RecordSelection(), 2) == [5001, 5002]
 
 
 def test_the_last_records_are_those_of_each_partition(tmp_path: Path) -> None:

@@ -163,6 +163,13 @@ def test_the_log_ends_after_its_last_whole_batch(partition):
     assert log_end_offset(source, Fs()) == 9
 
 
+def test_a_segment_ends_where_its_partition_does(partition):
+    write_segment(partition, 9, [batch_bytes(9, "ab")])
+    for base in (0, 9):
+        (source,) = find_sources([partition / f"{base:020d}.log"], Fs())
+        assert log_end_offset(source, Fs()) == 11
+
+
 def test_an_empty_partition_ends_at_0(tmp_path):
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")

@@ -1,6 +1,7 @@
 """Bytes that are read for given bounds, cuts of segments, and slices whose files change."""
 
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.offset_index import OffsetIndex
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.live_segments import live_segments
-from sediment.segment_io.partition.slices import ALL, Bounds, current_slices, opened, plan_slices
+from sediment.segment_io.partition.slices import ALL, Bounds, current_slices, opened, plan_slices, slices_from_end
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.planning import plan_table
 from sediment.segment_io.tables.readers import read_table
@@ -317,3 +318,18 @@ def test_a_segment_listed_and_gone_before_it_was_opened_is_looked_for_anew(parti
     path.with_suffix(".aside").rename(path)
     monkeypatch.undo()
     assert read_planned(tasks, request) == list(range(1800))
+
+
+@pytest.mark.parametrize("bounds", [ALL, Bounds(300, 1500), Bounds(601), Bounds(first_timestamp_ms=START_MS + 700)])
+def test_slices_from_the_end_are_small_first_and_join_to_the_planned_bytes(bounds, partition, monkeypatch):
+    monkeypatch.setattr("sediment.segment_io.partition.slices._LAST_SLICE_BYTES", 1000)
+    (source,) = find_sources([partition], Fs())
+    found = list(slices_from_end(source, bounds, Fs()))
+    for planned in plan_slices(source, bounds, Fs()):
+        parts = [part for part in found if part.path == planned.path]
+        assert parts[0].size_bytes < 2000 < parts[1].size_bytes
+        assert (parts[-1].start_position, parts[0].end_position) == (planned.start_position, planned.end_position)
+        assert (parts[-1].start_offset, parts[0].end_offset) == (planned.start_offset, planned.end_offset)
+        for later, earlier in pairwise(parts):
+            assert (earlier.end_position, earlier.end_offset) == (later.start_position, later.start_offset)
+    assert sorted(found, key=lambda part: part.start_offset, reverse=True) == found

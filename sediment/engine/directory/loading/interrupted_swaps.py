@@ -116,8 +116,8 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     ]
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
-        # With this name, Kafka's loader undoes the replacement too.  Deleting file by file could leave a set that looks
-        # complete.
+        # With this name, Kafka's loader also undoes the replacement.  Deleting file by file could leave a set that
+        # looks complete.
         first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
         fs.rename(directory / first, directory / marker)
         fs.sync_directory(directory)
@@ -175,7 +175,7 @@ def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: 
 
 
 def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: Fs) -> list[NewSegment]:
-    """Return the new segments among `swaps`, ascending by base offset."""
+    """Return the new segments among `swaps`, sorted by base offset."""
     found = []
     for name in swaps:
         if not name.endswith(_LOG + SWAP_SUFFIX):

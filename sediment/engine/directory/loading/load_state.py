@@ -1,7 +1,7 @@
 """The state that the steps of one load of a partition share: segments, leader epochs, snapshots, repairs.
 
-Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` are those
-loaded so far, ascending.
+Invariants: every change of a file is durable when its method returns, and is listed in `repairs`.  `segments` are the
+segments loaded so far, in ascending order.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class LoadState:
         return self.directory / segment.name(kind)
 
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        """Write this content to a file of the segment, durably; a file that already has this content stays untouched.
+        """Write this content to a file of the segment, durably; a file that already has this content is not written.
 
         An index of the active segment is preallocated.  So only its first bytes, up to the length of `content`, are
         compared; in the rest, holes are not read.
@@ -173,7 +173,7 @@ class LoadState:
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their snapshots are dropped too, except those that recovery has taken in the meantime.
+        Their snapshots are also dropped, except snapshots that the recovery has taken since.
 
         Source: kafka-log 05 §3 step 2.
         """

@@ -88,7 +88,7 @@ class LoadedLog:
     `high_watermark` comes from the checkpoint, limited to the log's range; without a checkpoint it is the log start
     offset.  `recovery_point` is the recovery point after the start; only a flush raises it.  `repairs` lists the
     changes in order, `damage` the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was
-    verified; None if no batch was.
+    verified; None if no batch was verified.
     """
 
     partition: TopicPartition
@@ -134,7 +134,7 @@ def load_log(
     `threads` segments are verified in parallel.  The returned state is durable.
 
     Raises:
-        CorruptDataError: a broker would refuse to load this partition; earlier repairs remain.
+        CorruptDataError: a broker would refuse to load this partition; repairs made before this error remain.
         UnsupportedDataError: a batch or an index is of a later version; nothing was cut.
         CorruptCheckpointError: the leader epochs are malformed.
         OSError: a file operation failed.
@@ -220,10 +220,11 @@ def _remove_temporary_files(state: LoadState) -> None:
 
 
 def _load_segment_files(state: LoadState) -> None:
-    """List the segments, ascending; recover a segment immediately if its offset index is missing.
+    """List the segments in ascending order; recover a segment immediately if its offset index is missing.
 
-    A segment whose transaction index ends below its base is recovered immediately too.  If an unverified segment before
-    it is corrupt, the producers are not known yet, so the recovery is postponed; a broker does not load such a log.
+    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  If an
+    unverified segment before this one is corrupt, the producers are not known yet, so the recovery is postponed; a
+    broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -240,7 +241,7 @@ def _load_segment_files(state: LoadState) -> None:
             try:
                 recover_segment(state, segment, cut=index >= unverified, reason=reason)
             except CorruptBatchError:
-                # An earlier segment is not verified yet, and its recovery decides about this segment.
+                # Earlier segments are not verified yet; if one of them is corrupt, all segments after it are removed.
                 if index <= unverified:
                     raise
         else:

@@ -1,10 +1,11 @@
 """Producer state of a log during a load: snapshots, and the state rebuilt from snapshots and batches.
 
-Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the next start knows
-producers only from the snapshots that this start leaves.
+Rules and names equal those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6): the next start knows producers
+only from the snapshots that this start leaves.
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
-file exists until `delete_dropped`.  So a snapshot that is taken again with the same producers need not be rewritten.
+file exists until `delete_dropped`.  So if a snapshot is taken anew with the same producers, its file need not be
+rewritten.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Snapshots:
         self._repairs = repairs
 
     def offsets(self) -> tuple[int, ...]:
-        """Return the offsets of the snapshots that were not dropped, ascending."""
+        """Return the offsets of the snapshots that were not dropped, in ascending order."""
         return tuple(sorted(self._offsets))
 
     def path(self, offset: int) -> Path:
@@ -77,13 +78,13 @@ class Snapshots:
             self._dropped[offset] = why, is_routine
 
     def restore(self, offsets: Iterable[int]) -> None:
-        """Undo the drop of these snapshots."""
+        """Keep the snapshots at `offsets`, although `drop` was called for them."""
         for offset in offsets:
             self._dropped.pop(offset, None)
             self._offsets.add(offset)
 
     def delete_dropped(self) -> None:
-        """Delete the files of the snapshots that were dropped and not taken again."""
+        """Delete the files of the snapshots that were dropped, except those taken anew since then."""
         for offset, (why, is_routine) in sorted(self._dropped.items()):
             self._fs.unlink(self.path(offset), missing_ok=True)
             self._repairs.append(Repair("deleted", self.path(offset).name, why, is_routine))
@@ -145,7 +146,7 @@ class ProducerStateManager:
         """Fold a BATCH_ROW table into the state; the caller advances `map_end_offset`.
 
         Raises:
-            CorruptBatchError: the batches contradict each other; a broker does not load such a log either.
+            CorruptBatchError: the batches contradict each other; a broker also refuses to load such a log.
         """
         self.state = replay(self.state, table)
 
@@ -160,7 +161,7 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop snapshots out of range; load the newest remaining one, unless the map already ends at the range's end.
+        """Drop the snapshots outside the range; load the newest other one unless the map ends at `log_end_offset`.
 
         If a snapshot is corrupt, drop it and try the next one.
 
@@ -229,10 +230,10 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Fold the batches from the first that reaches `start_offset` up to the first that reaches `end_offset`.
+        """Fold the batches from the first one that ends at or above `start_offset`.
 
-        All batches in between count, even if their offset is out of range: no checksum covers the offset, and a broker
-        counts them too.
+        The range ends before the first batch that ends at or above `end_offset`.  All batches in between count, even if
+        their offset is out of range: no checksum covers the offset, and a broker counts these batches.
         """
         has_begun = False
         for rows in segment.batches():

@@ -46,7 +46,7 @@ def _find_end(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
 
 
 def _last_offset_entry(state: LoadState, segment: LoadingSegment) -> tuple[int, int | None]:
-    """Return (position, offset) of the last entry of the offset index; (0, None) if it is missing or wrong."""
+    """Return (position, offset) of the last entry of the offset index; (0, None) if the index is missing or wrong."""
     count = (segment.ref.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES
     if not count:
         return 0, None
@@ -58,7 +58,7 @@ def _last_offset_entry(state: LoadState, segment: LoadingSegment) -> tuple[int, 
 
 
 def end_of(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
-    """Return (next offset, end position) of the last batch, even if the file keeps corruption before it."""
+    """Return (next offset, end position) of the last batch, even if there is corruption before this batch."""
     if segment.scan is None:
         return end_by_headers(state, segment)
     next_offset, position = segment.scan.next_offset, segment.scan.good_bytes

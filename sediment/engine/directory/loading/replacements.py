@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class NewSegment:
     """A `.log.swap`: its range is [base_offset, next_offset), by the lengths of its batches.
 
-    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause, None for a whole segment.
+    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause, or None for a whole segment.
     """
 
     name: str
@@ -185,7 +185,7 @@ class OldSegments:
         """Return True if the old logs have good batches for the whole range of the new segment's good batches.
 
         A cleaning copies a corrupt batch unchanged.  So if the first batch of a new segment is bad, an old log of the
-        same base suffices if its batches can be followed as far as those of the new segment.
+        same base suffices if the length fields of its batches lead to at least the same end offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

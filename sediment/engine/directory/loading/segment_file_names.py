@@ -16,7 +16,7 @@ def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
     """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
 
     If a name has more or fewer than 20 digits, a broker ignores the file, looks for one with 20 digits, and creates an
-    empty segment if there is none.  Sediment refuses the partition instead, so that no records are ignored.
+    empty segment if there is none.  Sediment refuses the partition, so that no records are ignored.
 
     Raises:
         CorruptDataError: such a file exists.

@@ -46,7 +46,7 @@ class ScannedAhead:
     tables: tuple[Rows, ...]
 
     def after_epoch(self, known_leader_epoch: int) -> SegmentScan:
-        """Return the scan as if that leader epoch had been known before the scan."""
+        """Return the scan with only the epochs above `known_leader_epoch`."""
         epochs = tuple(found for found in self.scan.leader_epochs if found[0] > known_leader_epoch)
         return replace(self.scan, leader_epochs=epochs)
 
@@ -125,7 +125,8 @@ def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> Non
     """Cut a log after its last good batch.
 
     The file is truncated in place, because a copy of the good batches may need more space than the disk has.  If the
-    file has a second link, which is a run's backup, the file is replaced instead, so that the backup keeps its bytes.
+    file has a second link as the backup of a run, the file is replaced and not truncated, so that the backup keeps its
+    bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)

@@ -1,4 +1,4 @@
-"""The files that a load trusts, and the checks of those that it trusts (kafka-log 05 §5).
+"""The files that a load trusts, and checks of these files (kafka-log 05 §5).
 
     situation                                  log                    offset and time index   transaction index
     clean stop                                 trusted                trusted                 last offset >= base
@@ -34,7 +34,7 @@ _, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
     """Return the index of the first segment that a broker would verify; the number of segments if there is none.
 
-    After an unclean stop it is the segment of the recovery point.
+    After an unclean stop, this is the segment of the recovery point.
     """
     if state.is_clean:
         return len(base_offsets)

@@ -1,1 +1,1 @@
-"""Files that a run keeps: those that it replaces or deletes, with a catalogue; or whole partitions, for `verify`."""
+"""Originals: the files that a run replaces or deletes, with a catalogue; for `verify`, links to whole partitions."""

@@ -5,9 +5,9 @@
     snapshot_log_dir, snapshot_partition       the log directory before a run, for `sediment verify`
 
 Invariants: links are durable before the first rename.  A link shares its inode with the removed file, and no command
-changes an existing inode, so backups stay unchanged.  Earlier backups are never replaced, and no byte is copied.  Each
-run keeps its originals in its own folder.  If several runs link a partition into one directory for `--keep-before`, the
-links show the partition before the first run.
+changes an existing inode, so backups never change.  Earlier backups are never replaced, and no byte is copied.  Each
+run has a separate folder for its originals.  If several runs link a partition into one directory for `--keep-before`,
+the links show the partition before the first run.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
     A second call for the same files changes nothing.
 
     Raises:
-        UsageError: other files have the same names there, or the filesystem cannot link to that directory.
+        UsageError: other files have the same names there, or the filesystem cannot create links in that directory.
     """
     if not names:
         return ()
@@ -182,14 +182,15 @@ class BackupLinks:
         """Write the catalogue durably, with the state `planned`.
 
         Raises:
-            OSError: the catalogue could not be written; no file may be removed then.
+            OSError: the catalogue could not be written; after this error, remove no file.
         """
         write_catalogue(self._catalogue, self._target, self._fs)
 
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; their list is made durable too.
+        `new_files` are the files that will replace them, in their final state; this function also makes their list
+        durable.
 
         Raises:
             UsageError: as `link_files`.
@@ -301,7 +302,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
         raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
-    # A run killed at this point has changed nothing, but its links may be outdated by now.
+    # A run that was killed at this point has changed nothing, but its links may be outdated.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)
     _link_all(files, log_dir, target, fs)
@@ -309,7 +310,7 @@ def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
 
 
 def snapshot_partition(partition: TopicPartition, log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link all files of a partition into target/<topic-partition>, unless they are there already.
+    """Link all files of a partition into target/<topic-partition>, unless the links already exist.
 
     Raises:
         UsageError: the filesystem cannot link to that directory.

@@ -62,7 +62,7 @@ _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:
-    """A file of a partition; `mtime_ns` counts from the epoch.  Inode 0: the run had not made it yet."""
+    """A file of a partition; `mtime_ns` counts from the epoch.  Inode 0: listed before the run made the file."""
 
     name: str
     size_bytes: int

@@ -95,7 +95,7 @@ def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
     """Return the segment files of a directory by name, without leftovers; empty if the directory does not exist.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the directory cannot be read.
     """
     if not fs.is_directory(directory):
         return {}
@@ -190,7 +190,7 @@ def _prepare(segment: RestoredSegment, restore: PartitionRestore, run_id: str, f
 def _prepare_file(
     each: RestoredFile, restore: PartitionRestore, run_id: str, fs: Fs, *, may_link: bool = True
 ) -> PartFile:
-    """Give a file a part name in the directory: link a closed log or a file that is already there, copy any other."""
+    """Give a file a part name: link it if it is a closed log or an existing file of the directory, else copy it."""
     parsed = parse_segment_file(each.file.name)
     assert parsed is not None, each.file.name
     part = restore.directory / part_file_name(parsed.base_offset, parsed.kind, run_id, _ATTEMPT)
@@ -226,7 +226,7 @@ def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, Par
 
 # ------------------------------------------------------------------------------------------------- snapshots and epochs
 def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: Fs) -> None:
-    """Put back the snapshots from before the run, and remove those that the run made."""
+    """Put back the snapshots from before the run, and remove the snapshots that the run made."""
     directory = restore.directory
     found = (parse_segment_file(name) for name in restore.plan.stray_snapshots)
     names = mark_deleted(directory, [parsed.base_offset for parsed in found if parsed], fs, kinds=(_SNAPSHOT,))
@@ -240,7 +240,7 @@ def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: 
 
 
 def _epochs_to_write(restore: PartitionRestore, fs: Fs) -> bytes | None:
-    """Return the leader epochs to write, as file content; None if the file is already right."""
+    """Return the leader epochs to write, as file content; None if the file already has this content."""
     text = restore.entry.leader_epochs
     if text is None or not restore.plan.restores_epochs:
         return None

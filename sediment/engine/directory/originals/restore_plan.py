@@ -62,7 +62,7 @@ class RestoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class RestoredGroup:
-    """Segments to put back, ascending, and the base offsets of the segments that they replace."""
+    """Segments to put back, in ascending order, and the base offsets of the segments that they replace."""
 
     sources: tuple[int, ...]
     segments: tuple[RestoredSegment, ...]
@@ -70,7 +70,7 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The changes of a partition; all lists ascend, and are empty if nothing is left to do.
+    """The changes of a partition; all lists are sorted, and empty if nothing is left to do.
 
     `log_start_first` must be durable before the segments change, `log_start_last` after the change; None means no
     entry.  Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is
@@ -138,14 +138,14 @@ def plan_restore(
 
 
 def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalPartition:
-    """Return the entry of a killed run with the files that it may have removed, which are the linked ones."""
+    """Return the entry of a killed run, with all linked files, because the run may have removed any of them."""
     linked = tuple(file for file in planned.files if _is_same(kept.get(file.name), file))
     others = tuple(file for file in planned.files if file not in linked and file.name.endswith(_LOG))
     return replace(planned, files=linked, unchanged=(*planned.unchanged, *others))
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state; `other` may have been listed before it was made."""
+    """Return True if both are the same file in the same state, or if `other` was listed before the run made it."""
     return file is not None and (other.inode == 0 or file == other)
 
 
@@ -245,7 +245,7 @@ class _Planner:
                 raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between its segments")
 
     def _keep_what_was_appended(self) -> None:
-        """Keep a segment that the run created empty, if it has grown since."""
+        """Keep a segment that was empty when the run created it and has grown since."""
         last = max(self._after, default=-1)
         found, made = self._found.get(last), self._after.get(last)
         if last in self._unchanged or found is None or made is None or found.size_bytes <= made.size_bytes:
@@ -334,8 +334,8 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # A start undoes an interrupted replacement whose files are links, even if no old
-        # segment reaches as far.
+        # A start undoes an interrupted replacement whose files are links, even if the old segments end at a lower
+        # offset.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
@@ -364,7 +364,7 @@ class _Planner:
         raise _RefusedError(ORIGINALS_MISSING, f"{file.name} {what}")
 
     def _plan_snapshots(self) -> tuple[tuple[RestoredFile, ...], tuple[str, ...]]:
-        """Return the producer snapshots to put back, and the names of those to remove."""
+        """Return the producer snapshots to put back, and the names of the snapshots to remove."""
         wanted = [
             self._original(file)
             for file in self._entry.files
@@ -417,6 +417,6 @@ def _base_of(name: str) -> int:
 
 
 def merged_epochs(before: Sequence[EpochEntry], now: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs before the run and those that began after it."""
+    """Return the leader epochs from before the run, and the epochs that began after the run."""
     newest = max((entry.epoch for entry in before), default=-1)
     return (*before, *(entry for entry in now if entry.epoch > newest))

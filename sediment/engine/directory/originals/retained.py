@@ -1,6 +1,6 @@
 """Originals on disk: their size, the pinned ones, and their removal.
 
-    DIR/pins.json     names of pins, and the run that each one keeps
+    DIR/pins.json names of pins, and the run that each one keeps
 
 Invariants of `remove_originals`: a file is removed only if the catalogue of its run lists it with the same name, inode,
 size and time, and no link is followed.  The catalogue is removed last, so a second call completes an interrupted
@@ -122,7 +122,7 @@ def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
     Files and folders that the catalogue does not list are left in place.
 
     Raises:
-        OSError: a file could not be removed; the catalogue is still there.
+        OSError: a file could not be removed; the catalogue is not removed.
     """
     folder = run_folder(target, run.run_id)
     for entry in run.partitions:
@@ -142,7 +142,7 @@ def remove_originals(run: Catalogue, target: Path, fs: Fs) -> None:
 
 
 def _listed(run: Catalogue, entry: OriginalPartition, target: Path) -> Iterator[tuple[Path, OriginalFile]]:
-    """Yield the path of each file in the catalogue, but none in a folder reached by a link."""
+    """Yield the path of each file in the catalogue; leave out folders that are symbolic links."""
     folder = run_folder(target, run.run_id)
     if not folder.is_symlink() and not (folder / entry.partition).is_symlink():
         yield from ((folder / entry.partition / file.name, file) for file in entry.files)

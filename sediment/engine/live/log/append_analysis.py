@@ -63,7 +63,7 @@ class AppendOrigin(Enum):
 
     @property
     def assigns_offsets(self) -> bool:
-        """True if batches get their offsets here."""
+        """True if this append assigns the offsets of the batches."""
         return self in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
 
 

@@ -41,9 +41,9 @@ class LogOffsetMetadata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedData:
-    """The result of a read: `records` begins with a batch and may end inside one; None without data.
+    """The result of a read: `records` begins with a batch and may end inside one; `records` is None without data.
 
-    The slice may hold records below the requested offset, which the caller skips.  `aborted` are the aborted
+    The slice may contain records below the requested offset; the caller skips such records.  `aborted` are the aborted
     transactions that overlap the slice; None if the read was not limited to committed data.
     """
 

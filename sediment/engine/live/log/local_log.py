@@ -246,7 +246,7 @@ class LocalLog:
 
     # -------------------------------------------------------------------------------------------------------- producers
     def set_producers(self, state: ProducerState) -> None:
-        """Replace the producers with those of `state`."""
+        """Replace the producers with the producers of `state`."""
         self.producers = LogProducers(
             state,
             expiration_ms=self.config.compaction.producer_id_expiration_ms,

@@ -64,7 +64,7 @@ _THREAD_LOCAL = _ThreadLocalBuffers()
 class AppendRequest(NamedTuple):
     """The arguments of an append, without the records.
 
-    `guard` belongs to the first batch of a transaction, `transaction_version` to a marker.
+    `guard` is used for the first batch of a transaction, and `transaction_version` for a marker.
     """
 
     leader_epoch: int
@@ -74,7 +74,7 @@ class AppendRequest(NamedTuple):
 
 
 def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo:
-    """Append the batches of `records`, which stay unchanged.
+    """Append the batches of `records`, without changing them.
 
     Raises:
         RejectedAppendError: a batch or record may not be appended; nothing changed.
@@ -244,7 +244,7 @@ def _has_first_offset(batches: Batches) -> bool:
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:
-    """Return the first offset of an append, which for a compressed message of magic 0 or 1 is inside the message."""
+    """Return the first offset of an append; in magic 0 or 1, that record may be inside a compressed message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

@@ -71,7 +71,7 @@ class LogOffsets:
         return LogOffsets.within(log_start, self.high_watermark, self.recovery_point, offset)
 
     def started_at(self, offset: int) -> LogOffsets:
-        """Return the offsets after the log start rose to `offset`; a lower recovery point rises to `offset` too.
+        """Return the offsets after the log start rose to `offset`; a recovery point below `offset` rises to `offset`.
 
         Raises:
             UsageError: `offset` is above the high watermark.

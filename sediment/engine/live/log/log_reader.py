@@ -170,7 +170,7 @@ def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | No
             return _found_largest(log)
         if target_ms < 0:
             raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(log.partition))
-        # Only the first segment that reaches the time is searched.
+        # Only the first segment with a timestamp at or above the target is searched.
         segment = next((each for each in log.segments if each.largest_timestamp_ms >= target_ms), None)
         return None if segment is None else _found(segment.find_timestamp(target_ms, log_start))
 

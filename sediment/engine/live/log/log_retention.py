@@ -1,6 +1,6 @@
 """Deleting records of a live log: on request, or by retention (kafka-log 03 §2, §3, §5).
 
-Both raise the log start; only retention deletes segments.
+Retention and DeleteRecords raise the log start; only retention deletes segments.
 """
 
 from __future__ import annotations

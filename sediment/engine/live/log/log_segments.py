@@ -1,8 +1,8 @@
 """The segments of a live log in their order, and the search for an offset in them.
 
 Invariants
-* The segments ascend by base offset, and the last one is active.  At least one segment exists, except while a log is
-  emptied.
+* The segments are sorted by base offset, and the last one is active.  At least one segment exists, except while a log
+  is emptied.
 * Nothing here writes to a file; a removed segment has released its files.
 * After the first read of committed data, every segment with aborted transactions is known, so a read of a log without
   transactions searches only one segment.
@@ -29,7 +29,7 @@ class LogSegments:
         self._segments = {segment.base_offset: segment for segment in segments}
         self._bases: list[int] = []
         self._with_aborted: list[int] | None = None
-        """Bases of the segments that can have aborted transactions, ascending; None before the first search."""
+        """Sorted bases of the segments that can have aborted transactions; None before the first search."""
         self._reorder()
 
     def _reorder(self) -> None:
@@ -126,7 +126,7 @@ class LogSegments:
         return self._bases[index] if index < len(self._bases) else None
 
     def transaction_indexes_from(self, segment: Segment) -> Iterator[TransactionIndex]:
-        """Return the transaction indexes with entries, of `segment` and all later ones, ascending."""
+        """Return the transaction indexes with entries, of `segment` and all later segments, in ascending order."""
         if self._with_aborted is None:
             self._with_aborted = [each.base_offset for each in self if len(each.transaction_index.index())]
         later = islice(self._with_aborted, bisect_left(self._with_aborted, segment.base_offset), None)

@@ -9,7 +9,7 @@
 Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
 * An append is checked completely before anything changes; a refused append leaves no trace, not even a roll.
-* The segments ascend and the last one is active; at least one exists.
+* The segments are sorted by base offset, and the last one is active; at least one exists.
 * After a disk failure the log is offline: nothing more is written, every call raises StorageError, and `on_failure` was
   called once.
 * If the process may open no more files, a call raises OpenFilesLimitError before it changes anything.
@@ -18,7 +18,8 @@ Invariants
   during the read can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
 * `on_readable_change` is called after the log start or the high watermark has moved, and after the log was closed.  The
-  thread that moved them calls it, after it has released the log's lock.  The last stable offset moves only with them.
+  thread that moved the offset makes this call, after it has released the log's lock.  The last stable offset never
+  moves without one of these two.
 
 Source: kafka-log 04, 05.
 """
@@ -251,7 +252,7 @@ class PartitionLog:
 
     @property
     def base_offsets(self) -> tuple[int, ...]:
-        """The base offsets of the segments, ascending."""
+        """The base offsets of the segments, in ascending order."""
         with self.lock:
             return self._log.segments.base_offsets
 
@@ -323,7 +324,7 @@ class PartitionLog:
         transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
         verification_guard: VerificationGuard | None = None,
     ) -> AppendInfo:
-        """Append a batch under the next offsets; `records` stay unchanged.
+        """Append a batch under the next offsets; `records` are not changed.
 
         A marker needs its `transaction_version`; the first batch of a transaction needs a guard from
         `maybe_start_transaction_verification`.  With RAFT_LEADER the batches already have their offsets.
@@ -345,7 +346,7 @@ class PartitionLog:
         """Append batches that already have offsets, up to the first batch with a leader epoch above `leader_epoch`.
 
         Raises:
-            UnexpectedAppendOffsetError: they begin below the log end offset, or span more than 2^31 offsets.
+            UnexpectedAppendOffsetError: the batches begin below the log end offset, or span more than 2^31 offsets.
             RejectedAppendError, CorruptBatchError, StorageError: as `append_as_leader`.
         """
         request = AppendRequest(leader_epoch, AppendOrigin.REPLICATION, UNKNOWN_TRANSACTION_VERSION)
@@ -412,9 +413,9 @@ class PartitionLog:
             return log_roll.roll(self._log, 0 if expected_next_offset is None else expected_next_offset)
 
     def flush(self, up_to: int | None = None, *, force_last_segment: bool = False) -> None:
-        """Make batches below `up_to`, by default the log end, durable; then raise the recovery point.
+        """Make batches below `up_to` (by default the log end) durable, and raise the recovery point.
 
-        With `force_last_segment` an active segment without a batch is made durable too.  Appends continue during the
+        With `force_last_segment`, also make an active segment without a batch durable.  Appends continue during the
         flush.
 
         Raises:
@@ -432,7 +433,8 @@ class PartitionLog:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark to `offset`, or to the nearest offset within the log; return it.
 
-        This can lower the high watermark.  After an append, call `maybe_increment_high_watermark` instead.
+        This can lower the high watermark.  After an append, call `maybe_increment_high_watermark`, which never lowers
+        it.
 
         Source: Kafka's UnifiedLog.updateHighWatermark.
         """
@@ -638,7 +640,7 @@ class PartitionLog:
             self._fs.sync_directory(directory.parent)
 
     def delete(self) -> None:
-        """Delete the log and its directory, now.
+        """Delete the log and its directory immediately.
 
         Raises:
             StorageError: the disk failed.

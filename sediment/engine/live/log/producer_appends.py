@@ -1,10 +1,11 @@
-"""The producers of a live log: an append is checked against them, and updates them once its batches are written.
+"""The producers of a live log: an append is checked against them; after its write, they are updated.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
   refused or failed append leaves no trace.
-* A producer remembers its last five batches, as many as a client may have in flight; all have its current epoch.
-* `_open` has the open transactions by their first offset, ascending.
+* The state of a producer contains its last five batches, as many as a client may have in flight; all five have its
+  current epoch.
+* `_open` has the open transactions, sorted by first offset.
 * `_unreplicated` holds ended transactions in the order of their markers; this is also the order of their last offsets,
   because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can contain
   forgotten transactions, but never at its top.
@@ -206,7 +207,7 @@ class LogProducers:
         return producer is not None and producer.has_open_transaction and producer.epoch == epoch
 
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
-        """Return True if the oldest open transaction is past the largest timeout.  Source: kafka-log 04 §3."""
+        """Return True if the oldest open transaction is older than the largest timeout.  Source: kafka-log 04 §3."""
         oldest = next(iter(self._open.values()), None)
         if oldest is None:
             return False
@@ -265,7 +266,7 @@ class LogProducers:
         guard: VerificationGuard | None,
         transaction_version: int,
     ) -> ProducerUpdate:
-        """Return the changes of an append of `batches`, which all have a producer.
+        """Return the changes of an append of `batches`; all of them have a producer.
 
         Raises:
             OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,

@@ -6,7 +6,7 @@
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
 Invariants
-* `size_bytes` counts complete writes: reads end there, and the next append begins there, even if a failed write left
+* `size_bytes` counts complete writes: reads end and the next append begins at this size, even if a failed write left
   bytes after it.
 * Files are opened on first use, so a log of many segments uses no descriptor until it is read.  A segment keeps one
   descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
@@ -112,7 +112,7 @@ class Segment:
         self.preallocate(preallocated_bytes)
 
     def preallocate(self, size_bytes: int) -> None:
-        """Extend the file of an empty segment with zeros, which `become_inactive` cuts off; 0 does nothing."""
+        """Extend the file of an empty segment with zeros, later cut off by `become_inactive`; 0 does nothing."""
         if size_bytes:
             self.file.resize(size_bytes)
 
@@ -199,7 +199,7 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of the batches, -1 for none, and the last offset of the first batch with it."""
+        """The largest timestamp of the batches, -1 for none, and the last offset of the first such batch."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
@@ -283,12 +283,12 @@ class Segment:
         return first_record_at(self.file, position, self.size_bytes, largest.timestamp_ms)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return, from the index, an offset above all records before byte `position`; None without such an entry."""
+        """Return an indexed offset above all records before byte `position`; None without such an entry."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Truncate the segment before the first batch that reaches `offset`, and prepare it for appends.
+        """Truncate before the first batch that ends at or above `offset`, and prepare the segment for appends.
 
         Source: kafka-log 04 §10 step 2.
         """

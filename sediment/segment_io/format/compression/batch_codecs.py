@@ -64,7 +64,7 @@ def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2)
             in a wrapper of magic 0 or 1.
         UnsupportedDataError: codec 5 to 7.
 
-    Source: kafka-log 01 §6; a stream that Kafka's readers accept is accepted here too.
+    Source: kafka-log 01 §6; every stream that Kafka's readers accept is accepted here.
     """
     view = memoryview(payload).cast("B")
     if codec == CODEC_NONE:
@@ -183,7 +183,7 @@ def _decompress_snappy(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _xerial_chunks(payload: memoryview) -> list[memoryview]:
-    """Return the raw snappy blocks of concatenated streams; fewer than four bytes at the end are ignored."""
+    """Return the raw snappy blocks of concatenated streams; one to three bytes at the end are ignored."""
     chunks = []
     position = len(_XERIAL_HEADER)
     while position + _CHUNK_LENGTH.size <= len(payload):
@@ -231,7 +231,7 @@ _BD_RESERVED = 0x8F
 
 
 def _decompress_lz4(payload: memoryview, limit_bytes: int, *, verify_header: bool) -> Buffer:
-    """Decompress a frame; `verify_header` is False for magic 0, whose writers computed a wrong header checksum."""
+    """Decompress a frame; `verify_header` is False for magic 0, because its header checksums are wrong."""
     flags, max_block_bytes, position = _lz4_header(payload, verify_header=verify_header)
     parts: list[Buffer] = []
     room = limit_bytes
@@ -307,7 +307,8 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
     parts: list[Buffer] = [LZ4_FRAME_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
-        # The streaming interface of the lz4 package writes larger blocks than Kafka; these are as large as Kafka's.
+        # The streaming interface of the lz4 package writes larger blocks than Kafka; the blocks of this function are as
+        # large as Kafka's.
         if level == LZ4_LEVEL:
             block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
         else:

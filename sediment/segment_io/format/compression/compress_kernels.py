@@ -4,8 +4,7 @@ It calls functions of the codecs' C libraries by address.  It cannot compress wi
 with lz4 at levels other than Kafka's default, or with a codec whose library is missing; `batch_codecs.compress` handles
 these cases.
 
-Invariants: the result is byte for byte that of `batch_codecs.compress` for the same records.  Nothing is written
-outside the target.
+Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     area      | records of a batch | records of the next | …        | padding |
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
-They call functions of the codecs' C libraries by address; snappy, which no library exports, is implemented here.  A
+They call functions of the codecs' C libraries by address; this module implements snappy, which no library exports.  A
 batch is skipped if its framing differs, if it is malformed, or if its codec's library is missing.  Then
 `batch_codecs.decompress` reads the batch or reports the error.
 
