@@ -42,7 +42,7 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
-from sediment.jobs.settings.directories import configured_log_dirs
+from sediment.jobs.settings.directories import configured_log_dirs, metadata_only_dir
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import RunStopped, stop_on_signals
@@ -260,7 +260,13 @@ def _backend(
     ):
         if is_given:
             raise UsageError(f"{option} needs --read-only", advice=f"give --read-only, or leave out {option}")
-    return LiveOptions(directories, partial(_topic_configs, settings), _quorum(directories, settings), flush_acks)
+    return LiveOptions(
+        directories,
+        partial(_topic_configs, settings),
+        _quorum(directories, settings),
+        flush_acks,
+        metadata_only_dir(settings),
+    )
 
 
 def _topic_configs(settings: Settings, owned: OwnedNode) -> Callable[[str], LogConfig]:

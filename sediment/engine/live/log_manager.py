@@ -8,7 +8,8 @@
 
 Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
 nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
-directory was closed without error, and every log had been loaded or the marker existed at the start.
+directory was closed without error, and every log had been loaded or the marker existed at the start.  A caller that has
+more to do after an unclean stop withholds the marker until it is done.
 
 There are two locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must not wait
 for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is
@@ -122,11 +123,12 @@ class LogManager:
         clock: Clock = _CLOCK,
         is_stray: Callable[[TopicPartition, str | None], bool] = _is_never_stray,
         on_readable_change: Callable[[PartitionLog], None] = ignore_change,
+        deletes: bool = True,
     ) -> None:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
         `on_readable_change` is called after the range of a log that may be read has changed, and after the log was
-        closed, without the log's lock.
+        closed, without the log's lock.  Without `deletes`, no background task deletes a segment or a renamed log.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -136,6 +138,7 @@ class LogManager:
         self._overrides: dict[str, LogConfig] = {}
         self._is_stray = is_stray
         self._on_readable_change = on_readable_change
+        self._deletes = deletes
         self._guard = threading.RLock()
         self._administration = threading.RLock()
         self._directories: list[LogDirectory] = []
@@ -366,8 +369,15 @@ class LogManager:
     def _schedule_tasks(self) -> None:
         """Schedule the background tasks.  Source: kafka-log 04 §11."""
         config, delay_ms = self.config, self.config.log_initial_task_delay_ms
+        if self._deletes:
+            self.scheduler.schedule_periodically(
+                "kafka-log-retention",
+                self.delete_old_segments,
+                period_ms=config.log_retention_check_interval_ms,
+                delay_ms=delay_ms,
+            )
+            self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
         for name, task, period_ms in (
-            ("kafka-log-retention", self.delete_old_segments, config.log_retention_check_interval_ms),
             ("kafka-log-flusher", self.flush_overdue, config.log_flush_scheduler_interval_ms),
             (
                 "kafka-recovery-point-checkpoint",
@@ -393,7 +403,6 @@ class LogManager:
             period_ms=expiration_ms,
             delay_ms=expiration_ms,
         )
-        self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
         self.scheduler.schedule_periodically(
             "close-idle-files", self.close_idle_files, period_ms=IDLE_FILES_CHECK_INTERVAL_MS
         )
@@ -724,17 +733,18 @@ class LogManager:
         raise StorageError(f"no log directory is usable: {reasons}", advice="repair one of them and start again")
 
     # --------------------------------------------------------------------------------------------------------- shutdown
-    def shutdown(self, broker_epoch: int | None = -1) -> None:
+    def shutdown(self, broker_epoch: int | None = -1, *, marks_unclean: bool = True) -> None:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
         A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one, with
-        `broker_epoch`, or for None with the epoch of their marker at the start.  A second call does nothing.
+        `broker_epoch`, or for None with the epoch of their marker at the start.  Without `marks_unclean`, a directory
+        without a marker at the start gets none.  A second call does nothing.
 
         Source: kafka-log 04 §14.
         """
-        self._stop(broker_epoch)
+        self._stop(broker_epoch, marks_unclean=marks_unclean)
 
-    def _stop(self, broker_epoch: int | None) -> None:
+    def _stop(self, broker_epoch: int | None, *, marks_unclean: bool = True) -> None:
         with self._administration:
             if self._is_stopped:
                 return
@@ -750,7 +760,7 @@ class LogManager:
         with self._administration:
             live = self._live()
             with ThreadPoolExecutor(max(len(live), 1), thread_name_prefix="sediment-close") as pool:
-                for _ in pool.map(partial(self._close_directory, broker_epoch), live):
+                for _ in pool.map(partial(self._close_directory, broker_epoch, marks_unclean), live):
                     pass
             for deleted in self._deleted:
                 deleted.log.close_handlers()
@@ -763,7 +773,7 @@ class LogManager:
             for directory in self._directories:
                 directory.release()
 
-    def _close_directory(self, broker_epoch: int | None, directory: LogDirectory) -> None:
+    def _close_directory(self, broker_epoch: int | None, marks_unclean: bool, directory: LogDirectory) -> None:
         logs = self._logs_in(directory)
         threads = self.config.num_recovery_threads_per_data_dir
         with ThreadPoolExecutor(threads, thread_name_prefix=f"sediment-close-{directory}") as pool:
@@ -775,7 +785,7 @@ class LogManager:
                 directory.write_recovery_points(_recovery_points(logs))
                 directory.write_log_starts(_log_starts(logs))
                 directory.write_high_watermarks(_high_watermarks(logs))
-                if directory.is_loaded or directory.clean_shutdown is not None:
+                if (directory.is_loaded and marks_unclean) or directory.clean_shutdown is not None:
                     directory.write_clean_shutdown(broker_epoch)
         except OpenFilesLimitError as error:
             _LOGGER.error("%s was not stopped cleanly: %s", directory, error)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sediment.engine.metadata.leader_changes import is_leader_change, merge_leader_changes
+from sediment.engine.metadata.metadata_writer import DirectoryFailure, check_online, never_fails
 from sediment.segment_io.errors import CommitStateUnknownError
 from sediment.segment_io.format.names import BOOTSTRAP_FILE
 from sediment.segment_io.fs import Fs
@@ -29,12 +30,22 @@ _PRODUCER_IDS = frozenset({"ProducerIdsRecord"})
 class BootstrapWriter:
     """The bootstrap checkpoint in `log_dir`, whose lock is held; `clock` gives milliseconds since the epoch.
 
+    `directory_failure` is asked before each write.
+
     Raises:
         CorruptBatchError: the file is corrupt.
         OSError: the file cannot be read.
     """
 
-    def __init__(self, log_dir: Path, fs: Fs, *, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        log_dir: Path,
+        fs: Fs,
+        *,
+        clock: Callable[[], int],
+        directory_failure: DirectoryFailure = never_fails,
+    ) -> None:
+        self._directory_failure = directory_failure
         self._path = log_dir / BOOTSTRAP_FILE
         self._fs = fs
         self._clock = clock
@@ -46,8 +57,10 @@ class BootstrapWriter:
 
         Raises:
             CommitStateUnknownError: the write broke off; the file may or may not have the records.
+            StorageError: the log directory is offline; nothing changed.
         """
         with self._guard:
+            check_online(self._path, self._directory_failure)
             kept = merge_leader_changes(self._values, filter(is_leader_change, values))
             if any(map(_is_of_producer_ids, values)):
                 kept = [value for value in kept if not _is_of_producer_ids(value)]

@@ -1,7 +1,8 @@
 """Records that raise the leader epochs of the partitions of a node, which leads each of them.
 
 After an unclean stop, a log may have lost its last records, and other records may get their offsets.  Under a new
-leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).
+leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  The leader is the
+only in-sync replica; after an unclean stop, the metadata may list it as an eligible leader instead (KIP-966).
 
 Source: Kafka's PartitionChangeBuilder and PartitionRegistration.merge: a record with a leader raises the leader epoch
 and the partition epoch by 1.
@@ -22,7 +23,9 @@ from sediment.segment_io.internal_topics.metadata_records import (
 )
 from sediment.segment_io.protocol import messages as m
 
+_ELIGIBLE_REPLICAS = "eligible.leader.replicas.version"
 _VERSION = 0
+_VERSION_WITH_ELIGIBLE_REPLICAS = 2
 _PARTITIONS = frozenset({"PartitionRecord"})
 _CHANGES = frozenset({"PartitionChangeRecord"})
 
@@ -30,11 +33,19 @@ _CHANGES = frozenset({"PartitionChangeRecord"})
 def leader_change_records(
     partitions: Iterable[TopicPartition], node_id: int, metadata: ClusterMetadata
 ) -> Iterator[bytes]:
-    """Yield a record for each partition that makes the node its leader under the next leader epoch."""
+    """Yield a record for each partition that makes the node its leader and in-sync replica under the next leader epoch.
+
+    The records are independent of each other.
+    """
+    version = _VERSION_WITH_ELIGIBLE_REPLICAS if metadata.features.get(_ELIGIBLE_REPLICAS, 0) else _VERSION
     for partition in partitions:
         topic_id = uuid.UUID(bytes=parse_uuid(metadata.topic_ids[partition.topic]))
-        record = m.PartitionChangeRecord(partition_id=partition.partition, topic_id=topic_id, leader=node_id)
-        yield encode_metadata_record(record, _VERSION)
+        record = m.PartitionChangeRecord(
+            partition_id=partition.partition, topic_id=topic_id, isr=[node_id], leader=node_id
+        )
+        if version == _VERSION_WITH_ELIGIBLE_REPLICAS:
+            record.eligible_leader_replicas = record.last_known_elr = []
+        yield encode_metadata_record(record, version)
 
 
 def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
@@ -51,7 +62,7 @@ def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> l
         if record is None or found is None:
             merged.append(value)
             continue
-        record.leader = found.leader
+        record.leader, record.isr = found.leader, found.isr
         record.leader_epoch += 1
         record.partition_epoch += 1
         merged.append(encode_metadata_record(record, message_version(value)))

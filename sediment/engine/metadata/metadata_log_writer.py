@@ -1,6 +1,7 @@
 """MetadataLogWriter: the open metadata log of a node that is the sole voter of its quorum.
 
-    open      load the log as every start of the node does: cut a torn batch at the end, rebuild indexes
+    open      check that every batch is good, because a load truncates the log at a bad one; then load the log as every
+              start of the node does: cut a torn batch at the end, rebuild indexes
     append    all batches in one write, in the last leader epoch of the log; then sync
     close     producer snapshot at the log end, as after a clean stop
 
@@ -11,7 +12,7 @@ After a crash during `append`, the next start cuts a torn batch, and the control
 transaction.  So either all records of the call count, or none.
 
 Invariants: the lock of the log directory is held.  Records that need more than one batch are appended as one metadata
-transaction.  After a failed write nothing more is appended.
+transaction.  After a failed write, or once the log directory is offline, nothing more is written.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -27,6 +28,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import TaskScheduler
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
+from sediment.engine.metadata.metadata_writer import DirectoryFailure, check_online, never_fails
 from sediment.segment_io.errors import CommitStateUnknownError, StorageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
@@ -37,7 +39,7 @@ from sediment.segment_io.internal_topics.metadata_batches import (
     needs_transaction,
     transaction_batches,
 )
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, check_loadable
 from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
@@ -48,7 +50,8 @@ _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
 class MetadataLogWriter:
     """The metadata log in `log_dir`, whose lock is held; `metadata` is the cluster state after replaying the log.
 
-    `transaction` names metadata transactions.  `clock` gives milliseconds since the epoch.
+    `transaction` names metadata transactions.  `clock` gives milliseconds since the epoch.  `directory_failure` is
+    asked before each write.
 
     Raises:
         CorruptDataError, OSError: the log cannot be loaded; it was not changed.
@@ -63,12 +66,15 @@ class MetadataLogWriter:
         transaction: str,
         clock: Callable[[], int],
         scheduler: TaskScheduler,
+        directory_failure: DirectoryFailure = never_fails,
     ) -> None:
+        self._directory_failure = directory_failure
         self._transaction = transaction
         self._clock = clock
         self._has_open_transaction = metadata.has_open_transaction
         self._guard = threading.Lock()
         self._failure: str | None = None
+        check_loadable(log_dir, metadata.end_offset, fs)
         self._log = PartitionLog.open(
             METADATA_PARTITION,
             log_dir / str(METADATA_PARTITION),
@@ -85,9 +91,10 @@ class MetadataLogWriter:
 
         Raises:
             CommitStateUnknownError: the write broke off; the log may or may not have the records.
-            StorageError: an earlier write failed; nothing changed.
+            StorageError: an earlier write failed, or the log directory is offline; nothing changed.
         """
         with self._guard:
+            check_online(self._log.directory, self._directory_failure)
             if self._failure is not None:
                 raise StorageError(
                     f"an earlier write to the metadata log failed: {self._failure}",
@@ -110,9 +117,9 @@ class MetadataLogWriter:
             self._has_open_transaction = False
 
     def close(self) -> None:
-        """Close the files; after a failed write, write nothing."""
+        """Close the files; after a failed write, or if the log directory is offline, write nothing."""
         with self._guard:
-            if self._failure is None:
+            if self._failure is None and self._directory_failure() is None:
                 self._log.close()
             else:
                 self._log.close_handlers()

@@ -6,8 +6,34 @@ BootstrapWriter     a node that was never started: `bootstrap.checkpoint` is rep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
+
+from sediment.segment_io.errors import StorageError
+
+DirectoryFailure = Callable[[], str | None]
+"""Returns why the log directory of the metadata is offline; None while it is online."""
+
+
+def never_fails() -> str | None:
+    """Return None: no other file of the log directory is in use."""
+    return None
+
+
+def check_online(path: Path, failure: DirectoryFailure) -> None:
+    """Check that the log directory of the metadata file or folder `path` is online: a failed one is not written to.
+
+    Raises:
+        StorageError: it is offline.
+    """
+    reason = failure()
+    if reason is not None:
+        raise StorageError(
+            f"the log directory with the metadata has failed: {reason}",
+            path=str(path),
+            advice="repair it and start again",
+        )
 
 
 class MetadataWriter(Protocol):
@@ -18,7 +44,7 @@ class MetadataWriter(Protocol):
 
         Raises:
             CommitStateUnknownError: the write broke off; the metadata may or may not have the records.
-            StorageError: an earlier write failed; nothing changed.
+            StorageError: an earlier write failed, or the log directory is offline; nothing changed.
         """
         ...
 

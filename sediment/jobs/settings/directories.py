@@ -108,6 +108,13 @@ def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 
 
+def metadata_only_dir(settings: Settings) -> Path | None:
+    """Return `metadata.log.dir` of the `--config` file if it is not an entry of `log.dirs`, otherwise None."""
+    named = settings.config_file.get("metadata.log.dir", "").strip()
+    entries = {path.resolve() for path in configured_log_dirs(settings)}
+    return Path(named) if named and Path(named).resolve() not in entries else None
+
+
 def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirectory:
     """Read the checkpoints and properties of a log directory, and select its live partitions.
 

@@ -23,16 +23,28 @@ _MOST_BYTES = 1 << 20
 _VERSION = 0  # of transaction records
 
 
+def split_into_batches(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yield the records `values` in groups that fit into one batch each."""
+    start = size_bytes = 0
+    for index, value in enumerate(values):
+        if index > start and (index - start == _MOST_RECORDS or size_bytes + len(value) > _MOST_BYTES):
+            yield values[start:index]
+            start, size_bytes = index, 0
+        size_bytes += len(value)
+    if values[start:]:
+        yield values[start:]
+
+
 def data_batches(values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int) -> Iterator[bytes]:
     """Yield batches of the records `values`, as encoded by `encode_metadata_record`, from `base_offset` on."""
-    for some in _groups(values):
+    for some in split_into_batches(values):
         yield _batch(some, base_offset, leader_epoch, now_ms)
         base_offset += len(some)
 
 
 def needs_transaction(values: Sequence[bytes]) -> bool:
     """Return True if the records do not fit into one batch."""
-    return len(list(_groups(values))) > 1
+    return len(list(split_into_batches(values))) > 1
 
 
 def transaction_batches(
@@ -56,14 +68,3 @@ def abort_batch(*, base_offset: int, leader_epoch: int, now_ms: int, reason: str
 def _batch(values: Sequence[bytes], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
     records = [NewRecord(now_ms, None, value) for value in values]
     return build_batch(records, BatchHead(base_offset=base_offset, leader_epoch=leader_epoch))
-
-
-def _groups(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    start = size_bytes = 0
-    for index, value in enumerate(values):
-        if index > start and (index - start == _MOST_RECORDS or size_bytes + len(value) > _MOST_BYTES):
-            yield values[start:index]
-            start, size_bytes = index, 0
-        size_bytes += len(value)
-    if values[start:]:
-        yield values[start:]

@@ -94,6 +94,10 @@ _ADVICE = (
     "restore the directory from a backup, or work on a copy without __cluster_metadata-0 and give the topics' settings "
     "with --config and --set"
 )
+_TRUNCATED_ADVICE = (
+    "run nothing that writes on this directory, a broker included: a start truncates the log; clone the directory, or "
+    "restore it from a backup"
+)
 _BOOTSTRAP_ADVICE = (
     f"restore it from a backup, or work on a copy without {BOOTSTRAP_FILE} and give the topics' settings with --config "
     "and --set"
@@ -176,6 +180,38 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
         path=str(directory),
         advice="run again",
     )
+
+
+def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
+    """Check that a load of the metadata log keeps every batch below `end_offset`, the end of `read_cluster_metadata`.
+
+    The metadata may be readable although the log is not: batches below the latest snapshot are not read.  A load reads
+    every batch, and truncates the log at the first bad one.
+
+    Raises:
+        CorruptBatchError: a batch is corrupt, or batches are missing.  Only a torn batch at the end is accepted.
+    """
+    directory = log_dir / str(METADATA_PARTITION)
+    source = Source(METADATA_PARTITION, directory)
+    try:
+        found = 0
+        for number, segment in enumerate(live_segments(source, fs)):
+            path = segment.path(directory, SegmentFileKind.LOG)
+            found = found if number else segment.base_offset
+            if segment.base_offset != found:
+                raise _missing(found, path)
+            scan = _VerifiedScan(path, 0, None)
+            found = max(found, scan.check(found))
+            if scan.stopped is not None and found < end_offset:
+                raise scan.stopped
+        if found != end_offset:
+            raise CorruptBatchError(
+                f"the metadata ends at offset {end_offset}, and the metadata log at offset {found}", path=str(directory)
+            )
+    except CorruptBatchError as error:
+        error.partition = str(METADATA_PARTITION)
+        error.advice = _TRUNCATED_ADVICE
+        raise
 
 
 def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
@@ -293,6 +329,18 @@ class _VerifiedScan:
             self.next_offset = int(span.rows["last_offset"][-1]) + 1
             self.last_control_type = int(span.rows["control_type"][-1])
             self._apply_records(span, state, first_offset)
+
+    def check(self, first_offset: int) -> int:
+        """Return the offset after the last good batch; the batches begin at `first_offset`, and no offset is missing.
+
+        Raises:
+            CorruptBatchError: offsets are missing.
+        """
+        self.next_offset = first_offset
+        for span in self._good_spans():
+            self._check_order(span, self.next_offset)
+            self.next_offset = int(span.rows["last_offset"][-1]) + 1
+        return self.next_offset
 
     def _good_spans(self) -> Iterator[BatchSpan]:
         spans = self._scan.spans()

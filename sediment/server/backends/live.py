@@ -12,9 +12,11 @@
 
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
 of this server or of a broker, recovers the logs from their recovery points.  If step 3 refuses, or the start is stopped
-during step 2, the directories keep the markers of a clean stop.
+during step 2, the directories keep the markers of a clean stop.  After an unclean stop, a directory gets a marker only
+once step 5 is done, because the next start would not raise the epochs.
 
-Nothing is deleted: the cleaner and retention are off.
+Nothing is deleted: the cleaner and retention are off, segments below the log start stay, and so do folders that a
+broker has marked for deletion.  A broker deletes them after its next start.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +35,7 @@ from sediment.engine.clone.cluster_records import next_producer_id
 from sediment.engine.config import LogConfig
 from sediment.engine.live.broker_config import BrokerConfig
 from sediment.engine.live.log.partition_log import PartitionLog
+from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.log_manager import LogManager
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.leader_changes import leader_change_records
@@ -42,6 +45,7 @@ from sediment.segment_io.errors import SedimentError, SourceChangedError, Storag
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
+from sediment.segment_io.internal_topics.metadata_batches import split_into_batches
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
@@ -75,13 +79,14 @@ class LiveOptions:
     """Options of the backend; `topic_configs` returns, for a node, the function from topics to their configs.
 
     `quorum` are the `QUORUM_KEYS` of the broker's own file, or None.  With `flush_acks`, records count as replicated
-    once they are on disk.
+    once they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if it is not an entry of `log.dirs`.
     """
 
     directories: tuple[Path, ...]
     topic_configs: Callable[[OwnedNode], Callable[[str], LogConfig]]
     quorum: Mapping[str, str] | None = None
     flush_acks: bool = False
+    metadata_only: Path | None = None
 
 
 class LiveBackend:
@@ -102,12 +107,13 @@ class LiveBackend:
 
     def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:
         self._delayed: DelayedOperations | None = None
+        self._are_epochs_raised = False
         with ExitStack() as undo:
             self._open(options, fs, stop, undo)
             self._undo = undo.pop_all()
 
     def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, undo: ExitStack) -> None:
-        owned = open_node(options.directories, options.quorum, fs)  # 1
+        owned = open_node(options.directories, options.quorum, fs, metadata_only=options.metadata_only)  # 1
         config_of = options.topic_configs(owned)
         self._manager = manager = LogManager(  # 2
             options.directories,
@@ -115,10 +121,10 @@ class LiveBackend:
             BrokerConfig(cluster_id=owned.node.cluster_id, node_id=owned.node.node_id, log_cleaner_enable=False),
             fs=fs,
             on_readable_change=self._check_delayed,
+            deletes=False,
         )
         manager.start(stop=stop)
-        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
-        undo.callback(manager.shutdown, None)
+        undo.callback(self._close_logs)
         if stop.is_set():
             raise StartStoppedError
         _check_every_directory_is_online(manager)
@@ -133,24 +139,26 @@ class LiveBackend:
         writer = _metadata_writer(owned, manager, fs)  # 4
         undo.callback(writer.close)
 
-        leader_epochs = _leader_epochs(manager, owned.metadata)
         uncertain = _after_unclean_stop(manager)  # 5
-        if uncertain:
-            writer.append(list(leader_change_records(uncertain, owned.node.node_id, owned.metadata)))
-            leader_epochs |= {partition: leader_epochs[partition] + 1 for partition in uncertain}
+        changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
+        for values in split_into_batches(changes):  # so that no metadata transaction is needed
+            writer.append(values)
+        self._are_epochs_raised = True
 
         for partition in owned.absent:  # 6
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
-            manager.create_log(partition, topic_id=owned.metadata.topic_ids[partition.topic])
+            log_dir = _metadata_directory(owned, manager).path
+            manager.create_log(partition, log_dir=log_dir, topic_id=owned.metadata.topic_ids[partition.topic])
         for log in manager.all_logs():
             flush_and_replicate(log)
+        leader_epochs = _leader_epochs(manager, owned.metadata, raised=uncertain)
 
         flusher = None
         if options.flush_acks:  # 7
             flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
             undo.callback(flusher.close)
         partitions = {
-            log.partition: Partition(log, leader_epochs.get(log.partition, 0), flusher) for log in manager.all_logs()
+            log.partition: Partition(log, leader_epochs[log.partition], flusher) for log in manager.all_logs()
         }
         self.catalog = LiveCatalog(
             owned.node.cluster_id, owned.node.node_id, owned.metadata, partitions, options.directories
@@ -163,6 +171,10 @@ class LiveBackend:
         _warn_of_open_transactions(partitions.values())
         if not self._partitions_of(CONSUMER_OFFSETS):
             _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
+
+    def _close_logs(self) -> None:
+        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
+        self._manager.shutdown(None, marks_unclean=self._are_epochs_raised)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
         found = self.catalog.topic(topic)
@@ -222,10 +234,20 @@ def keep_everything(config: LogConfig) -> LogConfig:
     return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
 
 
+def _metadata_directory(owned: OwnedNode, manager: LogManager) -> LogDirectory:
+    (found,) = (each for each in manager.directories() if each.path.absolute() == owned.metadata_dir)
+    return found
+
+
 def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataWriter:
     clock = manager.clock.now_ms
+    directory = _metadata_directory(owned, manager)
+
+    def failure() -> str | None:
+        return directory.failure
+
     if not owned.is_started:
-        return BootstrapWriter(owned.metadata_dir, fs, clock=clock)
+        return BootstrapWriter(owned.metadata_dir, fs, clock=clock, directory_failure=failure)
     return MetadataLogWriter(
         owned.metadata_dir,
         owned.metadata,
@@ -233,6 +255,7 @@ def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataW
         transaction=_TRANSACTION,
         clock=clock,
         scheduler=manager.scheduler,
+        directory_failure=failure,
     )
 
 
@@ -246,20 +269,26 @@ def _check_every_directory_is_online(manager: LogManager) -> None:
             )
 
 
-def _leader_epochs(manager: LogManager, metadata: ClusterMetadata) -> dict[TopicPartition, int]:
-    """Return the epoch under which this node leads each loaded log: the last one that the cluster or the log knows."""
+def _leader_epochs(
+    manager: LogManager, metadata: ClusterMetadata, raised: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the epoch under which this node leads each log: the last one that the cluster or the log knows.
+
+    For the partitions `raised`, it is the next one; `metadata` is the state before.
+    """
     return {
         log.partition: max(
             metadata.leader_epochs[log.partition.topic].get(log.partition.partition, 0), log.latest_epoch
         )
+        + (log.partition in raised)
         for log in manager.all_logs()
     }
 
 
-def _after_unclean_stop(manager: LogManager) -> list[TopicPartition]:
+def _after_unclean_stop(manager: LogManager) -> set[TopicPartition]:
     """Return the partitions of the directories that had no marker of a clean stop."""
     unclean = {directory.path for directory in manager.directories() if directory.clean_shutdown is None}
-    return [log.partition for log in manager.all_logs() if log.directory.parent in unclean]
+    return {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
 
 
 def _append_commit(partition: Partition, batch: bytes) -> int:

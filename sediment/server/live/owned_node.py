@@ -5,14 +5,20 @@
     one directory has the node's metadata                     refused: `adopt` writes it
     the node is the sole voter of its quorum                  refused: other voters would not have what is written
     the node is the only replica of every partition           refused: other replicas would not have what is written
+    every batch of the metadata log is good                   refused: a load truncates the log at a bad one
     no topic has segments in tiered storage                   refused: their offsets would count as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray
-    every partition has a folder, or was never written to     refused: the server would begin it anew
+    every partition of a node that was started has a folder   refused: another directory may have its records
+    one without a folder is in no checkpoint, otherwise       refused: the server would begin it anew
+    its folder would be in an entry of log.dirs               refused: a broker would not find it there
 
 The metadata of a node that has been started is in its metadata log.  A node that never was, as `clone` and `adopt` make
 them, has it in `bootstrap.checkpoint`, and a server keeps the file up to date.  A server that is killed leaves no proof
 that no broker has started; the file counts here even so, because no record depends on it: a server deletes none.  A
 marker with a broker's epoch shows that the file is stale.
+
+Only a node that was never started has partitions that begin without a folder, because a broker makes the folder as soon
+as it leads the partition.  Their folders go into the directory with the metadata.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -41,6 +47,7 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import (
     ClusterMetadata,
+    check_loadable,
     read_bootstrap_checkpoint,
     read_cluster_metadata,
 )
@@ -59,7 +66,8 @@ _READ_ONLY = "or serve it with --read-only"
 class OwnedNode:
     """A node with its metadata; `absent` are the partitions without a folder, which were never written to.
 
-    If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.
+    If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.  A node
+    that was started has no absent partitions.
     """
 
     node: Node
@@ -69,8 +77,12 @@ class OwnedNode:
     absent: tuple[TopicPartition, ...]
 
 
-def open_node(paths: Sequence[Path], quorum: Mapping[str, str] | None, fs: Fs) -> OwnedNode:
+def open_node(
+    paths: Sequence[Path], quorum: Mapping[str, str] | None, fs: Fs, *, metadata_only: Path | None = None
+) -> OwnedNode:
     """Return the node of all log directories `paths`; `quorum` are the `QUORUM_KEYS` of the broker's own file.
+
+    `metadata_only` is the broker's `metadata.log.dir` if it is not an entry of `log.dirs`.
 
     Raises:
         UsageError: a check of this module failed.
@@ -90,7 +102,16 @@ def open_node(paths: Sequence[Path], quorum: Mapping[str, str] | None, fs: Fs) -
     wanted = (TopicPartition(topic, number) for topic, numbers in metadata.partitions.items() for number in numbers)
     absent = sorted(partition for partition in wanted if partition not in found)
     for partition in absent:
+        if is_started:
+            raise _missing_folder("a broker makes it when it first leads the partition", partition, metadata_dir)
         _check_never_written(partition, directories)
+    if absent and metadata_only is not None and metadata_only.resolve() == metadata_dir.resolve():
+        raise UsageError(
+            "the partition has no folder yet, and this is the metadata.log.dir, which is not an entry of log.dirs",
+            partition=str(absent[0]),
+            path=str(metadata_dir),
+            advice=f"start the broker once, so that it makes the folders, {_READ_ONLY}",
+        )
     return OwnedNode(node, metadata_dir, is_started, metadata, tuple(absent))
 
 
@@ -146,10 +167,13 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
 
     Raises:
         UsageError: the node has a metadata log, and was never started.
-        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read.
+        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read, or a load would
+            truncate its log.
     """
     if is_started or fs.exists(metadata_dir / str(METADATA_PARTITION)):
-        return check_started(metadata_dir, read_cluster_metadata(metadata_dir, fs), fs)
+        metadata = check_started(metadata_dir, read_cluster_metadata(metadata_dir, fs), fs)
+        check_loadable(metadata_dir, metadata.end_offset, fs)
+        return metadata
     # A bootstrap checkpoint without topics is that of a node that was only formatted.
     return read_bootstrap_checkpoint(metadata_dir, fs) or ClusterMetadata({}, {}, {}, 0)
 
@@ -232,9 +256,14 @@ def _check_never_written(partition: TopicPartition, directories: Sequence[Cluste
         checkpoints = directory.checkpoints
         for offsets in (checkpoints.recovery_point, checkpoints.high_watermark, checkpoints.log_start):
             if partition in (offsets or {}):
-                raise UsageError(
-                    "the cluster has this partition, a checkpoint lists it, and its folder is missing",
-                    partition=str(partition),
-                    path=str(directory.path),
-                    advice="restore the folder, or name the log directory that has it",
-                )
+                raise _missing_folder("a checkpoint lists it", partition, directory.path)
+
+
+def _missing_folder(why_it_existed: str, partition: TopicPartition, path: Path) -> UsageError:
+    return UsageError(
+        f"the cluster has this partition, its folder is missing, and {why_it_existed}",
+        partition=str(partition),
+        path=str(path),
+        advice="name every entry of the broker's log.dirs, or restore the folder; a partition that adopt has just "
+        "added gets its folder when the broker starts",
+    )

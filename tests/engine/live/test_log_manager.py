@@ -582,6 +582,20 @@ def test_lm_09_the_retention_task_touches_only_logs_that_are_not_compacted(logs,
         assert manager.cleaner.manager.states.of(T0) is None
 
 
+def test_a_manager_that_deletes_nothing_leaves_segments_and_renamed_logs(logs):
+    with running(logs, log_segment_delete_delay_ms=10 * MINUTE_MS) as manager:
+        append(manager.create_log(T0), ("a", "1"))
+        manager.delete_log(T0)
+    with running(logs, topic=topic_config("delete", retention_ms=1000), deletes=False) as manager:
+        log = manager.create_log(T1)
+        append(log, *[("a", "1")] * 7)
+        for _ in range(20):
+            advance(manager, MINUTE_MS)
+        assert log.base_offsets == (0, 3, 6)
+    renamed, kept = partitions_in(logs)
+    assert renamed.endswith("-delete") and kept == "t-1"
+
+
 def test_retention_runs_again_after_its_interval(logs):
     with running(
         logs, topic=topic_config("delete", retention_bytes=0), log_retention_check_interval_ms=1000

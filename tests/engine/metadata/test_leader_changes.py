@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from sediment.engine.clone.cluster_records import topic_records
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
@@ -13,7 +15,8 @@ from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
-from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record, message_version
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.segment.batch_reader import read_records
 from tests.engine.metadata.test_metadata_writers import NODE, log_writer, metadata_of
@@ -36,6 +39,19 @@ def test_a_metadata_log_has_the_next_leader_epochs(tmp_path: Path) -> None:
             raised = TopicPartition(topic, number) in chosen
             assert after.leader_epochs[topic][number] == epoch + raised
     assert after.replicas == before.replicas
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_the_node_is_the_only_in_sync_replica_and_no_other_one_is_eligible(level: int) -> None:
+    metadata = ClusterMetadata(
+        {"t": format_uuid(bytes(range(16)))}, {}, {}, 1, features={"eligible.leader.replicas.version": level}
+    )
+    (value,) = leader_change_records([TopicPartition("t", 3)], 7, metadata)
+    record = decode_metadata_record(value)
+    assert record is not None
+    assert (record.partition_id, record.leader, list(record.isr)) == (3, 7, [7])
+    assert [record.eligible_leader_replicas, record.last_known_elr] == ([(), ()] if level else [None, None])
+    assert message_version(value) == (2 if level else 0)
 
 
 def test_a_bootstrap_checkpoint_has_them_in_its_records_of_partitions_and_does_not_grow(tmp_path: Path) -> None:

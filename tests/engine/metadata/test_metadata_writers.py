@@ -7,21 +7,26 @@ import shutil
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sediment.engine.clone.cluster_records import Node, producer_ids_record
 from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
-from sediment.segment_io.errors import CommitStateUnknownError, StorageError
+from sediment.engine.metadata.metadata_writer import DirectoryFailure, never_fails
+from sediment.segment_io.errors import CommitStateUnknownError, CorruptBatchError, StorageError
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.segment.reader import HeaderScan
 from tests.segments import NOW_MS
-from tests.served import unpacked
+from tests.served import contents, unpacked
+from tests.server.read_only.log_dirs import kraft_dir
 
 NODE = Node(1, "cluster", "directory")
 TOPIC = encode_metadata_record(m.TopicRecord(name="t"), 0)
@@ -38,7 +43,9 @@ def metadata_of(log_dir: Path) -> ClusterMetadata:
     return found
 
 
-def log_writer(log_dir: Path, fs: Fs | None = None) -> MetadataLogWriter:
+def log_writer(
+    log_dir: Path, fs: Fs | None = None, directory_failure: DirectoryFailure = never_fails
+) -> MetadataLogWriter:
     return MetadataLogWriter(
         log_dir,
         metadata_of(log_dir),
@@ -46,6 +53,7 @@ def log_writer(log_dir: Path, fs: Fs | None = None) -> MetadataLogWriter:
         transaction="test",
         clock=lambda: NOW_MS,
         scheduler=AtOnce(),
+        directory_failure=directory_failure,
     )
 
 
@@ -113,6 +121,55 @@ def test_after_a_failed_write_nothing_more_is_appended(log_dir: Path) -> None:
         writer.append([next_id(9000)])
     writer.close()
     assert metadata_of(log_dir).next_producer_id in (7000, 8000)
+
+
+def damage(log: Path, number: int) -> None:
+    """Flip a bit in a batch of the log, by its number."""
+    position = int(np.concatenate(list(HeaderScan(log)))["position"][number])
+    content = bytearray(log.read_bytes())
+    content[position + BATCH_HEADER_BYTES] ^= 1
+    log.write_bytes(content)
+
+
+def test_a_log_that_a_load_would_truncate_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    log_dir = kraft_dir(tmp_path / "kraft")
+    (log,) = (log_dir / "__cluster_metadata-0").glob("*.log")
+    before = metadata_of(log_dir)
+    damage(log, 5)
+    assert metadata_of(log_dir) == before  # nothing below the snapshot is read
+    content = contents(log_dir)
+    with pytest.raises(CorruptBatchError, match="the batch fails its CRC") as caught:
+        log_writer(log_dir)
+    assert "a start truncates the log" in str(caught.value)
+    assert contents(log_dir) == content
+
+
+def test_a_torn_batch_at_the_end_of_the_log_is_cut_off(log_dir: Path) -> None:
+    writer = log_writer(log_dir)
+    writer.append([next_id(7000)])
+    writer.append([next_id(8000)])
+    writer.close()
+    (log,) = (log_dir / "__cluster_metadata-0").glob("*.log")
+    for file in log.parent.glob("*.snapshot"):
+        file.unlink()  # as after a crash, no file shows that the log was longer
+    log.write_bytes(log.read_bytes()[:-1])
+    assert metadata_of(log_dir).next_producer_id == 7000
+    writer = log_writer(log_dir)
+    writer.append([next_id(9000)])
+    writer.close()
+    assert metadata_of(log_dir).next_producer_id == 9000
+
+
+def test_nothing_is_written_once_the_log_directory_is_offline(log_dir: Path) -> None:
+    reasons: list[str] = []
+    writer = log_writer(log_dir, directory_failure=lambda: next(iter(reasons), None))
+    writer.append([next_id(7000)])
+    before = contents(log_dir)
+    reasons.append("disk failed")
+    with pytest.raises(StorageError, match="the log directory with the metadata has failed: disk failed"):
+        writer.append([next_id(8000)])
+    writer.close()
+    assert contents(log_dir) == before
 
 
 # ------------------------------------------------------------------------------------------------- bootstrap.checkpoint

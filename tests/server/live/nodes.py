@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sediment.engine.clone.cluster_records import Node, cluster_records
@@ -14,6 +15,7 @@ from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.config import LogConfig
 from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_properties, format_uuid
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.protocol import messages as m
@@ -35,18 +37,38 @@ def topic_id(name: str) -> uuid.UUID:
     return uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
 
-def new_node(path: Path, topics: Mapping[str, int], *, next_producer_id: int = 0) -> Path:
+def new_node(
+    path: Path,
+    topics: Mapping[str, int],
+    *,
+    next_producer_id: int = 0,
+    leader_epochs: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> Path:
     """Make the directory of a node that was never started, with `topics` by their number of partitions."""
     path.mkdir(parents=True)
     made = [
         ClonedTopic(name, name, format_uuid(topic_id(name).bytes), True, count, (), {}, ())
         for name, count in topics.items()
     ]
-    values = list(cluster_records(made, {}, NODE, clone_features(None, NEWEST_RELEASE), {}, next_producer_id))
+    values = list(
+        cluster_records(made, leader_epochs, NODE, clone_features(None, NEWEST_RELEASE), {}, next_producer_id)
+    )
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
     meta = MetaProperties(1, NODE.cluster_id, NODE.node_id, NODE.directory_id)
     (path / "meta.properties").write_bytes(format_meta_properties(meta))
     return path
+
+
+def two_directories(path: Path) -> tuple[Path, Path]:
+    """Make the two directories of a node that was never started: t-0 is in the first one, t-1 in the second one."""
+    first, second = new_node(path / "a", {"t": 2}), path / "b"
+    second.mkdir()
+    text = (first / "meta.properties").read_text().replace(NODE.directory_id, format_uuid(bytes(16)[:-1] + b"\2"))
+    (second / "meta.properties").write_text(text)
+    for partition in (first / "t-0", second / "t-1"):
+        partition.mkdir()
+        (partition / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_uuid(topic_id('t').bytes)}\n")
+    return first, second
 
 
 @dataclass

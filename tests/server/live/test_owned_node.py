@@ -11,7 +11,7 @@ import pytest
 from sediment.engine.clone.cluster_records import topic_records
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.directory.lock import DirectoryLock
-from sediment.segment_io.errors import DirectoryInUseError, SourceChangedError, UsageError
+from sediment.segment_io.errors import CorruptBatchError, DirectoryInUseError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -28,8 +28,8 @@ from sediment.segment_io.segment.batch_reader import read_records
 from sediment.server.live.owned_node import open_node, read_metadata
 from tests.engine.live_logs import batch
 from tests.served import contents, unpacked
-from tests.server.live.nodes import NODE, NOW_MS, fetch, live, new_node, produce, topic_id
-from tests.server.read_only.log_dirs import write_checkpoint, write_partition
+from tests.server.live.nodes import NODE, NOW_MS, fetch, live, new_node, produce, topic_id, two_directories
+from tests.server.read_only.log_dirs import kraft_dir, write_checkpoint, write_partition
 
 QUORUM = {"process.roles": "broker,controller", "node.id": "7", "controller.quorum.voters": "7@localhost:9093"}
 
@@ -156,12 +156,67 @@ def test_a_partition_without_a_folder_begins_empty_if_it_was_never_written_to(tm
         open_node([path], None, Fs())
 
 
+def test_a_partition_of_a_started_node_without_a_folder_is_refused(tmp_path: Path) -> None:
+    # Its folder may be in a log directory that is not named, and no checkpoint of the named ones lists it.
+    path, other = unpacked(tmp_path / "data"), tmp_path / "other"
+    other.mkdir()
+    (path / "orders-1").rename(other / "orders-1")
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        lines = [line.split() for line in (path / name).read_text().splitlines()[2:]]
+        offsets = {f"{topic}-{number}": int(offset) for topic, number, offset in lines}
+        write_checkpoint(path / name, {partition: at for partition, at in offsets.items() if partition != "orders-1"})
+    before = contents(path)
+    with pytest.raises(UsageError, match="its folder is missing, and a broker makes it"), live(path):
+        pass
+    assert contents(path) == before
+
+
+def test_a_directory_may_be_named_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_node(tmp_path / "data", {"t": 1})
+    monkeypatch.chdir(tmp_path)
+    with live(Path("data")) as server, server.connect() as client:
+        assert produce(client, batch()).error_code == ErrorCode.NONE
+
+
+def test_partitions_begin_in_the_directory_with_the_metadata_and_a_later_start_needs_only_that_one(
+    tmp_path: Path,
+) -> None:
+    first, second = two_directories(tmp_path)
+    (first / "t-0" / "partition.metadata").unlink()
+    (first / "t-0").rmdir()
+    shutil.rmtree(second / "t-1")
+    with live(first, second) as server, server.connect() as client:
+        for number in (0, 1):
+            assert produce(client, batch(), number=number).error_code == ErrorCode.NONE
+    assert [path.name for path in sorted(first.glob("t-*"))] == ["t-0", "t-1"]
+    assert list(second.glob("t-*")) == []
+    with live(first) as server, server.connect() as client:
+        assert [each.high_watermark for each in fetch(client, (0, 0), (1, 0))] == [1, 1]
+
+
+def test_a_damaged_metadata_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = kraft_dir(tmp_path / "data")
+    (log,) = (path / "__cluster_metadata-0").glob("*.log")
+    content = bytearray(log.read_bytes())
+    content[1000] ^= 1  # below the snapshot, so the metadata can be read
+    log.write_bytes(content)
+    before = contents(path)
+    with pytest.raises(CorruptBatchError, match="a start truncates the log"), live(path):
+        pass
+    assert contents(path) == before
+
+
+def test_no_partition_begins_in_a_directory_for_metadata_only(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "metadata", {"t": 1})
+    before = contents(path)
+    with pytest.raises(UsageError, match=r"metadata\.log\.dir, which is not an entry of log\.dirs"):
+        open_node([path], None, Fs(), metadata_only=path)
+    assert contents(path) == before
+    assert open_node([path], None, Fs(), metadata_only=tmp_path / "other").absent == (TopicPartition("t", 0),)
+
+
 def test_two_directories_of_one_node_are_served_together(tmp_path: Path) -> None:
-    first = new_node(tmp_path / "a", {"t": 2})
-    second = tmp_path / "b"
-    second.mkdir()
-    text = (first / "meta.properties").read_text().replace(NODE.directory_id, format_uuid(bytes(16)[:-1] + b"\2"))
-    (second / "meta.properties").write_text(text)
+    first, second = two_directories(tmp_path)
     with live(first, second) as server, server.connect() as client:
         for number in (0, 1):
             assert produce(client, batch(), number=number).error_code == ErrorCode.NONE

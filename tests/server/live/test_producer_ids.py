@@ -10,7 +10,7 @@ import pytest
 
 from sediment.segment_io.errors import CommitStateUnknownError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import read_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -73,7 +73,7 @@ def test_ids_go_on_above_those_of_the_metadata_and_of_the_logs(tmp_path: Path) -
             answer = client.ask(request, 5)
             assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.NONE, wanted, 0)
         assert produce(client, batch(pid=7300, ts=time.time_ns() // 1_000_000)).error_code == ErrorCode.NONE
-    metadata = read_cluster_metadata(path, Fs())
+    metadata = read_bootstrap_checkpoint(path, Fs())
     assert metadata is not None and metadata.next_producer_id == 3000
     with live(path) as server, server.connect() as client:
         assert client.ask(request, 5).producer_id == 8000

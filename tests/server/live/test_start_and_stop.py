@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sediment.segment_io.errors import StorageError
-from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.engine.directory.lock import lock_holder
+from sediment.engine.live.broker_config import BrokerConfig
+from sediment.segment_io.errors import CommitStateUnknownError, StorageError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import (
+    ClusterMetadata,
+    read_bootstrap_checkpoint,
+    read_cluster_metadata,
+)
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveOptions
@@ -20,15 +30,25 @@ from sediment.server.network.endpoints import Endpoint
 from tests.engine.live_logs import batch, config
 from tests.engine.managed import FailingFs
 from tests.served import contents, unpacked
-from tests.server.live.nodes import CONFIG, NODE, commit, fetch, live, new_node, produce
+from tests.server.live.nodes import CONFIG, commit, fetch, live, new_node, produce, two_directories
 from tests.server.network.listeners import Client
 from tests.waiting import wait_until
 
 MARKER = ".kafka_cleanshutdown"
 
 
+class FullForMetadata(Fs):
+    """A disk on which bootstrap.checkpoint cannot be replaced."""
+
+    def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
+        if path.name == "bootstrap.checkpoint":
+            raise OSError(errno.ENOSPC, "disk full")
+        super().replace_file(path, content, like=like)
+
+
 def metadata_of(path: Path) -> ClusterMetadata:
-    found = read_cluster_metadata(path, Fs())
+    # Without a marker, a bootstrap.checkpoint counts only for a server that starts on the directory.
+    found = read_cluster_metadata(path, Fs()) or read_bootstrap_checkpoint(path, Fs())
     assert found is not None
     return found
 
@@ -77,12 +97,80 @@ def test_a_metadata_log_gets_the_new_leader_epochs(tmp_path: Path) -> None:
     assert after.end_offset > before.end_offset
 
 
+def test_many_leader_epochs_are_raised_without_a_metadata_transaction(tmp_path: Path) -> None:
+    path = unpacked(tmp_path / "data")
+    (path / MARKER).unlink()
+    before = metadata_of(path)
+    partitions = sum(map(len, before.leader_epochs.values()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sediment.segment_io.internal_topics.metadata_batches._MOST_RECORDS", 2)
+        with live(path):
+            pass
+    after = metadata_of(path)
+    assert after.end_offset == before.end_offset + partitions  # no records of a transaction
+    raised = {name: {n: each + 1 for n, each in epochs.items()} for name, epochs in before.leader_epochs.items()}
+    assert after.leader_epochs == raised
+
+
 def test_a_clean_start_leaves_the_metadata_alone(tmp_path: Path) -> None:
     path = unpacked(tmp_path / "data")
     before = metadata_of(path)
     with live(path):
         pass
     assert metadata_of(path) == before
+
+
+def test_a_start_that_fails_before_the_epochs_are_raised_leaves_no_marker(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    with live(path):
+        pass
+    (path / MARKER).unlink()
+    disk = FullForMetadata()
+    with pytest.raises(CommitStateUnknownError, match=r"bootstrap\.checkpoint"), live(path, fs=disk):
+        pass
+    assert not (path / MARKER).exists()
+    with live(path) as server:
+        assert server.server.catalog.partition("t", 0).leader_epoch == 1
+    assert metadata_of(path).leader_epochs == {"t": {0: 1}}
+    assert (path / MARKER).exists()
+
+
+def test_a_start_that_lacks_a_disk_leaves_the_other_one_without_a_marker_after_an_unclean_stop(tmp_path: Path) -> None:
+    first, second = two_directories(tmp_path)
+    with live(first, second):
+        pass
+    for path in (first, second):
+        (path / MARKER).unlink()
+    fs = FailingFs()
+    fs.broken.add(second / "t-1" / f"{0:020d}.log")
+    with pytest.raises(StorageError, match="the log directory cannot be used"), live(first, second, fs=fs):
+        pass
+    assert [(path / MARKER).exists() for path in (first, second)] == [False, False]
+    before = metadata_of(first).leader_epochs["t"]
+    with live(first, second) as server:
+        epochs = {number: server.server.catalog.partition("t", number).leader_epoch for number in (0, 1)}
+    assert epochs == metadata_of(first).leader_epochs["t"] == {number: epoch + 1 for number, epoch in before.items()}
+
+
+def test_a_partition_without_a_folder_begins_under_the_leader_epoch_of_the_metadata(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1}, leader_epochs={TopicPartition("t", 0): 5})
+    with live(path) as server, server.connect() as client:
+        assert server.server.catalog.partition("t", 0).leader_epoch == 5
+        produce(client, batch())
+        assert end_of_epoch(client, 5) == (5, 1)
+
+
+def test_a_folder_that_a_broker_was_about_to_delete_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    with live(path) as server, server.connect() as client:
+        produce(client, batch())
+    renamed = path / f"gone-0.{'ab' * 16}-delete"
+    shutil.copytree(path / "t-0", renamed)
+    soon = partial(BrokerConfig, log_initial_task_delay_ms=0, log_segment_delete_delay_ms=0)
+    monkeypatch.setattr("sediment.server.backends.live.BrokerConfig", soon)
+    with live(path):
+        time.sleep(0.2)
+    assert renamed.is_dir()
 
 
 # ------------------------------------------------------------------------------------------------------ a stopped start
@@ -99,22 +187,30 @@ def test_a_start_that_is_stopped_leaves_the_directory_as_it_was(tmp_path: Path) 
 
 # --------------------------------------------------------------------------------------------------------- failed disks
 def test_a_server_starts_only_with_every_directory_of_its_node(tmp_path: Path) -> None:
-    first = new_node(tmp_path / "a", {"t": 2})
-    second = tmp_path / "b"
-    second.mkdir()
-    text = (first / "meta.properties").read_text().replace(NODE.directory_id, format_uuid(bytes(16)[:-1] + b"\2"))
-    (second / "meta.properties").write_text(text)
+    first, second = two_directories(tmp_path)
     with live(first, second):
         pass
-    (number,) = (number for number in (0, 1) if (second / f"t-{number}").exists())
     (second / MARKER).unlink()  # so that the start reads the log
     fs = FailingFs()
-    fs.broken.add(second / f"t-{number}" / f"{0:020d}.log")
+    fs.broken.add(second / "t-1" / f"{0:020d}.log")
     with pytest.raises(StorageError, match="the log directory cannot be used"), live(first, second, fs=fs):
         pass
     assert (first / MARKER).exists()
     with live(first, second) as server, server.connect() as client:
-        assert produce(client, batch(), number=number).error_code == ErrorCode.NONE
+        assert produce(client, batch(), number=1).error_code == ErrorCode.NONE
+
+
+def test_metadata_is_not_written_to_a_failed_directory(tmp_path: Path) -> None:
+    first, second = two_directories(tmp_path)
+    fs = FailingFs()
+    with live(first, second, fs=fs) as server, server.connect() as client:
+        fs.broken.add(first / "t-0")
+        assert produce(client, batch()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        wait_until(lambda: lock_holder(first) is None)
+        before = (first / "bootstrap.checkpoint").read_bytes()
+        answer = client.ask(m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+        assert ErrorCode(answer.error_code) is not ErrorCode.NONE
+        assert (first / "bootstrap.checkpoint").read_bytes() == before
 
 
 def test_a_server_whose_directories_have_all_failed_is_not_usable(tmp_path: Path) -> None:
