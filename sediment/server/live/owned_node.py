@@ -9,7 +9,8 @@
     no topic has segments in tiered storage                   refused: their offsets would count as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray
     every partition of a node that was started has a folder   refused: another directory may have its records
-    one without a folder is in no checkpoint, otherwise       refused: the server would begin it anew
+    one without a folder is in no checkpoint, and the         refused: the server would begin it anew
+    marker proves that no broker has used the directory
     its folder would be in an entry of log.dirs               refused: a broker would not find it there
 
 The metadata of a node that has been started is in its metadata log.  A node that never was, as `clone` and `adopt` make
@@ -53,13 +54,14 @@ from sediment.segment_io.internal_topics.metadata_log import (
 )
 from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
-from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdown
+from sediment.segment_io.partition.clean_shutdown_file import is_new_directory, read_clean_shutdown
 
 _IN_USE = "stop the broker first"
 _ADOPT = "run sediment adopt on the directory"
 _CLONE = "clone the directory, and serve the clone"
 _ONE_BROKER = "give a server the directories of one broker only"
 _READ_ONLY = "or serve it with --read-only"
+_MAYBE_STARTED = "its marker does not show that no broker has used it, so the folder may be in another directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ def open_node(
     for partition in absent:
         if is_started:
             raise _missing_folder("a broker makes it when it first leads the partition", partition, metadata_dir)
+        if not is_new_directory(fs, metadata_dir):
+            raise _missing_folder(_MAYBE_STARTED, partition, metadata_dir)
         _check_never_written(partition, directories)
     if absent and metadata_only is not None and metadata_only.resolve() == metadata_dir.resolve():
         raise UsageError(

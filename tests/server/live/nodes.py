@@ -18,6 +18,7 @@ from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_p
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveOptions
@@ -56,6 +57,7 @@ def new_node(
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
     meta = MetaProperties(1, NODE.cluster_id, NODE.node_id, NODE.directory_id)
     (path / "meta.properties").write_bytes(format_meta_properties(meta))
+    (path / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
     return path
 
 

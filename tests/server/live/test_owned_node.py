@@ -156,6 +156,16 @@ def test_a_partition_without_a_folder_begins_empty_if_it_was_never_written_to(tm
         open_node([path], None, Fs())
 
 
+def test_a_partition_does_not_begin_empty_without_a_proof_that_no_broker_used_the_directory(tmp_path: Path) -> None:
+    # A broker that was killed may have its metadata log, and this folder, in a directory that is not named.
+    path = new_node(tmp_path / "data", {"t": 1})
+    (path / ".kafka_cleanshutdown").unlink()
+    before = contents(path)
+    with pytest.raises(UsageError, match="the folder may be in another directory"), live(path):
+        pass
+    assert contents(path) == before
+
+
 def test_a_partition_of_a_started_node_without_a_folder_is_refused(tmp_path: Path) -> None:
     # Its folder may be in a log directory that is not named, and no checkpoint of the named ones lists it.
     path, other = unpacked(tmp_path / "data"), tmp_path / "other"
