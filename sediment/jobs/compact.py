@@ -640,7 +640,8 @@ def _summary(report: CompactionRunReport) -> str:
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output and a URI source: use DIR for partitions whose files must first be changed (default: $TMPDIR).",
+    help="With --output and a URI source: fetch a partition into DIR if its files must change before cleaning "
+    "(default: $TMPDIR).",
 )
 @click.option(
     "--allow-network-fs",

@@ -174,7 +174,8 @@ def perform(
     "--suppress-out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Before erasing, add the keys of --keys-file to FILE as HMACs, for --suppress of `restore` and `clone`.",
+    help="Before erasing, add HMACs of the keys in --keys-file to FILE, which `restore --suppress` and "
+    "`clone --suppress` read.",
 )
 @click.option(
     "--evidence",

@@ -425,10 +425,11 @@ class _RestoreRun:
         """Complete the interrupted restores `found`; complete or undo every other replacement in the directory.
 
         Raises:
-            CorruptDataError: a file of a replacement is not whole, and no restore made it.
+            CorruptDataError: a replacement can be neither completed nor undone without losing records, or the name of
+                one of its files has no offset.
         """
         for interrupted in found:
-            # A broker may have stopped cleanly since then, without this partition.
+            # Since the interruption, a broker may have stopped cleanly without having loaded this partition.
             if _brings_back_unclean_logs(interrupted.run, chain.log_dir):
                 self._mark_unclean(chain.log_dir, {chain.partition: interrupted.entry})
         new_logs = {name for interrupted in found for name in interrupted.new_logs}
@@ -445,7 +446,7 @@ class _RestoreRun:
         """Return the code and reason why the originals `logs` of a run must not be put back; None if they may.
 
         Raises:
-            SedimentError: an original cannot be read, so it may hold a record with a suppressed key.
+            SedimentError: an original cannot be read, so its records cannot be checked for suppressed keys.
         """
         if history.holds_erased(run, entry) and not self._own.undo_erasure:
             return ERASURE, f"the originals of run {run.run_id} hold erased records; --undo-erasure puts them back"

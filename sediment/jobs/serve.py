@@ -329,7 +329,9 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     help="Read topic ids, configs and users from __cluster_metadata-0 in DIR.",
 )
 @click.option(
-    "--to-log-end", is_flag=True, help="Also serve records above the high watermark, as copies of followers require."
+    "--to-log-end",
+    is_flag=True,
+    help="Also serve records above the high watermark; for a copy of a follower, whose high watermark may lag.",
 )
 @click.option(
     "--as",

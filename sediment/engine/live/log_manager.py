@@ -192,7 +192,7 @@ class LogManager:
             if not stop.is_set():
                 self._schedule_tasks()
         except BaseException:
-            self._stop(None)
+            self._stop(None, marks_unclean=False)
             raise
 
     def _open_directories(self) -> None:

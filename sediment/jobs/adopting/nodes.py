@@ -44,6 +44,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import check_loadable
 from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
 
 Clones = Mapping[TopicPartition, PartitionClone]
@@ -150,6 +151,7 @@ class StoppedNode:
         self._settings = settings
         self._fs = fs
         self._metadata = check_started(log_dir, source.metadata, fs)
+        check_loadable(log_dir, self._metadata.end_offset, fs)
         own_file = log_dir / SERVER_PROPERTIES_FILE
         self.server_properties = own_file if fs.exists(own_file) else None
         self.node = sole_voter(

@@ -121,7 +121,7 @@ def _saved_trace(error: BaseException) -> Path | None:
 
 
 def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
-    """Log a finished partition with the numbers and texts of its report; only with JSON."""
+    """Log a finished partition with the numbers and texts of its report; do nothing if the log is text."""
     if not _json_is_on:
         return
     fields_ = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
@@ -133,7 +133,7 @@ def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
 
 
 def log_run(report: str) -> None:
-    """Log a finished run, from its JSON report; only with JSON."""
+    """Log a finished run, given its report in JSON; do nothing if the log is text."""
     if not _json_is_on:
         return
     run = json.loads(report)
@@ -152,7 +152,7 @@ def as_line(said: bytes) -> bytes:
 
 
 def stream_of_lines() -> IO[str] | None:
-    """Return the stream that consoles use instead of stderr if the log is JSON; otherwise None."""
+    """If the log is JSON, return the stream that consoles write to instead of stderr; otherwise return None."""
     return stream_of_log() if _json_is_on else None
 
 

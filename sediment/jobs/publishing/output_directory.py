@@ -39,6 +39,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.partition.clean_shutdown_file import parse_clean_shutdown
 from sediment.segment_io.stores import Store, StoredFile
 
 if TYPE_CHECKING:
@@ -214,6 +215,8 @@ class OutputDirectory:
             yield self._publisher.publish(UNCLEANABLE_FILE, [marked], attempt="driver")
         if self.sources[0].opened.checkpoints.clean_shutdown:
             content = _LOCAL.read_bytes(self.sources[0].path / CLEAN_SHUTDOWN_FILE)
+            if parse_clean_shutdown(content).is_new:
+                content = b""  # no broker has started on the source, but the output may become another directory's
             yield self._publisher.publish(CLEAN_SHUTDOWN_FILE, [content], attempt="driver")
 
     def _checkpoints(self, first_dirty: Mapping[TopicPartition, int]) -> Iterator[tuple[str, bytes]]:

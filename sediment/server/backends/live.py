@@ -47,6 +47,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.segment_io.internal_topics.metadata_batches import split_into_batches
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
+from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
@@ -286,8 +287,13 @@ def _leader_epochs(
 
 
 def _after_unclean_stop(manager: LogManager) -> set[TopicPartition]:
-    """Return the partitions of the directories that had no marker of a clean stop."""
-    unclean = {directory.path for directory in manager.directories() if directory.clean_shutdown is None}
+    """Return the partitions of the directories whose logs may have lost records at their end.
+
+    Such a directory had no marker of a clean stop, or one without a broker's epoch, as `recover` writes it.
+    """
+    unclean = {
+        directory.path for directory in manager.directories() if directory.clean_shutdown in (None, CleanShutdown(None))
+    }
     return {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
 
 

@@ -15,6 +15,7 @@ from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, re
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import batch_bytes, write_segment
 from tests.served import unpacked
+from tests.server.read_only.log_dirs import kraft_dir
 
 METADATA = "__cluster_metadata-0"
 OPEN_PRODUCER = 5432
@@ -289,4 +290,18 @@ def test_a_damaged_metadata_log_is_left_alone(log_dir: Path) -> None:
     outcome = adopt(log_dir)
     assert outcome.status == 1
     assert "Traceback" not in outcome.stderr
+    assert tree(log_dir) == before
+
+
+def test_a_metadata_log_that_a_load_would_truncate_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    log_dir = kraft_dir(tmp_path / "data")
+    write_segment(log_dir / "foreign-0", 0, [batch_bytes(0)])
+    (log,) = (log_dir / METADATA).glob("*.log")
+    content = bytearray(log.read_bytes())
+    content[1000] ^= 1  # below the newest snapshot, so the metadata can be read
+    log.write_bytes(content)
+    before = tree(log_dir)
+    outcome = adopt(log_dir)
+    assert outcome.status != 0
+    assert "a start truncates the log" in outcome.stderr
     assert tree(log_dir) == before

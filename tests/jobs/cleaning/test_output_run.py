@@ -17,6 +17,7 @@ from sediment.jobs.cleaning import output_run
 from sediment.jobs.spark.task_pool import TaskResult
 from sediment.segment_io.format.checkpoints import format_partition_metadata, format_uuid
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.stores import Store
 from tests.corpus import load_case
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, read_checkpoint, sediment, tree, write_checkpoint
@@ -116,6 +117,14 @@ def test_an_output_is_what_cleaning_in_place_leaves_and_the_source_stays(
             k: v for k, v in report.items() if k not in volatile
         }
         assert (shown["log_dir"], shown["strategy"]) == (source_as(source), strategy)
+
+
+def test_an_output_has_no_proof_that_no_broker_has_used_it(log_dir, tmp_path):
+    (log_dir / ".kafka_cleanshutdown").write_bytes(format_clean_shutdown(NEW_DIRECTORY))
+    output = tmp_path / "output"
+    outcome = sediment("compact", log_dir, "--output", output, "--force", "--now-ms", NOW_MS, COMPACT)
+    assert outcome.status == 0, outcome.stderr
+    assert (output / ".kafka_cleanshutdown").read_bytes() == b""
 
 
 def test_what_is_not_compacted_and_the_checkpoints_are_there_too(log_dir, tmp_path):

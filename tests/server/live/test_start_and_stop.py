@@ -21,6 +21,7 @@ from sediment.segment_io.internal_topics.metadata_log import (
     read_bootstrap_checkpoint,
     read_cluster_metadata,
 )
+from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live import LiveOptions
@@ -82,6 +83,15 @@ def test_after_an_unclean_stop_partitions_have_a_new_leader_epoch_before_the_fir
             # A consumer past this offset has read records that the log lost.
             assert end_of_epoch(client, turn - 1) == (turn - 1, turn + 1)
             assert server.server.catalog.partition("t", 0).leader_epoch == turn
+
+
+def test_a_marker_that_recover_wrote_counts_as_an_unclean_stop(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    with live(path) as server, server.connect() as client:
+        produce(client, batch())
+    (path / MARKER).write_bytes(format_clean_shutdown(CleanShutdown(None)))
+    with live(path):
+        assert metadata_of(path).leader_epochs == {"t": {0: 1}}
 
 
 def test_a_metadata_log_gets_the_new_leader_epochs(tmp_path: Path) -> None:
