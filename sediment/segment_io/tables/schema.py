@@ -189,7 +189,7 @@ _TOPICS = (
     Column("topicId", "string", "from the cluster's metadata; null if it does not know the topic"),
     Column("partitions", "int", "number of partitions in the metadata; null if it does not know the topic"),
     Column("key", "string", "config of the topic, such as retention.ms"),
-    Column("value", "string", "in the unit of `key`; null if nothing states it"),
+    Column("value", "string", "in the unit of `key`; null if the key is not stated"),
     Column("source", "string", "Kafka's name of the source, BOOTSTRAP_CHECKPOINT, or NOT_STATED"),
 )
 _CORRUPTION = Column("corruption", "string", "error of these bytes, which are in `value`; null in a good row")
