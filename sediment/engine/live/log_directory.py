@@ -55,7 +55,7 @@ class LogDirectory:
         self.lock = DirectoryLock(path)
         self.meta: MetaProperties | None = None
         self.clean_shutdown: CleanShutdown | None = None
-        """The clean-shutdown marker at the start."""
+        """The clean-shutdown marker at the start; a stop without a broker epoch writes it again."""
         self.is_loaded = False
         """True after every log was loaded."""
         self.failure: str | None = None

@@ -7,8 +7,9 @@ that starts without a marker verifies the segments from the recovery point on.
     JSON with an epoch       a broker since Kafka 3.7
     empty                    an older broker, `sediment recover`
     `_OF_A_NEW_DIRECTORY`    `sediment clone`, `sediment adopt`: no broker has started on the directory since
+    `_OF_RAISED_EPOCHS`      `sediment serve`: it raised the leader epochs after an unclean stop or a `recover`
 
-To a broker, the last two are equal: the stop was clean, and its epoch is not known.
+To a broker, the last three are equal: the stop was clean, and its epoch is not known.
 
 Source: kafka-log 01 §12, 05 §1; Kafka's CleanShutdownFileHandler.
 """
@@ -22,28 +23,37 @@ from pathlib import Path
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from sediment.segment_io.fs import Fs
 
-_OF_A_NEW_DIRECTORY = b"written by sediment; no broker has started on this directory since\n"  # not JSON: no epoch
+# Neither line is JSON, so neither has an epoch.
+_OF_A_NEW_DIRECTORY = b"written by sediment; no broker has started on this directory since\n"
+_OF_RAISED_EPOCHS = b"written by sediment serve; it raised the leader epochs after an unclean stop\n"
 
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
     """The marker of a clean stop; `broker_epoch` is None if the file does not hold one.
 
-    `is_new` is True if no broker has started on the directory since `clone` or `adopt` wrote it.
+    `is_new` is True if no broker has started on the directory since `clone` or `adopt` wrote it.  `has_raised_epochs`
+    is True if no log has lost records since a server raised the leader epochs.
     """
 
     broker_epoch: int | None
     is_new: bool = False
+    has_raised_epochs: bool = False
 
 
 NEW_DIRECTORY = CleanShutdown(None, is_new=True)
 """The marker of a clone or an adopted directory; another broker wrote the logs, and their epoch is not known."""
 
+RAISED_EPOCHS = CleanShutdown(None, has_raised_epochs=True)
+"""The marker of a server that raised the leader epochs when it started, and stopped cleanly."""
+
+_LINES = {_OF_A_NEW_DIRECTORY: NEW_DIRECTORY, _OF_RAISED_EPOCHS: RAISED_EPOCHS}
+
 
 def parse_clean_shutdown(content: bytes) -> CleanShutdown:
     """Return the content of the marker; the stop was clean even if the content is malformed."""
-    if content == _OF_A_NEW_DIRECTORY:
-        return NEW_DIRECTORY
+    if content in _LINES:
+        return _LINES[content]
     try:
         epoch = json.loads(content)["brokerEpoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -53,8 +63,9 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
     """Return the content of a marker: that of a broker with this epoch, or one without an epoch."""
-    if marker.is_new:
-        return _OF_A_NEW_DIRECTORY
+    line = next((line for line, of_line in _LINES.items() if of_line == marker), None)
+    if line is not None:
+        return line
     if marker.broker_epoch is None:
         return b""
     return json.dumps({"version": 0, "brokerEpoch": marker.broker_epoch}, separators=(",", ":")).encode()

@@ -47,7 +47,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.segment_io.internal_topics.metadata_batches import split_into_batches
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
-from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown
+from sediment.segment_io.partition.clean_shutdown_file import RAISED_EPOCHS, CleanShutdown
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
@@ -108,7 +108,6 @@ class LiveBackend:
 
     def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:
         self._delayed: DelayedOperations | None = None
-        self._are_epochs_raised = False
         with ExitStack() as undo:
             self._open(options, fs, stop, undo)
             self._undo = undo.pop_all()
@@ -140,15 +139,18 @@ class LiveBackend:
         writer = _metadata_writer(owned, manager, fs)  # 4
         undo.callback(writer.close)
 
-        uncertain = _after_unclean_stop(manager)  # 5
+        unclean = _after_unclean_stop(manager)  # 5
+        uncertain = {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
         changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
         for values in split_into_batches(changes):  # so that no metadata transaction is needed
             writer.append(values)
-        self._are_epochs_raised = True
+        for directory in manager.directories():
+            if directory.path in unclean:
+                directory.clean_shutdown = RAISED_EPOCHS
 
-        for partition in owned.absent:  # 6
+        log_dir = _metadata_directory(owned, manager).path  # 6
+        for partition in owned.absent:
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
-            log_dir = _metadata_directory(owned, manager).path
             manager.create_log(partition, log_dir=log_dir, topic_id=owned.metadata.topic_ids[partition.topic])
         for log in manager.all_logs():
             flush_and_replicate(log)
@@ -174,8 +176,9 @@ class LiveBackend:
             _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
 
     def _close_logs(self) -> None:
-        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.
-        self._manager.shutdown(None, marks_unclean=self._are_epochs_raised)
+        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.  A directory
+        # that had no marker gets one only if step 5 gave it one.
+        self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
         found = self.catalog.topic(topic)
@@ -286,15 +289,12 @@ def _leader_epochs(
     }
 
 
-def _after_unclean_stop(manager: LogManager) -> set[TopicPartition]:
-    """Return the partitions of the directories whose logs may have lost records at their end.
+def _after_unclean_stop(manager: LogManager) -> set[Path]:
+    """Return the log directories whose logs may have lost records at their end.
 
-    Such a directory had no marker of a clean stop, or one without a broker's epoch, as `recover` writes it.
+    Such a directory had no marker of a clean stop, or an empty one, as `recover` writes it.
     """
-    unclean = {
-        directory.path for directory in manager.directories() if directory.clean_shutdown in (None, CleanShutdown(None))
-    }
-    return {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
+    return {each.path for each in manager.directories() if each.clean_shutdown in (None, CleanShutdown(None))}
 
 
 def _append_commit(partition: Partition, batch: bytes) -> int:

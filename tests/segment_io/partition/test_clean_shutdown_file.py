@@ -3,6 +3,7 @@ import pytest
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.clean_shutdown_file import (
     NEW_DIRECTORY,
+    RAISED_EPOCHS,
     CleanShutdown,
     format_clean_shutdown,
     is_new_directory,
@@ -30,7 +31,9 @@ def test_a_marker_that_tells_no_epoch_is_still_a_clean_shutdown(content):
     assert parse_clean_shutdown(content) == CleanShutdown(None)
 
 
-@pytest.mark.parametrize("marker", [CleanShutdown(None), CleanShutdown(0), CleanShutdown(42), NEW_DIRECTORY])
+@pytest.mark.parametrize(
+    "marker", [CleanShutdown(None), CleanShutdown(0), CleanShutdown(42), NEW_DIRECTORY, RAISED_EPOCHS]
+)
 def test_a_marker_comes_back_as_it_was_written(marker):
     assert parse_clean_shutdown(format_clean_shutdown(marker)) == marker
 
