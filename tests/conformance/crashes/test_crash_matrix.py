@@ -50,11 +50,15 @@ _OUTPUTS = [
 ]
 
 
-@pytest.fixture(params=_IN_PLACE)
-def scenario(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
-    found = crash_scenarios()[request.param]
+def _prepared(name: str, tmp_path: Path) -> CrashScenario:
+    found = crash_scenarios()[name]
     found.prepare(tmp_path / "root")
     return found
+
+
+@pytest.fixture(params=_IN_PLACE)
+def scenario(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
+    return _prepared(request.param, tmp_path)
 
 
 def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(
@@ -99,9 +103,7 @@ def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(
 
 @pytest.fixture(params=_OUTPUTS)
 def publishing(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
-    found = crash_scenarios()[request.param]
-    found.prepare(tmp_path / "root")
-    return found
+    return _prepared(request.param, tmp_path)
 
 
 def test_kafka_opens_every_complete_output_and_the_source_of_an_incomplete_one(
