@@ -1,4 +1,4 @@
-"""The notebooks in docs/examples: their cells run, and find what was written.  `make docs` runs them in a kernel."""
+"""The notebooks in docs/examples: their cells run and give the expected results.  `make docs` runs them in a kernel."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     check                                                     otherwise
     every directory has the node's meta.properties            refused: `adopt` writes it
     one directory has the node's metadata                     refused: `adopt` writes it
-    the node is the sole voter of its quorum                  refused: other voters would not have what is written
-    the node is the only replica of every partition           refused: other replicas would not have what is written
+    the node is the sole voter of its quorum                  refused: other voters would lack the new records
+    the node is the only replica of every partition           refused: other replicas would lack the new records
     every batch of the metadata log is good                   refused: a load truncates the log at a bad one
     no topic has segments in tiered storage                   refused: their offsets would count as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray

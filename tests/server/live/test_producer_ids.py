@@ -1,4 +1,4 @@
-"""Ids of idempotent producers: none is given out twice, whatever ends the server."""
+"""Ids of idempotent producers: the server never assigns an id twice, even after a crash."""
 
 from __future__ import annotations
 
