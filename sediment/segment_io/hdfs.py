@@ -24,9 +24,9 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, Fi
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.units import NS_PER_MS
 
 _FOLDER_MODE = 0o755
-_NS_PER_MS = 1_000_000
 _LINE_BREAK = re.compile(r"\\n|\n")
 _NUMBERS: Mapping[type[OSError], int] = {
     FileNotFoundError: errno.ENOENT,
@@ -208,7 +208,7 @@ def _file_info(status: FileStatus) -> FileInfo:
         status.path,
         kind,
         size=None if status.isdir else status.length,
-        mtime_ns=status.modification_time * _NS_PER_MS,
+        mtime_ns=status.modification_time * NS_PER_MS,
     )
 
 
