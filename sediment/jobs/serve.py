@@ -31,7 +31,6 @@ import click
 
 from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE
 from sediment.engine.config import LogConfig
-from sediment.engine.config_keys import BROKER_KEYS
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.exit_status import EXIT_DONE, errors_as_exit_status
@@ -271,10 +270,7 @@ def _backend(
 
 def _topic_configs(settings: Settings, owned: OwnedNode) -> Callable[[str], LogConfig]:
     """Return the function from topics to configs, by the settings and the node's metadata."""
-    metadata = owned.metadata
-    # Dynamic broker configs also hold passwords, so only keys for logs are kept.
-    broker = {key: text for key, text in metadata.configs_of_broker(owned.node.node_id).items() if key in BROKER_KEYS}
-    return settings.with_metadata(metadata.topic_configs, broker).for_topic
+    return settings.of_node(owned.metadata, owned.node.node_id).for_topic
 
 
 def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str] | None:

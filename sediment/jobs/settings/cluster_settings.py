@@ -29,7 +29,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.engine.config_keys import BROKER_KEYS
 from sediment.jobs.settings.directories import SelectedDirectory, configured_metadata_dirs, open_directory
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
@@ -245,9 +244,5 @@ def _with_settings(
         # A copy without meta.properties belongs to the node that --metadata names, so that node's dynamic configs
         # apply.
         meta = read_meta_properties(fs, settings.metadata_dir / META_PROPERTIES_FILE)
-    # Dynamic broker configs also hold passwords, so only keys for logs are kept.
-    broker = metadata.configs_of_broker(meta.node_id if meta else None)
-    known = {name: text for name, text in broker.items() if name in BROKER_KEYS}
-    return replace(
-        directory, settings=settings.with_metadata(metadata.topic_configs, known), topic_ids=metadata.topic_ids
-    )
+    of_node = settings.of_node(metadata, None if meta is None else meta.node_id)
+    return replace(directory, settings=of_node, topic_ids=metadata.topic_ids)

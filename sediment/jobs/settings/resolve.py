@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.engine.config import LogConfig
@@ -43,6 +44,9 @@ from sediment.jobs.settings.properties_file import read_properties, shown_key
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+
+if TYPE_CHECKING:
+    from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata  # it loads compiled code
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -164,6 +168,16 @@ class Settings:
     ) -> Settings:
         """Return a copy of the settings with the configs of a cluster's metadata."""
         return replace(self, topic_overrides=topic_overrides, broker_overrides=broker_overrides)
+
+    def of_node(self, metadata: ClusterMetadata, node_id: int | None) -> Settings:
+        """Return a copy of the settings with the configs that apply to a node of a cluster.
+
+        Dynamic broker configs also hold passwords, so only those for logs are kept.
+        """
+        configs = metadata.configs_of_broker(node_id)
+        return self.with_metadata(
+            metadata.topic_configs, {name: text for name, text in configs.items() if name in BROKER_KEYS}
+        )
 
     def for_topic(self, topic: str) -> LogConfig:
         """Return the effective config of `topic`.

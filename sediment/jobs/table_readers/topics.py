@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, Value
+from sediment.engine.config_keys import TOPIC_KEYS, Key, Value
 from sediment.jobs.settings.cluster_settings import find_metadata
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.segment_io.format.names import META_PROPERTIES_FILE
@@ -78,9 +78,7 @@ class _Node:
         if metadata is not None:
             node_id = None if meta is None else meta.node_id
             self._own = metadata.broker_configs.get(str(node_id), {})
-            # Dynamic broker configs also hold passwords, so only keys for logs are kept.
-            broker = {key: text for key, text in metadata.configs_of_broker(node_id).items() if key in BROKER_KEYS}
-            self._settings = settings.with_metadata(metadata.topic_configs, broker)
+            self._settings = settings.of_node(metadata, node_id)
 
     def rows(self, topic: str) -> Iterator[dict[str, Any]]:
         """Yield a row for each config of a topic."""
