@@ -39,9 +39,9 @@ from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_f
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.live.log import (
     log_append,
+    log_commit,
     log_flush,
     log_reader,
-    log_replacement,
     log_retention,
     log_roll,
     log_truncation,
@@ -545,7 +545,7 @@ class PartitionLog:
 
         Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
         """
-        log_replacement.replace_segments(self._log, swap, before_group)
+        log_commit.replace_segments(self._log, swap, before_group)
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(
