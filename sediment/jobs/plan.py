@@ -341,9 +341,9 @@ def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
     return estimate_segments(
         view.listing.path,
         segments,
+        cleaning.config,
         Fs(),
         now_ms=cleaning.now_ms,
-        next_horizon_ms=cleaning.config.next_horizon_ms(cleaning.now_ms),
         sample_bytes=SAMPLE_BYTES,
     )
 

@@ -64,7 +64,7 @@ from sediment.segment_io.partition.log_view import LogView, open_view
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.reader import HeaderScan
-from sediment.segment_io.segment.record_times import FoundRecord, records_of
+from sediment.segment_io.segment.timestamp_search import FoundRecord, records_of
 from sediment.server.read_only.frozen_segment import FrozenSegment, UnreadableRange
 from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles, read_failed
 

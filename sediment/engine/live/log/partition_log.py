@@ -45,6 +45,7 @@ from sediment.engine.live.log import (
     log_retention,
     log_roll,
     log_truncation,
+    offset_by_timestamp,
 )
 from sediment.engine.live.log.append_analysis import AppendOrigin
 from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
@@ -590,7 +591,7 @@ class PartitionLog:
 
         Source: kafka-log 04 §9.
         """
-        return log_reader.lookup_timestamp(self._log, target_ms)
+        return offset_by_timestamp.lookup_timestamp(self._log, target_ms)
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:
