@@ -55,9 +55,8 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.units import NS_PER_MS
 

@@ -62,9 +62,12 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_partition_metadata, write_partition_metadata
+from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.partition.producer_state import ProducerState, RememberedBatch
 
