@@ -103,8 +103,9 @@ def estimate_segments(
     """
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
     log_bytes = sum(segment.log_bytes for segment in segments)
-    horizon_ms = next_horizon_ms(config.delete_retention_ms, now_ms)
-    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, horizon_ms=horizon_ms)
+    return estimate_cleaning(
+        sample, log_bytes, now_ms=now_ms, horizon_ms=next_horizon_ms(config.delete_retention_ms, now_ms)
+    )
 
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
