@@ -28,11 +28,11 @@ from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
 from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows
 from sediment.compaction.kernels.batch_retention import ActiveProducers
+from sediment.compaction.kernels.cleaned_transaction_metadata import UNREADABLE
 from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
-from sediment.compaction.kernels.transactions import UNREADABLE
 from sediment.compaction.split import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.batch_decoder import Header
+from sediment.compaction.kernels.cleaned_transaction_metadata import MARKS_NOTHING, TOMBSTONES_GO, TOMBSTONES_STAY
 from sediment.compaction.kernels.registers import (
     FIRST_HORIZON_MS,
     LAST_HORIZON_MS,
@@ -17,7 +18,6 @@ from sediment.compaction.kernels.registers import (
     TOMBSTONES_WAITING,
     WITHOUT_HORIZON,
 )
-from sediment.compaction.kernels.transactions import MARKS_NOTHING, TOMBSTONES_GO, TOMBSTONES_STAY
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.format.batch_rebuild import NO_HORIZON
 from sediment.segment_io.format.layout import INT64_MAX

@@ -48,6 +48,7 @@ from sediment.compaction.kernels.batch_decoder import (
     read_header,
 )
 from sediment.compaction.kernels.batch_retention import ActiveProducers, is_discarded, keeps_header
+from sediment.compaction.kernels.cleaned_transaction_metadata import LEGACY, UNREADABLE
 from sediment.compaction.kernels.delete_horizon import (
     horizon_has_passed,
     horizon_of,
@@ -78,7 +79,6 @@ from sediment.compaction.kernels.registers import (
     RECORDS,
     UPPER_BOUND_OFFSET,
 )
-from sediment.compaction.kernels.transactions import LEGACY, UNREADABLE
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_u32
 from sediment.segment_io.compiled.native import Tools
