@@ -239,7 +239,7 @@ def make_page(
         key=lambda p: (_tone(str(p["status"])) != "bad", -(_size(p) or 0), by_number(str(p["partition"]))),
     )
     now_ms = int(document["now_ms"])
-    largest = max((_size(p) or 0 for p in partitions), default=0)
+    largest = max((max(_size(p) or 0, _whole(p, "bytes_after") or 0) for p in partitions), default=0)
     only_would = bool(document.get("dry_run")) or document["command"] == "plan"
     room = max(_LEAST_SEGMENTS, min(_MOST_SEGMENTS, _DRAWN_SEGMENTS // max(len(partitions), 1)))
     empty = [group for group in _grouped(filter(_is_empty, partitions)).values() if len(group) > SHOWN_EMPTY]
@@ -315,7 +315,7 @@ def _tiles(
     changed = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
     if changed:
         before, after = (sum(p[key] for p in changed) for key in ("bytes_before", "bytes_after"))
-        share = f"{(before - after) / before:.0%} {'would be ' if only_would else ''}saved" if before else ""
+        share = _share(before, after, "would be saved" if only_would else "saved")
         tiles.append(("bytes", f"{human_bytes(before)} → {human_bytes(after)}", share))
     done = [p for p in partitions if _whole(p, "messages_read")]
     if done:
@@ -333,6 +333,17 @@ def _tiles(
     if any("repairs" in p for p in partitions):
         tiles.append(("repairs", f"{repairs:,}", "would be made" if only_would else "made"))
     return tuple(tiles)
+
+
+def _share(before: int, after: int, saved: str) -> str:
+    """Return the saved share of `before`, or how much more there is after a run that adds bytes."""
+    if not before:
+        return ""
+    return (
+        f"{(after - before) / before:.0%} more"
+        if after > before
+        else f"{(before - after) / before:.0%} {saved}".strip()
+    )
 
 
 def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
@@ -461,7 +472,7 @@ def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> 
     if before is not None:
         after = before if after is None else after
         size_text = human_bytes(before) if after == before else f"{human_bytes(before)} → {human_bytes(after)}"
-        saved_text = f"{(before - after) / before:.0%}" if after != before and before else ""
+        saved_text = _share(before, after, "") if after != before else ""
         size_bar = Bar("", 100 * before / (largest or before or 1), "", 100 * after / (largest or before or 1))
     ratio = partition.get("dirty_ratio")
     seconds = sum(map(float, (partition.get("seconds_by_stage") or {}).values()))

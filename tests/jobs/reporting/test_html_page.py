@@ -320,3 +320,13 @@ def test_reasons_can_be_read_without_a_click():
     skipped = partition("s-0", status="skipped", reason_code="dirty-ratio", reason="not dirty enough")
     source = render_html(document(skipped))
     assert re.sub(r"<details.*?</details>", "", source, flags=re.DOTALL).count("not dirty enough") == 2
+
+
+def test_bytes_that_a_run_adds_are_more_and_both_bars_are_drawn():
+    source = render_html(document(partition(bytes_before=200, bytes_after=300), command="restore"))
+    page = make_page(document(partition(bytes_before=200, bytes_after=300), command="restore"))
+    assert [tile[2] for tile in page.tiles if tile[0] == "bytes"] == ["50% more"]
+    assert page.rows[0].saved_text == "50% more"
+    assert (page.sizes[0].inner, round(page.sizes[0].width)) == (100, 67)
+    assert (page.rows[0].size_bar.inner, round(page.rows[0].size_bar.width)) == (100, 67)
+    assert source.count('x="66.67" width="33.33"') == 2
