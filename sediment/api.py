@@ -240,7 +240,7 @@ def erase(
     No question is asked.  Ctrl-C finishes the current group of segments, commits it and releases the locks.
 
     Args:
-        log_dirs: as for `plan`.
+        log_dirs: as for `plan`; URIs need `output` and `keys_file`.
         keys_file: erase the records with the keys in this file, one key a line.
         key_format: format of the keys in `keys_file`.
         where: erase the records for which this Spark SQL condition on table `records` is true; `@FILE` reads it from a
