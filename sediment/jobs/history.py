@@ -49,7 +49,7 @@ _LOGGER = logging.getLogger(__name__)
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HistoryReport(Result):
-    """Runs in the ledger at the path `ledger`, newest first, and their partitions: dicts by column.
+    """Runs in the ledger at the path `ledger`, newest first, and their partitions, as dicts by column.
 
     The rows of `to_arrow` are the runs, or the partitions if one run or some partitions were requested.
     """

@@ -190,7 +190,7 @@ class PlanningTask:
 
 @dataclass(frozen=True, slots=True)
 class SplitsToClean:
-    """A plan that gets its exact figures from a cleaning in splits, which the result `asked` requests."""
+    """A plan whose exact figures need a cleaning in splits; `asked` is the result that requested it."""
 
     found: PartitionPlan
     asked: CleaningResult
@@ -531,7 +531,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
         )
     if report.originals_bytes is not None:
         held = human_bytes(report.originals_bytes)
-        screen.say(f"originals in {report.originals} hold {held} that a vacuum of all would free")
+        screen.say(f"a vacuum of all originals in {report.originals} would free {held}")
 
 
 def _compacts(partition: PartitionPlan) -> str:
@@ -562,7 +562,7 @@ def _tombstones(rows: Sequence[PartitionPlan]) -> str:
 
 
 def _retained(partition: PartitionPlan) -> int | None:
-    """Return the bytes that retention deletes; None for none."""
+    """Return the bytes that retention deletes; None if it deletes nothing."""
     retention = partition.retention
     return retention.bytes if retention is not None and retention.segments else None
 

@@ -6,7 +6,7 @@ which this process owns until it stops.
 It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
 the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
 
-Invariant: the line `listening on HOST:PORT` is on stderr once clients can connect, also with --quiet.
+Invariant: the line `listening on HOST:PORT` is printed on stderr once clients can connect, even with --quiet.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Convert the error of a start that a signal ended.
+    """Convert the error of a start that a signal interrupted.
 
     Raises:
         RunStopped: a signal ended the start.
@@ -269,7 +269,7 @@ def _backend(
 
 
 def _topic_configs(settings: Settings, owned: OwnedNode) -> Callable[[str], LogConfig]:
-    """Return the function from topics to configs, by the settings and the node's metadata."""
+    """Return a function that gives the configs of a topic, from the settings and the node's metadata."""
     return settings.of_node(owned.metadata, owned.node.node_id).for_topic
 
 
@@ -300,7 +300,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
-    help="Give clients this address; required if --listen stands for every address of the machine.",
+    help="Advertise this address to clients; required if --listen means every address of the machine.",
 )
 @click.option(
     "--state",
@@ -352,7 +352,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     help="Admit only the users in FILE, one name:SCRAM-SHA-256:iterations:salt:stored:server per line.",
 )
 @click.option("--insecure", is_flag=True, help="Let other machines read without TLS or without users.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker key of the server.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker config of the server.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),

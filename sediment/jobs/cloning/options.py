@@ -16,7 +16,7 @@ from sediment.server.network.endpoints import Endpoint, parse_endpoint
 
 DEFAULT_LISTEN = Endpoint("127.0.0.1", 9092)
 
-_MOST_PORT = 65534  # the controller takes the next port
+_MOST_PORT = 65534  # the controller uses the next port
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

@@ -68,7 +68,7 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The options of a run about its target and node, and not about the content of the clone."""
+    """The options of a run that concern its target and its node, but not the content of the clone."""
 
     to: Path
     host: str
@@ -281,7 +281,7 @@ class _CloneRun:
     def _check_has_partitions(self, source: Source) -> None:
         if not source.topics and not self._options.allow_empty_selection:
             raise UsageError(
-                "the source holds no partition",
+                "the source contains no partition",
                 path=", ".join(directory.shown for directory in source.directories),
                 advice="name the entries of a broker's log.dirs that have partitions",
             )
@@ -416,7 +416,7 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return the partitions and producers that records of coordinators may name; `finished` has clients' partitions."""
+    """Return the partitions and producers that coordinators' records may name; `finished` has clients' partitions."""
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),

@@ -3,9 +3,9 @@
     CREATE TABLE    options and Spark's properties of the table -> options, and the schema with these options
     each query      no options; the schema that the catalog kept -> options
 
-Spark 4.2 gives a Python source the options of a table only when the table is created.  It keeps the schema that the
-source returned, with the metadata of its columns, and gives it to every query.  So the options are in the metadata of
-the first column.
+Spark 4.2 gives a Python source the options of a table only when the table is created.  Spark keeps the schema that the
+source returned, including the metadata of its columns, and passes the schema to every query.  So the options are in the
+metadata of the first column.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or the numbers of records and emissions; an emission has each key at most once."""
+    """Summary of a part: its error, or the numbers of records and emissions; a key is at most once in an emission."""
 
     messages_read: int = 0
     emissions: int = 0

@@ -451,7 +451,7 @@ def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence
 
 
 def _columns(rows: Sequence[Row]) -> frozenset[str]:
-    """Return the columns with a value in some row."""
+    """Return the columns that have a value in at least one row."""
     texts = {
         "size": "size_text",
         "saved": "saved_text",

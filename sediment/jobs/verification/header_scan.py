@@ -3,8 +3,8 @@ r"""The first pass over a log: check checksums, and collect facts from headers f
     spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
                                    \--> unreadable batches, with their bytes' hash
 
-Invariants: memory is one chunk, the facts of each segment and producer, and some 30 bytes for each transactional batch.
-A batch counts as readable only if its checksum is right.
+Invariants: memory is one chunk, the facts of each segment and producer, and about 30 bytes for each transactional
+batch.  A batch counts as readable only if its checksum is right.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Transactions:
     def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
         """Return the data batches among the given ones; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
 
-        A batch is decided by the first later marker of its producer.
+        The first later marker of the batch's producer decides a batch.
         """
         order = np.lexsort((bases, producers))
         bases, producers, kinds = bases[order], producers[order], kinds[order]

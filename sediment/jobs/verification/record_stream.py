@@ -57,7 +57,7 @@ _RECORDS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Batches, rows of `rules.BATCH`, and their records, int64[n, WALKED_FIELDS]; `buffers` hold the bytes.
+    """Batches, rows of `rules.BATCH`, and their records, int64[n, WALKED_FIELDS]; `buffers` contain the bytes.
 
     `is_first` is True for batches that no earlier block had.
     """

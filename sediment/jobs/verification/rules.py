@@ -166,7 +166,7 @@ class PairRules:
     def removable_end(self) -> int:
         """Return the offset from which on no tombstone and no marker may be missing.
 
-        Past an unreadable batch, tombstones and markers must stay, because the batch may hold an older value of the
+        Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of the
         key.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
@@ -388,14 +388,14 @@ def new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) 
             f"delete horizon {a['horizon_ms']} is new, but no setting states delete.retention.ms; give it with --set"
             if allowed is None
             else f"delete horizon {a['horizon_ms']}, but delete.retention.ms is {rules.delete_retention_ms} "
-            f"and it was {saturated(rules.now_ms)}"
+            f"and the clock was {saturated(rules.now_ms)}"
         ),
     )
     filled = after["known"] & (after["records"] > 0)
     yield Found(
         "horizons",
         fresh & (has_all | (rules.since_ms is None)) & filled & ~after["null_value"] & ~_is_transaction_marker(after),
-        lambda _b, _a: "the batch got a delete horizon, but holds no tombstone",
+        lambda _b, _a: "the batch got a delete horizon, but contains no tombstone",
     )
 
 
