@@ -283,7 +283,7 @@ class SedimentVerifyOperator(SedimentOperator):
 
 
 class SedimentExpireOperator(SedimentOperator):
-    """`sediment expire --yes`: delete the segments that are past their retention limits, without a question."""
+    """`sediment expire --yes`: delete the segments that are past their retention limits, without asking."""
 
     def __init__(
         self,

@@ -206,7 +206,7 @@ class _Adoption:
         return owner
 
     def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
-        """Return reports of the partitions that the node already has, whether or not a folder of them is here."""
+        """Return reports of the partitions that the node already has, and of those that the plan leaves out."""
         log_dir = str(self._log_dir)
         known = (
             AdoptionReport(str(each), log_dir, UNCHANGED, "known", "the cluster has this partition")

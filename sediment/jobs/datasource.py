@@ -184,7 +184,7 @@ class KafkaLogSource(DataSource):
     Spark makes one instance at `load` and gives every query of the frame a copy.  The tasks are planned in that
     instance, so all queries use one plan even if the directory changes between them.  Only `reader` raises a planning
     error, because a stream does not use the plan, and a restart from a checkpoint ignores the starting offsets.  For a
-    query of a table of the catalog, Spark makes an instance without options, and the reader plans the tasks.
+    query on a catalog table, Spark makes an instance without options, and the reader plans the tasks.
     """
 
     @in_one_sentence

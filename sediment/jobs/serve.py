@@ -306,7 +306,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "--state",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the offsets that consumers commit in DIR, outside every LOG_DIR (default: in memory).",
+    help="Store the offsets that consumers commit in DIR, outside every LOG_DIR (default: in memory).",
 )
 @click.option(
     "--partition",
@@ -406,14 +406,14 @@ def command(
 ) -> None:
     """Let Kafka clients use LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
 
-    No broker is needed.  A directory in use by a broker is refused.
+    No broker is needed.  A directory that a broker uses is refused.
 
     With --read-only, any directories are served, nothing is written into them, and no lock is taken.
 
-    Without --read-only, the directories must belong to a single node, as clone and adopt make them.  The server takes
-    records of producers (idempotent ones included) and committed offsets, and a broker can use the directories
-    afterwards.  It takes no transactions, changes no topics or configs, keeps members of groups in memory, and deletes
-    nothing.
+    Without --read-only, the directories must belong to a single node, as clone and adopt make them.  The server accepts
+    records from producers, including idempotent producers, and committed offsets.  A broker can use the directories
+    afterwards.  The server refuses transactions and changes of topics or configs, keeps members of groups in memory,
+    and deletes nothing.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

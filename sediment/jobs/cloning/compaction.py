@@ -20,7 +20,7 @@ from sediment.segment_io.format.names import TopicPartition
 def topics_left_alone(
     topics: Iterable[ClonedTopic], source: Source, settings: Settings
 ) -> Mapping[str, tuple[str, str]]:
-    """Return reason code and text for each topic that `compact` would leave alone, by its name in the source.
+    """Return reason code and text for each topic that `compact` would leave alone, keyed by its name in the source.
 
     `settings` are the settings of the run with the metadata of the source.
 

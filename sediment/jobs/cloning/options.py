@@ -21,7 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def properties_file_options(command: _Command) -> _Command:
-    """Add the options about the generated `server.properties`: `--listen` and `--server-properties`."""
+    """Add the options for the generated `server.properties`: `--listen` and `--server-properties`."""
     for option in (
         click.option(
             "--server-properties",
@@ -67,7 +67,7 @@ def parse_parts(text: str) -> frozenset[Part]:
 
 
 def parse_renames(texts: Iterable[str]) -> dict[str, str]:
-    """Return the new topic names by the old ones, parsed from `OLD=NEW`.
+    """Return the new topic names, keyed by the old names, parsed from `OLD=NEW`.
 
     Raises:
         UsageError: a text is malformed, or a topic gets two names.

@@ -106,7 +106,7 @@ def clone(
 
 
 class _CloneRun:
-    """One run; the stack closes the lock and Spark."""
+    """One run; its exit stack releases the lock and stops Spark."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Return a sentence about open transactions that no coordinator ends: none exists, or the log was cut."""
+        """Describe open transactions that no coordinator will end, because none exists or the log was cut."""
         orphans = [
             each
             for each in finished
@@ -429,7 +429,7 @@ def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
 
 
 def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
-    """Return sentences about the records of the coordinators that were rewritten."""
+    """Return sentences about the coordinators' records that were rewritten."""
     notes = []
     for topic, what in ((CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")):
         counts = [

@@ -15,7 +15,7 @@ configuration folder.  The working directory is never searched, because it may c
 An unknown variable SEDIMENT_… is an error if the rest of its name begins with this command, names one of its options or
 resembles a known variable.  All others are ignored, because other programs may use the same prefix.
 
-Invariants: only options in `FROM_SETTINGS` have other sources than the command line.  None of them disables a safety
+Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of them disables a safety
 check, names a secret, selects partitions or records, or gives a setting or a time by which records are deleted.  An
 unknown name is an error, because a misspelt `dry-run` must not change data.
 """

@@ -1,4 +1,4 @@
-"""Formats in which options and files give the keys of records.
+"""Formats of the keys of records in options and files.
 
 text      UTF-8
 hex       two hexadecimal digits for each byte
@@ -23,7 +23,7 @@ KEY_FORMAT_ADVICE = {
 
 
 def decode_key(content: bytes, key_format: str) -> bytes:
-    """Return the key that `content` gives in one of KEY_FORMATS.
+    """Return the key that `content` encodes in one of KEY_FORMATS.
 
     Raises:
         ValueError: `content` is not in this format; the text of the error may quote it.

@@ -124,7 +124,7 @@ def stdout_is_terminal() -> bool:
 
 
 def check_stdout_has_reader() -> None:
-    """Return if the other side of stdout is open; a command that waits calls this, because it writes nothing.
+    """Check that a process still reads stdout; a command calls this while it waits, because it writes nothing then.
 
     Raises:
         OutputError: stdout is a pipe without a reader.

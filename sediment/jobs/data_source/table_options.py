@@ -30,7 +30,7 @@ def is_new_table(options: Mapping[str, str]) -> bool:
 def given_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the user's options, by names in lower case, without the properties that Spark adds.
 
-    CREATE TABLE gives each option a second time after `option.`, except the path, which it turns into a URI.
+    CREATE TABLE passes each option a second time with the prefix `option.`, except the path, which it turns into a URI.
     """
     given = {name.lower(): value for name, value in options.items()}
     if not is_new_table(given):

@@ -8,7 +8,7 @@ each early emission; the row with the highest offset wins.  A tombstone is also 
 out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
-error.  Memory is at most a few times HELD_BYTES, and the largest batch.
+error.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
 """
 
 from __future__ import annotations

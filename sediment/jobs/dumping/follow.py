@@ -113,7 +113,8 @@ class Follower:
             del self._next[name]
             self._identities.pop(name, None)
             self._on_notice(f"{name} was removed")
-        # This comes before the ends, so that records of a partition that is created meanwhile are not skipped.
+        # Identify partitions before their ends are read, so that no record of a partition created in between is
+        # skipped.
         for name, source in sources.items():
             with contextlib.suppress(FileNotFoundError):
                 self._identify(name, _Identity.of(source, self._fs))

@@ -1,7 +1,7 @@
 """Rows that `dump` reads: a table of some sources, conditions on records, and a number of last records.
 
-The last records of a partition are found from its end: its slices are read from the last to the first, and the first
-ones are small.  So a large log is read only as far as needed, and no part of it is read twice.
+The last records of a partition are found from its end: its slices are read from last to first, and the slices that are
+read first are small.  So a large log is read only as far as needed, and no part of it is read twice.
 
 Invariants: a query may be used several times, and each use reads the files again.  A query keeps in memory one batch,
 plus the last records if they are requested.

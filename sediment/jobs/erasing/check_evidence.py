@@ -208,7 +208,7 @@ def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> l
 
 
 def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
-    """Return the entry with the directory's id or, for an entry without an id, the one with its path."""
+    """Return the entry with the directory's id; an entry without an id matches by its path."""
     meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:

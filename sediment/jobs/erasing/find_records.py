@@ -88,8 +88,8 @@ class KeysAt:
 class OlderRecords:
     """Records without a verdict that are older than a dropped record with the same key.
 
-    By directory of the partition, `dropped` has the largest dropped offset of each key, and `judged` has the offsets
-    with a verdict.
+    Keyed by partition directory, `dropped` contains the largest dropped offset of each key, and `judged` contains the
+    offsets with a verdict.
     """
 
     dropped: Mapping[Path, Mapping[bytes, int]]

@@ -498,7 +498,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
+    """Return a time for people, to the second, or the number itself if it is outside the range of the calendar."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}\N{NO-BREAK SPACE}UTC"
     except (ValueError, OverflowError, OSError):

@@ -220,7 +220,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if the value of `name` is stated, and not only by Kafka's creation of internal topics.
+        """Return True if `name` is stated, other than by the config with which Kafka creates an internal topic.
 
         Raises:
             SettingsError: the key is unknown.

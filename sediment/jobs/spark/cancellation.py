@@ -129,7 +129,7 @@ def end_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal interrupts it.
+    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal interrupts the block.
 
     Outside `end_on_signals` and outside the main thread, nothing sets the event, because this package handles no
     signals there.

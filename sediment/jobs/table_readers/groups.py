@@ -2,8 +2,8 @@
 
     partition of __consumer_offsets --replay--> groups --ends of the partitions beside it--> rows
 
-A group is in one partition of `__consumer_offsets`, so the rows of each are independent.  Partitions of other topics
-have no rows.
+A group is in one partition of `__consumer_offsets`, so the rows of each partition are independent.  Partitions of other
+topics have no rows.
 
 Invariant: a topic name in a record never becomes a path.  The end of a log is read only if the log directory lists the
 partition.

@@ -147,7 +147,7 @@ def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int
 def segment_differences(
     before: LogFacts, after: LogFacts, cleaned: CleanedRange, *, may_be_reencoded: bool = False
 ) -> list[Difference]:
-    """Return the differences in log start and end, list of segments, their offsets and the checkpoints.
+    """Return the differences in the log start, the log end, the segments, their offsets, and the checkpoints.
 
     With `may_be_reencoded`, a cleaned segment may have become several, because its batches may have grown.
     """

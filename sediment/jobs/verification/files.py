@@ -1,6 +1,6 @@
 """Checks of the indexes, snapshots and checkpoints of two logs, and of the segments that no cleaning changed.
 
-Invariant: memory is two chunks, and the headers of one segment.
+Invariant: memory use is two chunks, and the headers of one segment.
 """
 
 from __future__ import annotations

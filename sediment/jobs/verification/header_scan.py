@@ -1,9 +1,9 @@
-r"""The first pass over a log: check checksums, and collect facts from headers for the rules for batches and records.
+r"""The first pass over a log: check checksums, and collect from headers the facts that the rules need.
 
     spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
                                    \--> unreadable batches, with their bytes' hash
 
-Invariants: memory is one chunk, the facts of each segment and producer, and about 30 bytes for each transactional
+Invariants: memory use is one chunk, the facts of each segment and producer, and about 30 bytes for each transactional
 batch.  A batch counts as readable only if its checksum is right.
 """
 
@@ -333,7 +333,7 @@ def _wrong_checksum(row: np.void, crc: int, segment: int) -> UnreadableBatch:
 
 
 def complete_legacy(rows: Rows, span: BatchSpan) -> Rows:
-    """Return the rows with base offset and number of records of messages of magic 0 and 1.
+    """Return the rows, with base offset and number of records filled in for messages of magic 0 and 1.
 
     Compressed messages that cannot be unwrapped are left out.
     """

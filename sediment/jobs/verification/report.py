@@ -49,7 +49,7 @@ CHECKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference: its check of CHECKS, its log offset or None, and its text."""
+    """One difference: its check from CHECKS, its log offset or None, and its text."""
 
     check: str
     offset: int | None
