@@ -518,7 +518,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
     back = sum(partition.bytes_back or 0 for partition in report.partitions)
     gone = sum(partition.retention.bytes for partition in report.partitions if partition.retention is not None)
     screen.say(
-        f"compaction would give back {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)"
+        f"compaction would free {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)"
     )
     estimated = [partition for partition in report.partitions if partition.reencoded_bytes is not None]
     if estimated:
