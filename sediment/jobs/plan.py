@@ -517,9 +517,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
     screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
     back = sum(partition.bytes_back or 0 for partition in report.partitions)
     gone = sum(partition.retention.bytes for partition in report.partitions if partition.retention is not None)
-    screen.say(
-        f"compaction would free {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)"
-    )
+    screen.say(f"compaction would free {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)")
     estimated = [partition for partition in report.partitions if partition.reencoded_bytes is not None]
     if estimated:
         before = sum(partition.bytes_before for partition in estimated)

@@ -536,7 +536,7 @@ class _RestoreRun:
     def _prepared(
         self, run: Catalogue, chain: _Chain, entry: OriginalPartition, checkpoints: LogDirCheckpoints
     ) -> PartitionRestore:
-        """Return the restore that the present state of a partition requires.
+        """Return the steps that restore a partition from its present state.
 
         Raises:
             SourceChangedError: the partition changed since the chain was planned.

@@ -35,7 +35,7 @@ _LOGGERS_OF_QUERIES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 class ConditionFailedError(Exception):
-    """Spark could not evaluate the condition; `str()` is the kind of its error."""
+    """Spark could not evaluate the condition; `str()` of this error is the kind of Spark's error."""
 
 
 def matching_offsets(session: SparkSession, condition: str, directories: Sequence[Path]) -> Mapping[str, Int64s]:

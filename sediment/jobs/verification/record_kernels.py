@@ -181,7 +181,8 @@ def decode_batches(
     The function also fills `counts`, int64[rows], and `contents`, int64[rows, CONTENT_FIELDS].
 
     Returns:
-        (status, batch, records filled): OK and the number of batches, or a request or an error and its batch.
+        (status, batch, records filled): OK with the number of batches, or a request or an error with the batch that
+        caused it.
     """
     for index in range(first, rows.size):
         counts[index] = 0
