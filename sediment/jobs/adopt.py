@@ -234,7 +234,7 @@ class _Adoption:
         ]
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
-        """Prepare every partition, or only survey it in a dry run; return all reports and the clones that succeeded."""
+        """Prepare every partition, or only survey it in a dry run; return all reports and the finished clones."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
         with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:

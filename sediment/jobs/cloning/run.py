@@ -416,7 +416,7 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return the partitions and producers that coordinators' records may name; `finished` has clients' partitions."""
+    """Return the partitions and producers that coordinators' records may name, from `finished` client partitions."""
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),

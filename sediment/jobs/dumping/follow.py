@@ -38,7 +38,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """Identity of a partition until it is deleted; `topic_id` is None without `partition.metadata`."""
+    """Identity of a partition; a recreated partition has another.  `topic_id` is None without `partition.metadata`."""
 
     topic_id: str | None
     inode: int

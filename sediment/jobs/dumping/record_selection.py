@@ -1,4 +1,4 @@
-"""Conditions on records: their keys and headers, and whether they are messages of applications.
+"""Conditions on records: their keys and headers, and whether they are application messages.
 
 A record is selected if its key is one of `keys` and it has all of `headers`.  Control records have no key or header of
 an application, so each condition leaves them out.

@@ -134,7 +134,7 @@ def transaction_entries(source: Source, fs: Fs) -> list[AbortedTransaction]:
 
 
 def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield transaction indexes of AFTER that differ from BEFORE and are wrong by themselves."""
+    """Yield the differences of AFTER's transaction indexes: wrong bytes, wrong order, and entries that readers miss."""
     before, after = (_aborted(source, fs) for source in (files.before, files.after))
     known = {
         (entry.producer_id, entry.last_offset): entry
