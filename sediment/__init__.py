@@ -1,4 +1,4 @@
-"""Sediment: Apache Kafka log directories compacted, expired, repaired and explained on Spark.
+"""Sediment: compact, expire, repair and explain Apache Kafka log directories on Spark.
 
     import sediment
 
@@ -172,7 +172,7 @@ if not TYPE_CHECKING:
         if name not in _LAZY:
             raise AttributeError(f"module 'sediment' has no attribute '{name}'")
         module = importlib.import_module(_LAZY[name])
-        # The name of a public module means the module itself.
+        # The name of a public module returns the module itself.
         value = module if module.__name__ == f"sediment.{name}" else getattr(module, name)
         globals()[name] = value
         return value

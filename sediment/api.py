@@ -5,7 +5,7 @@ warnings and progress go to the loggers under `sediment`.  Errors are `SedimentE
 partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
-# The keywords are taken from locals(), so a signature is the only list of them.
+# Keywords are read from locals(), so each signature is the only list of its keywords.
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def plan(
         from_start: plan for `compact(from_start=True)`, which ignores the cleaner checkpoint.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         codec: also estimate the size after `reencode` with this codec: none, gzip, snappy, lz4 or zstd.
-        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
+        level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: also estimate the size after `reencode` with merged batches of up to this size.
         originals: a directory of `keep_originals`; also report how much disk space its originals use.
         partitions: names or globs of partitions to select, such as `orders-*`.
@@ -89,7 +89,7 @@ def plan(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -144,7 +144,7 @@ def compact(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> CompactionRunReport:
-    """Compact the partitions of log directories whose `cleanup.policy` has `compact`.
+    """Compact the partitions of log directories whose `cleanup.policy` includes `compact`.
 
     Ctrl-C finishes the current group of segments, commits it and releases the locks.
 
@@ -156,20 +156,21 @@ def compact(
         strategy: clean a partition by one task, or by many.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         codec: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch keeps its codec.
-        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
+        level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: merge neighbouring batches of cleaned segments up to this size before compression; default: merge
             none.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
         roll_active: also roll and clean the active segment; for a copy that no broker uses.
         keep_originals: hard-link the files to be replaced into this directory first.
-        keep_before: before a partition changes, hard-link all its files into this new directory, as `before` of
+        keep_before: before a partition changes, hard-link all its files into this new directory; use it as `before` of
             `verify`.
         max_bytes: clean at most this many bytes of log.
         max_seconds: after this time start no partition, and abandon unfinished ones.
         hand_off: leave the cleaned segments here for the running engine that owns the log directory.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
-        scratch: with `output`, a directory for partitions of a URI whose files must first be changed.
+        scratch: with `output` and a URI source, fetch a partition into this directory if its files must change before
+            cleaning.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
@@ -179,7 +180,7 @@ def compact(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -191,7 +192,7 @@ def compact(
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
-        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+        RunStopped: Ctrl-C interrupted the run; the error's `report` lists every partition, finished or not.
     """
     keywords = locals()
     from sediment.jobs import compact as job
@@ -237,7 +238,8 @@ def erase(
 ) -> EraseRunReport | CheckReport:
     """Erase records from log directories of stopped brokers, or check the evidence of an erasure.
 
-    No question is asked.  Ctrl-C finishes the current group of segments, commits it and releases the locks.
+    The call never asks for confirmation.  Ctrl-C finishes the current group of segments, commits it and releases the
+    locks.
 
     Args:
         log_dirs: as for `plan`; URIs need `output` and `keys_file`.
@@ -255,7 +257,7 @@ def erase(
         suppress_out: before erasing, add the keys of `keys_file` to this file as HMACs, for `suppress` of other
             functions.
         evidence: after the run, scan everything again and write signed evidence to this file.
-        secret_file: file with the secret of the HMACs that stand for keys in `evidence` and `suppress_out`.
+        secret_file: file with the secret for the HMACs of keys in `evidence` and `suppress_out`.
         signing_key: private Ed25519 key in PEM that signs the evidence.
         check: erase nothing; check the signature of the evidence in this file, and compare `log_dirs`, if given, with
             it.
@@ -272,7 +274,7 @@ def erase(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -285,7 +287,7 @@ def erase(
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
         SedimentError: the broker did not stop cleanly; nothing was changed.
-        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+        RunStopped: Ctrl-C interrupted the run; the error's `report` lists every partition, finished or not.
     """
     keywords = locals()
     from sediment.jobs import erase as job
@@ -334,7 +336,7 @@ def expire(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -346,7 +348,7 @@ def expire(
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
-        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+        RunStopped: Ctrl-C interrupted the run; the error's `report` lists every partition, finished or not.
     """
     keywords = locals()
     from sediment.jobs import expire as job
@@ -380,7 +382,7 @@ def verify(
     Args:
         before: a log directory or the directory of one partition.
         after: the same directory after the compaction.
-        since_ms: the clock of the first of several cleanings; default: one cleaning, at `now_ms` if it is given.
+        since_ms: accept several cleanings, the first at this time; default: one cleaning, at `now_ms` if given.
         reencoded: accept batches in another codec or size than before; their records are compared.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; with `partitions`, both have to match.
@@ -390,7 +392,7 @@ def verify(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -442,7 +444,7 @@ def adopt(
             quorum.
         node_id: id of the node that gets the directory; default: from meta.properties, else 1.
         cluster_id: cluster id of that node; default: from meta.properties, else a new one.
-        listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
+        listen: address of the broker in its properties, default 127.0.0.1:9092; the controller uses the next port.
         server_properties: also write the broker's `server.properties` to this path.
         abort_open_transactions: write ABORT markers for open transactions.
         dry_run: change nothing, and report the partitions and records that would be adopted.
@@ -453,7 +455,7 @@ def adopt(
         config: the broker's `server.properties`, for its quorum roles and the sizes of segments and indexes.
         metadata: not used.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: not used: no Spark is needed.
         ledger: append this run to the ledger at this path or URI.
@@ -462,8 +464,8 @@ def adopt(
         spark: not used.
 
     Raises:
-        UsageError: the directory has a cluster with other voters, a folder clashes with a topic of the cluster, or an
-            option is wrong; nothing was changed.
+        UsageError: the directory belongs to a cluster with other voters, a folder clashes with a topic of the cluster,
+            or an option is wrong; nothing was changed.
         DirectoryInUseError: a process uses the directory; nothing was changed.
     """
     keywords = locals()
@@ -526,7 +528,7 @@ def clone(
         node_id: node id of the clone.
         cluster_id: cluster id of the clone; default: a new one.
         hold: change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.
-        until_offsets: texts `TOPIC-N:OFFSET`; these partitions end there.
+        until_offsets: texts `TOPIC-N:OFFSET`; each of these partitions ends at its offset in the clone.
         until_ms: end every log before its first record with a later timestamp.
         abort_open_transactions: write markers for open transactions.
         link: share blocks with the source if the filesystem supports it, or hard-link closed segments; default: copy.
@@ -540,7 +542,7 @@ def clone(
         suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         target_version: limit each feature to its level in this Kafka release.
-        listen: address of the broker in its properties, default 127.0.0.1:9092; the controller has the next port.
+        listen: address of the broker in its properties, default 127.0.0.1:9092; the controller uses the next port.
         server_properties: also write the broker's `server.properties` to this path.
         check: clone nothing; compare every file of the clone in this directory with its manifest; excludes `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
@@ -550,7 +552,7 @@ def clone(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -610,7 +612,7 @@ def recover(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -622,7 +624,7 @@ def recover(
     Raises:
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
-        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+        RunStopped: Ctrl-C interrupted the run; the error's `report` lists every partition, finished or not.
     """
     keywords = locals()
     from sediment.jobs import recover as job
@@ -662,9 +664,9 @@ def reencode(
     Args:
         log_dirs: as for `plan`.
         codec: none, gzip, snappy, lz4 or zstd; default: each batch keeps its codec.
-        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
+        level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: merge neighbouring batches up to this size before compression; default: merge none.
-        dry_run: change nothing; report the bytes that the logs would take.
+        dry_run: change nothing; report the size that the logs would have.
         keep_originals: hard-link the files to be replaced into this directory first.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
@@ -676,7 +678,7 @@ def reencode(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -689,7 +691,7 @@ def reencode(
         UsageError: a directory, a setting or an option is wrong; nothing was changed.
         UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
         DirectoryInUseError: a broker or another run uses a directory.
-        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+        RunStopped: Ctrl-C interrupted the run; the error's `report` lists every partition, finished or not.
     """
     keywords = locals()
     from sediment.jobs import reencode as job
@@ -725,7 +727,7 @@ def restore(
 ) -> RestoreRunReport:
     """Put partitions back to their state before a run, or before all runs since a time, without Spark.
 
-    No question is asked.  Ctrl-C finishes the partition in progress and releases the locks.
+    The call never asks for confirmation.  Ctrl-C finishes the partition in progress and releases the locks.
 
     Args:
         log_dirs: as for `plan`.
@@ -733,7 +735,7 @@ def restore(
         run: undo this run.
         as_of: undo all runs that began at or after this time: ISO 8601 in UTC, or milliseconds since the epoch.
         undo_erasure: also put back records that a later run erased.
-        suppress: refuse partitions whose originals hold a record with a key in this suppression list.
+        suppress: refuse partitions whose originals contain a record with a key in this suppression list.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
@@ -745,7 +747,7 @@ def restore(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -757,7 +759,7 @@ def restore(
     Raises:
         UsageError: a directory, a run or an option is wrong; nothing was changed.
         DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
-        RunStopped: Ctrl-C interrupted the run; finished partitions are done, and its `report` has all of them.
+        RunStopped: Ctrl-C interrupted the run; the error's `report` lists every partition, finished or not.
     """
     keywords = locals()
     from sediment.jobs import restore as job
@@ -773,7 +775,7 @@ def originals(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
         now_ms: the time of the report; default: now.
 
     Raises:
-        UsageError: it is not a directory.
+        UsageError: `path` is not a directory.
         CorruptDataError: a catalogue or the list of pins is malformed.
     """
     keywords = locals()
@@ -808,7 +810,7 @@ def vacuum(
     Raises:
         UsageError: the directory, a run, a pin or an option is wrong; nothing was changed.
         CorruptDataError: a catalogue or the list of pins is malformed; nothing was changed.
-        DirectoryInUseError: a restore or another vacuum works on the directory.
+        DirectoryInUseError: a restore or another vacuum uses the directory.
     """
     keywords = locals()
     from sediment.jobs import vacuum as job
@@ -856,7 +858,7 @@ def snapshot(
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
-        fail_on_unknown: count a partition as failed if an unstated setting left it alone.
+        fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
         now_ms: the clock of every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
@@ -883,7 +885,7 @@ def doctor(
     metadata: Path | None = None,
     broker_defaults: bool = False,
 ) -> DoctorReport:
-    """Check this machine and log directories for missing, slow or contradictory parts; change nothing.
+    """Check this machine and log directories for problems before a run; change nothing.
 
     Spark is not started.
 
@@ -924,11 +926,11 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table that reads the files at each use.
+    """Return the contents of segments, or of the files beside them, as a table; each use reads the files again.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
-        what: `records`, `batches`, `segments` or another table; default: by the kind of `paths`.
+        what: `records`, `batches`, `segments` or another table; default: the table that suits the kind of `paths`.
         offsets: only offsets from A to below B, as `A:B`; either side may be empty.
         timestamps_ms: only timestamps from A to below B, as `A:B`.
         partitions: names or globs of partitions to select.
@@ -972,7 +974,7 @@ def history(
         run: id of the one run to return.
         partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON of runs, which are added first unless the ledger has them.
+        replay: files with the JSON reports of runs; first add each of these runs that the ledger lacks.
 
     Raises:
         UsageError: the ledger or the run does not exist.

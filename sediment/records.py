@@ -4,10 +4,10 @@
     NewRecord, NewRecord, …  --build_batch-->  bytes of a batch
 
 `read_records` reads every message format (magic 0 to 2) and codec; `build_batch` writes the current format, magic 2.
-The first verifies the checksum, the second computes it.
+`read_records` verifies the checksum, and `build_batch` computes it.
 
 Errors are those of `sediment.segment_io.errors`: `CorruptBatchError` for bytes that contradict their format, and
-`UsageError` for arguments that no batch can hold.  The functions may be called from any number of threads.
+`UsageError` for arguments that no batch can contain.  The functions may be called from any number of threads.
 """
 
 from __future__ import annotations
@@ -90,13 +90,14 @@ def build_batch(
         records: at least one, each a `NewRecord` or a `Record` that was read.
         base_offset: the offset of the first record.
         codec: none, gzip, snappy, lz4 or zstd.
-        level: a level of Kafka's `compression.<codec>.level`; None is its default.
+        level: a level of Kafka's `compression.<codec>.level`; None means its default.
         leader_epoch: the epoch of the partition's leader.
-        append_time_ms: the time of a batch of type LogAppendTime; None is CreateTime.
+        append_time_ms: the append time of a batch of type LogAppendTime; None means CreateTime.
         producer: the producer of an idempotent or transactional batch.
 
     Raises:
-        UsageError: `records` is empty, an argument is out of its range, or a record holds something other than bytes.
+        UsageError: `records` is empty, an argument is out of its range, or a record contains something other than
+            bytes.
 
     Source: kafka-log 01 §3.
     """

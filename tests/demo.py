@@ -35,7 +35,7 @@ CORPUS = Path(__file__).parent / "data" / "corpus" / "cleaning"
 LOG_DIR = "kafka-logs"
 PROPERTIES = "server.properties"
 STEPS = (
-    ("Plan: what would a compaction give back?  Nothing is written.", f"sediment plan --config {PROPERTIES}"),
+    ("Plan: how much space would a compaction free?  Nothing is written.", f"sediment plan --config {PROPERTIES}"),
     (
         "Compact.  Hard links keep the old files in `before`, so the result can be checked against them.",
         f"sediment compact --config {PROPERTIES} --keep-before before",

@@ -1,4 +1,4 @@
-"""Airflow provider: an operator for each command that schedules need, with the options of the command as arguments.
+"""Airflow provider: operators for the commands that run on a schedule, with the options of each command as arguments.
 
     from sediment.airflow.operators import SedimentCompactOperator
 

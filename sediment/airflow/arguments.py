@@ -1,4 +1,4 @@
-"""Options by their Python keyword, as arguments of the command line.
+"""Conversion of Python keywords and their values to arguments of the command line.
 
     keyword and value                          arguments
     dry_run=True                               --dry-run
@@ -39,7 +39,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _setting(value: object) -> str:
-    """Return the value of a setting as a properties file would have it."""
+    """Return the value of a setting as it is written in a properties file."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,4 +1,4 @@
-"""Operators for Airflow 3: a command of Sediment by spark-submit, its result in XCom, its exit status as a task state.
+"""Operators for Airflow 3: each runs a Sediment command with spark-submit and pushes a summary of its report to XCom.
 
     exit status 0                        success
     exit status 1                        failed, with the reasons of the partitions; retried as the task is configured
@@ -8,7 +8,7 @@
 After every run with a report, even a failed one, XCom has the figures of the run under the key `summary`.  The report
 itself is a line of the driver's output.  In cluster mode Airflow does not see that output, so the task has no summary.
 
-The operators are not deferrable: the driver is a process on the worker's host, which must see the log directories and
+The operators are not deferrable.  The driver is a process on the worker's host: it must see the log directories, and it
 holds their locks.  A triggerer may run on another host, where it could neither watch nor stop that process.
 """
 
@@ -45,8 +45,8 @@ _WRONG_USE = 2
 class SedimentOperator(SparkSubmitOperator):
     """`spark-submit jobs/cli.py COMMAND LOG_DIR…`, with the options of the command as keywords, as in the Python API.
 
-    `options` has the options of the command; they override the common options below.  `arguments` are appended as they
-    are.  `json_report` is a file for the whole JSON report.  Other keywords go to `SparkSubmitOperator`: `conf`,
+    `options` contains the options of the command; they override the common options below.  `arguments` are appended as
+    they are.  `json_report` is a file for the whole JSON report.  Other keywords go to `SparkSubmitOperator`: `conf`,
     `conn_id` and so on.
     """
 
@@ -107,7 +107,7 @@ class SedimentOperator(SparkSubmitOperator):
         self._output = OutputReader()
 
     def execute(self, context: Context) -> None:
-        """Run the command, push its summary, and fail with its reasons.
+        """Run the command, push its summary, and raise an error with the reasons if it failed.
 
         Raises:
             AirflowFailException: the command was used wrongly; it is not retried.
@@ -132,11 +132,11 @@ class SedimentOperator(SparkSubmitOperator):
 
     def _submit(self, context: Context) -> int:
         """Run spark-submit, and return its exit status."""
-        self._hook = None  # so the parent asks for a hook with the reader of this run
+        self._hook = None  # so that the parent creates a hook that uses this run's reader
         try:
             super().execute(context)
         except AirflowException as error:
-            # The text of the error ends with the last lines of the output, which the log has already.
+            # The error text ends with the last lines of the output, which are already in the log.
             found = _EXIT_STATUS.search(str(error))
             if found is None:
                 raise
@@ -144,7 +144,7 @@ class SedimentOperator(SparkSubmitOperator):
         return 0
 
     def _get_hook(self) -> Any:
-        """Return the parent's hook; its output goes through the reader, because the hook has no public access to it."""
+        """Return the parent's hook with its output redirected to the reader; the hook has no public access to it."""
         hook = super()._get_hook()
         log, output = hook._process_spark_submit_log, self._output
         hook._process_spark_submit_log = lambda lines: log(output.other_lines(lines))
@@ -209,7 +209,7 @@ class SedimentPlanOperator(SedimentOperator):
 
 
 class SedimentCompactOperator(SedimentOperator):
-    """`sediment compact`: compact the partitions whose `cleanup.policy` has `compact`."""
+    """`sediment compact`: compact the partitions whose `cleanup.policy` includes `compact`."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class SedimentVerifyOperator(SedimentOperator):
 
 
 class SedimentExpireOperator(SedimentOperator):
-    """`sediment expire --yes`: delete the segments that are past their retention limits, without a question."""
+    """`sediment expire --yes`: delete the segments that are past their retention limits, without asking."""
 
     def __init__(
         self,

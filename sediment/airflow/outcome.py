@@ -1,4 +1,4 @@
-"""Outcome of a command: its JSON report, found in the output, as a summary for XCom and as the text of a failure.
+"""Outcome of a command: the JSON report in its output, as a summary for XCom and as an error text.
 
 Under spark-submit the report and the lines of the log arrive in one stream.  With `--json --log-format json` each is a
 JSON object on a separate line.
@@ -18,7 +18,7 @@ UNSTATED_CODES = frozenset({"policy-unknown", "retention-unknown", "tombstones-k
 """Reason codes of partitions whose result depends on a setting that is not stated."""
 
 MAX_FAILURES = 20
-"""Number of failures in a summary; XCom is a row of Airflow's database."""
+"""Largest number of failures in a summary; it is limited because XCom is a row of Airflow's database."""
 
 _UNTOUCHED = frozenset({"skipped", "blocked", "unchanged", "kept"})
 _ERRORS = frozenset({"ERROR", "CRITICAL"})
@@ -66,8 +66,9 @@ def failures(report: Mapping[str, Any], *, fail_on_unknown: bool) -> list[Mappin
 def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mapping[str, object]) -> dict[str, Any]:
     """Return the figures of a report without its partitions; `outputs` are the paths of the run's other outputs.
 
-    `partitions` counts by status; `unknown` has the partitions and bytes that wait for a setting, by reason code;
-    `bytes_*` cover the partitions whose size is known before and after; `failures` has the first MAX_FAILURES.
+    `partitions` is the number of partitions by status.  `unknown` is the number of partitions and bytes whose result
+    depends on an unstated setting, by reason code.  `bytes_*` cover the partitions whose size is known before and
+    after.  `failures` contains the first MAX_FAILURES.
     """
     partitions = report["partitions"]
     failed = failures(report, fail_on_unknown=fail_on_unknown)

@@ -103,11 +103,11 @@ def adopt(
     confirm: Callable[[int], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
-    """Adopt the one log directory of `options`; `confirm` gets the number of partitions and returns the decision.
+    """Adopt the one log directory of `options`; `confirm` receives the number of partitions and returns the decision.
 
     Raises:
-        UsageError: the directory has a cluster with other voters, a folder clashes with a topic of the cluster, or an
-            option is wrong; nothing was changed.
+        UsageError: the directory belongs to a cluster with other voters, a folder clashes with a topic of the cluster,
+            or an option is wrong; nothing was changed.
         DirectoryInUseError: a process uses the directory; nothing was changed.
         CommitStateUnknownError: the last step was interrupted; the next run continues.
     """
@@ -206,7 +206,7 @@ class _Adoption:
         return owner
 
     def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
-        """Return reports of the partitions that the node already has, and of its partitions without a folder here."""
+        """Return reports of the partitions that the node already has, and of those that the plan leaves out."""
         log_dir = str(self._log_dir)
         known = (
             AdoptionReport(str(each), log_dir, UNCHANGED, "known", "the cluster has this partition")
@@ -234,7 +234,7 @@ class _Adoption:
         ]
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
-        """Prepare every partition, or only survey it in a dry run; return all reports and the clones that succeeded."""
+        """Prepare every partition, or only survey it in a dry run; return all reports and the finished clones."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
         with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:

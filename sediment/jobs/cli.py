@@ -131,7 +131,7 @@ class _Commands(click.Group):
 
 
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
-    """Print the version and end; with -v, also print the versions of Java and of the packages that a run uses."""
+    """Print the version and exit; with -v, also print the versions of Java and of the packages that a run uses."""
     if not is_wanted or context.resilient_parsing:
         return
     click.echo(f"sediment, version {__version__}")

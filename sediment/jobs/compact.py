@@ -188,7 +188,7 @@ class _CompactionRun(CleaningRun):
         return [task for task in tasks if task.listing.path not in unlisted], reports
 
     def _open_directories(self) -> list[SelectedDirectory]:
-        """Check every directory and the selection before any change; read them again under their locks."""
+        """Check every directory and the selection before any change; then lock the directories and read them again."""
         options = self._options
         own = self._own
         options.open_directories(self._fs, in_place=not own.dry_run)
@@ -389,7 +389,7 @@ class _CompactionRun(CleaningRun):
         return chosen, reports
 
     def _settle_all(self, results: Sequence[TaskResult[CleaningTask, CleaningResult]]) -> list[PartitionReport]:
-        """Commit the swaps of a Spark task, then write each directory's checkpoint and its marks once."""
+        """Commit the swaps of a Spark task, then write each directory's checkpoint and quarantine marks once."""
         reports = []
         checkpoints: dict[Path, dict[TopicPartition, int]] = {}
         marked: dict[Path, list[Uncleanable]] = {}
@@ -486,7 +486,7 @@ class _CompactionRun(CleaningRun):
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate from its parts how many bytes of a partition were swept; a sweep starts at the end of the log."""
+    """Estimate the number of bytes swept so far from the parts of a partition; a sweep starts at the end of the log."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -553,7 +553,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if only tombstones were kept; a partition with corrupt batches gets a separate line."""
+    """Return True if the cleaning kept tombstones but no corrupt batches, which get a separate line."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 

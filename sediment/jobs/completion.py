@@ -23,7 +23,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the partitions that begin with `incomplete` in the directories on the command line, by number."""
+    """Return the partitions that begin with `incomplete` in the directories on the command line, ordered by number."""
     from sediment.segment_io.format.names import by_number
 
     # While the value of an option is missing, click does not parse the arguments.

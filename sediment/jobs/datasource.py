@@ -174,7 +174,7 @@ def _check_selected(kind: str, selected: Collection[Any] | None, existing: Colle
         shown = ", ".join(map(str, sorted(existing)[:_SHOWN_NAMES])) + (" …" if len(existing) > _SHOWN_NAMES else "")
         hint = f"did you mean {near[0]!r}" if near and kind == "topic" else f"there are {shown or 'none'}"
         quoted = repr(name) if isinstance(name, str) else str(name)
-        raise UsageError(f"the paths hold no {kind} {quoted}", advice=hint)
+        raise UsageError(f"the paths contain no {kind} {quoted}", advice=hint)
 
 
 # --------------------------------------------------------------------------------------------------------------- source
@@ -182,9 +182,9 @@ class KafkaLogSource(DataSource):
     """Data source `kafka-log`; docs/query/tables.md describes its options and tables.
 
     Spark makes one instance at `load` and gives every query of the frame a copy.  The tasks are planned in that
-    instance, so all queries use one plan even if the directory changes between them.  An error of the plan is raised by
-    `reader`: a stream has no use for the plan, and a restart from a checkpoint ignores the starting offsets.
-    For a query of a table of the catalog, Spark makes an instance without options, and the reader plans the tasks.
+    instance, so all queries use one plan even if the directory changes between them.  Only `reader` raises a planning
+    error, because a stream does not use the plan, and a restart from a checkpoint ignores the starting offsets.  For a
+    query on a catalog table, Spark makes an instance without options, and the reader plans the tasks.
     """
 
     @in_one_sentence
@@ -362,7 +362,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition, at most `limit` offsets further, and never below `start`."""
+        """Return the next offset of each partition: in total at most `limit` offsets above `start`, and never below."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if self._options.kafka.fails_on_data_loss:

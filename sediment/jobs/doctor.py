@@ -1,7 +1,7 @@
-"""`sediment doctor [LOG_DIR…]`: check this machine and log directories for missing, slow or contradictory parts.
+"""`sediment doctor [LOG_DIR…]`: check this machine and log directories for problems before a run.
 
-Invariants: Spark is not started, nothing is changed and no lock is taken.  A check that cannot be made counts as failed
-and does not end the command.
+Invariants: Spark is not started, nothing is changed and no lock is taken.  A check that cannot be carried out counts as
+failed and does not end the command.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport(Result):
-    """The checks, in this order: of the machine, of each log directory, of the settings."""
+    """The checks: first those of the machine, then those of each log directory, then those of the settings."""
 
     run_id: str
     now_ms: int
@@ -105,7 +105,7 @@ def perform(
     sets: tuple[str, ...],
     broker_defaults: bool,
 ) -> DoctorReport:
-    """Make the checks with the options of the command; a wrong setting is a check that failed."""
+    """Run the checks with the options of the command; a wrong setting counts as a failed check."""
     started, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     checks = [*machine_checks(), *spark_checks()]
     try:
@@ -164,7 +164,7 @@ def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
-    """Check this machine, and each LOG_DIR, for missing, slow or contradictory parts.
+    """Check this machine, and each LOG_DIR, for problems before a run.
 
     Spark is not started, nothing is changed and no lock is taken.
     """

@@ -106,9 +106,9 @@ _MAIN_COLUMNS = frozenset(
         *("epoch", "startOffset", "problem", "group", "committedOffset", "lag"),
     }
 )
-"""Columns that people see on a terminal of any width."""
+"""Columns that the table for people always shows, even on a narrow terminal."""
 
-# Columns that people see without --columns; tables that are not listed show all columns.
+# Columns that the table for people shows without --columns.  Tables that are not listed here show all columns.
 _SHOWN = {
     "records": ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
     "batches": (
@@ -147,7 +147,7 @@ _KEYS_ONLY = ("topic", "partition", "offset", "timestamp", "key", "size")
 
 
 class Form(Enum):
-    """Forms of rows on stdout; FORMAT is that of --format."""
+    """Forms of rows on stdout; FORMAT means the format of --format."""
 
     TABLE = "a table"
     JSON = "--json"
@@ -160,8 +160,8 @@ class Form(Enum):
 class DumpOptions:
     """Options of the output; if `limit` is None, every row is printed.
 
-    With `follow`, rows are printed until a signal arrives.  With `master`, or with `spark`, which is a session of the
-    caller, Spark writes the output to `to`.
+    With `follow`, rows are printed until a signal arrives.  With `master`, or with the caller's session `spark`, Spark
+    writes the output to `to`.
     """
 
     form: Form
@@ -195,7 +195,7 @@ class TableDump(Result):
         return arrow_schema(self._query.request.selected())
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows as a `pyarrow.RecordBatchReader`, which holds one batch at a time in memory."""
+        """Return the rows as a `pyarrow.RecordBatchReader`, which keeps one batch at a time in memory."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
@@ -582,7 +582,7 @@ def _short(text: str) -> str:
     help=f"Print at most N rows (default for a table: {SHOWN_ROWS}; 0: all).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row instead of a table.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a line of names.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
 @click.option("--arrow", "as_arrow", is_flag=True, help="Write an Arrow IPC stream to stdout.")
 @click.option(
     "-f",
@@ -594,7 +594,7 @@ def _short(text: str) -> str:
 @click.option(
     "--follow",
     is_flag=True,
-    help="Go on and print records as they are appended, until Ctrl-C; --limit ends it too.",
+    help="Then print records as they are appended, until Ctrl-C or until --limit is reached.",
 )
 @click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this new directory instead.")
 @click.option("--master", metavar="URL", help="Write with Spark on this master; only with --to.")

@@ -89,7 +89,7 @@ EXPIRED = "expired"
 NOTHING_TO_DELETE = "nothing-to-delete"
 
 _LOCAL_KEYS = ("local.retention.ms", "local.retention.bytes")
-_NO_ROOM = "the disk was full, so the active segment stays for the next run, which needs space for an empty one"
+_NO_ROOM = "the disk was full, so the active segment stays; free some space and run again"
 _STOPPED = ("stopped", "the run was stopped before this partition")
 _THREADS = 8
 _GROUP_PARTITIONS = 64
@@ -135,8 +135,8 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
-    --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  Each is None if it does
-    not exist.
+    --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  Each is None if the run
+    has none.
     """
 
     row_type: ClassVar[type] = ExpiryReport
@@ -361,7 +361,7 @@ class _ExpiryRun:
         )
 
     def _open_directories(self) -> list[SelectedDirectory]:
-        """Check every directory and the selection before any change; read them again under their locks."""
+        """Check every directory and the selection before any change; then lock the directories and read them again."""
         options = self._options
         directories = options.open_directories(self._fs, in_place=not self._own.dry_run)
         if self._own.keep_originals is not None:
@@ -665,7 +665,7 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end, because then checkpoint and segments are from different times.
+    """Check that the log start is not above the log end; if it is, checkpoint and segments are from different times.
 
     Raises:
         CorruptCheckpointError: the log start offset would expire every segment.

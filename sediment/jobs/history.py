@@ -49,7 +49,7 @@ _LOGGER = logging.getLogger(__name__)
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HistoryReport(Result):
-    """Runs in the ledger at the path `ledger`, newest first, and their partitions: dicts by column.
+    """Runs in the ledger at the path `ledger`, newest first, and their partitions, as dicts by column.
 
     The rows of `to_arrow` are the runs, or the partitions if one run or some partitions were requested.
     """
@@ -181,7 +181,7 @@ def _status(partition: dict[str, Any]) -> str:
 
 
 def _time(now_ms: int) -> str:
-    """Return a time to the second; the number itself if it is outside the calendar."""
+    """Return a time to the second; the number itself if it is outside the range of the calendar."""
     try:
         return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -59,9 +59,9 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 class OriginalsReport:
     """The originals that one run kept of one partition.
 
-    `bytes` is the size of the files; `only_here_bytes` is the space that removing them would free, because no other
-    link exists.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that describe the run are
-    None.
+    `bytes` is the size of the files.  `only_here_bytes` is the size of the files without another link; only their
+    removal frees space.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that describe the
+    run are None.
     """
 
     partition: str
@@ -101,7 +101,7 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
     """Return the runs that kept originals in `target`.
 
     Raises:
-        UsageError: it is not a directory.
+        UsageError: `target` is not a directory.
         CorruptDataError: a catalogue or the list of pins is malformed.
         OSError: a catalogue or the originals cannot be read.
     """
@@ -162,7 +162,7 @@ def row_of_partition(
     target: Path,
     pins: tuple[str, ...],
 ) -> Row:
-    """Return the row of a partition of a run; `status` includes reason code and reason, `pins` are the run's."""
+    """Return the row of a partition of a run; `status` includes reason code and reason; `pins` belong to the run."""
     held: HeldFiles = held_files(run, entry, target)
     return row_type(
         entry.partition,
@@ -275,7 +275,7 @@ def _notes(rows: Sequence[OriginalsReport]) -> Iterator[str]:
     erased = sum(row.holds_erased for row in rows)
     if erased:
         held = counted(erased, "partition")
-        yield f"{rows[0].run}: the originals of {held} hold erased records until they are vacuumed"
+        yield f"{rows[0].run}: the originals of {held} contain erased records until they are vacuumed"
 
 
 # -------------------------------------------------------------------------------------------------------------- command

@@ -522,9 +522,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
     screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
     back = sum(partition.bytes_back or 0 for partition in report.partitions)
     gone = sum(partition.retention.bytes for partition in report.partitions if partition.retention is not None)
-    screen.say(
-        f"compaction would give back {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)"
-    )
+    screen.say(f"compaction would free {human_bytes(back)}, retention {human_bytes(gone)} ({report.seconds:.1f} s)")
     estimated = [partition for partition in report.partitions if partition.reencoded_bytes is not None]
     if estimated:
         before = sum(partition.bytes_before for partition in estimated)
@@ -536,7 +534,7 @@ def print_report(report: PlanReport, screen: Screen) -> None:
         )
     if report.originals_bytes is not None:
         held = human_bytes(report.originals_bytes)
-        screen.say(f"originals in {report.originals} hold {held} that a vacuum of all would free")
+        screen.say(f"a vacuum of all originals in {report.originals} would free {held}")
 
 
 def _compacts(partition: PartitionPlan) -> str:
@@ -567,7 +565,7 @@ def _tombstones(rows: Sequence[PartitionPlan]) -> str:
 
 
 def _retained(partition: PartitionPlan) -> int | None:
-    """Return the bytes that retention deletes; None for none."""
+    """Return the bytes that retention deletes; None if it deletes nothing."""
     retention = partition.retention
     return retention.bytes if retention is not None and retention.segments else None
 

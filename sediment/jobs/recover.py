@@ -5,7 +5,7 @@
     per directory     recovery points and log starts · the marker of a clean stop  when its partitions are done
 
 Invariants: a directory gets the marker of a clean stop only if it had the marker before, or if every log that a broker
-would open was loaded without an error.  Recovery points are written only for logs that are durable up to them.  If a
+would open was loaded without an error.  A recovery point is written only if the log is durable up to that offset.  If a
 partition fails, the others are not affected.
 """
 
@@ -181,7 +181,7 @@ def _damage_reason(log: LoadedLog) -> str:
 # ---------------------------------------------------------------------------------------------------------- a partition
 @dataclass(frozen=True, slots=True)
 class _LogToLoad:
-    """Log to load; `name` is the name of its directory, `TOPIC-N` or that of a future replica."""
+    """Log to load; `name` is the name of its directory: `TOPIC-N`, or the name of a future replica's directory."""
 
     name: str
     partition: TopicPartition
@@ -289,7 +289,7 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
-    """Return the selected logs of a directory, and True if a broker would load no others."""
+    """Return the selected logs of a directory; the flag is True if they are all logs that a broker would load."""
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):

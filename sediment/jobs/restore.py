@@ -156,7 +156,7 @@ def _summary(report: RestoreRunReport) -> str:
     }
     done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
     would = " if this were not a dry run" if report.dry_run else ""
-    kept = f"; what was removed is in {report.originals}" if report.catalogues else ""
+    kept = f"; the removed files are in {report.originals}" if report.catalogues else ""
     return f"{done}{would}{kept} in {report.seconds:.1f} s (run {report.run_id})"
 
 
@@ -175,10 +175,10 @@ class RestoreOptions:
 
 
 def parse_time(text: str) -> int:
-    """Return a time in ms since the epoch, given in this form or in ISO 8601, which is UTC unless it names a zone.
+    """Return `text` in ms since the epoch; it is in ms, or in ISO 8601, which means UTC unless it names a zone.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: `text` is neither.
     """
     if _MS.fullmatch(text):
         return int(text)
@@ -194,7 +194,7 @@ def parse_time(text: str) -> int:
 # -------------------------------------------------------------------------------------------------------------- the run
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The runs to undo in a partition, newest first, with the entry of each; `log_dir` is the path given for it."""
+    """The runs to undo in a partition, newest first, with their entries; `log_dir` is the path in the options."""
 
     partition: TopicPartition
     log_dir: Path
@@ -453,7 +453,7 @@ class _RestoreRun:
             SedimentError: an original cannot be read, so its records cannot be checked for suppressed keys.
         """
         if history.holds_erased(run, entry) and not self._own.undo_erasure:
-            return ERASURE, f"the originals of run {run.run_id} hold erased records; --undo-erasure puts them back"
+            return ERASURE, f"the originals of run {run.run_id} contain erased records; --undo-erasure puts them back"
         keys = None if self._own.suppressed is None else self._own.suppressed.of_topic(partition.topic)
         if keys is None:
             return None
@@ -468,8 +468,9 @@ class _RestoreRun:
         if not offsets:
             return None
         return SUPPRESSED, (
-            f"the originals of run {run.run_id} hold {counted(len(offsets), 'record')} with suppressed keys, the first "
-            f"at offset {min(offsets)}; restore without --suppress and erase these keys again before the broker starts"
+            f"the originals of run {run.run_id} contain {counted(len(offsets), 'record')} with suppressed keys, "
+            f"the first at offset {min(offsets)}; restore without --suppress and erase these keys again "
+            "before the broker starts"
         )
 
     def _plan(
@@ -539,7 +540,7 @@ class _RestoreRun:
     def _prepared(
         self, run: Catalogue, chain: _Chain, entry: OriginalPartition, checkpoints: LogDirCheckpoints
     ) -> PartitionRestore:
-        """Return the restore that the present state of a partition requires.
+        """Return the steps that restore a partition from its present state.
 
         Raises:
             SourceChangedError: the partition changed since the chain was planned.
@@ -651,7 +652,7 @@ def _kept_logs(plan: RestorePlan) -> list[str]:
 
 
 def _brings_back_unclean_logs(run: Catalogue, log_dir: Path) -> bool:
-    """Return True if undoing the run brings back what a recovery after an unclean stop has cut off."""
+    """Return True if undoing the run brings back records that a recovery after an unclean stop has truncated."""
     stops = [each.clean_shutdown for each in run.log_dirs if Path(each.path).resolve() == log_dir.resolve()]
     return run.command == RECOVER and not all(stops)
 
@@ -698,7 +699,8 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Refuse partitions whose originals hold a record with an erased key. FILE comes from `erase --suppress-out`.",
+    help="Refuse partitions whose originals contain a record with an erased key. "
+    "FILE comes from `erase --suppress-out`.",
 )
 @click.option(
     "--secret-file",

@@ -6,7 +6,7 @@ which this process owns until it stops.
 It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
 the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
 
-Invariant: the line `listening on HOST:PORT` is on stderr once clients can connect, also with --quiet.
+Invariant: the line `listening on HOST:PORT` is printed on stderr once clients can connect, even with --quiet.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Convert the error of a start that a signal ended.
+    """Convert the error of a start that a signal interrupted.
 
     Raises:
         RunStopped: a signal ended the start.
@@ -269,7 +269,7 @@ def _backend(
 
 
 def _topic_configs(settings: Settings, owned: OwnedNode) -> Callable[[str], LogConfig]:
-    """Return the function from topics to configs, by the settings and the node's metadata."""
+    """Return a function that gives the configs of a topic, from the settings and the node's metadata."""
     return settings.of_node(owned.metadata, owned.node.node_id).for_topic
 
 
@@ -300,13 +300,13 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
-    help="Give clients this address; required if --listen stands for every address of the machine.",
+    help="Advertise this address to clients; required if --listen means every address of the machine.",
 )
 @click.option(
     "--state",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the offsets that consumers commit in DIR, outside every LOG_DIR (default: in memory).",
+    help="Store the offsets that consumers commit in DIR, outside every LOG_DIR (default: in memory).",
 )
 @click.option(
     "--partition",
@@ -352,7 +352,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     help="Admit only the users in FILE, one name:SCRAM-SHA-256:iterations:salt:stored:server per line.",
 )
 @click.option("--insecure", is_flag=True, help="Let other machines read without TLS or without users.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker key of the server.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker config of the server.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -406,14 +406,14 @@ def command(
 ) -> None:
     """Let Kafka clients use LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
 
-    No broker is needed.  A directory in use by a broker is refused.
+    No broker is needed.  A directory that a broker uses is refused.
 
     With --read-only, any directories are served, nothing is written into them, and no lock is taken.
 
-    Without --read-only, the directories must belong to a single node, as clone and adopt make them.  The server takes
-    records of producers (idempotent ones included) and committed offsets, and a broker can use the directories
-    afterwards.  It takes no transactions, changes no topics or configs, keeps members of groups in memory, and deletes
-    nothing.
+    Without --read-only, the directories must belong to a single node, as clone and adopt make them.  The server accepts
+    records from producers, including idempotent producers, and committed offsets.  A broker can use the directories
+    afterwards.  The server refuses transactions and changes of topics or configs, keeps members of groups in memory,
+    and deletes nothing.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

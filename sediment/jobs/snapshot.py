@@ -388,7 +388,7 @@ def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
 
 
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
-    """Set the number of shuffle partitions by the bytes to read, because Spark's default suits other sizes."""
+    """Set the number of shuffle partitions from the bytes to read, because Spark's default ignores that size."""
     size_bytes = sum(map(_size_bytes, planned))
     slots = spark.sparkContext.defaultParallelism
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
@@ -554,8 +554,8 @@ def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> Pa
     return replace(
         report,
         reason_code="compacted",
-        reason=f"the log is compacted up to offset {cleaned_to}: a key written again "
-        "below that offset has lost its value at this point in time, so the table has no row for it",
+        reason=f"the log is compacted up to offset {cleaned_to}: if a key was written again below that offset, its "
+        f"value at this point in time is gone, and the table has no row for the key",
     )
 
 

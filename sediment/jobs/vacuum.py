@@ -183,7 +183,7 @@ def vacuum(
         UsageError: the directory, a run or a pin does not exist; nothing was changed.
         DeclinedError: `confirm` returned False; nothing was removed.
         CorruptDataError: a catalogue or the list of pins is malformed; nothing was changed.
-        DirectoryInUseError: a restore or another vacuum works on the directory.
+        DirectoryInUseError: a restore or another vacuum uses the directory.
         OSError: the originals cannot be read, or the pins cannot be written; nothing was removed.
     """
     fs, stop, started, run_id = fs or Fs(), stop or threading.Event(), time.monotonic(), new_run_id()
@@ -254,7 +254,7 @@ def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[st
     if pins:
         return PINNED, None, f"pinned as {', '.join(pins)}; --unpin NAME removes a pin"
     if is_running(run):
-        return KEPT, RUNNING, "the run has not ended, and a process holds its log directory"
+        return KEPT, RUNNING, "the run has not ended, and a process has locked its log directory"
     ended_ms = run.started_ms if run.finished_ms is None else run.finished_ms
     if own.older_than_ms is None:
         return KEPT, None, None

@@ -6,8 +6,8 @@
 One task compares a partition; small partitions share a task.  If there is little data, this process compares it,
 because Spark would take longer to start.
 
-The cleaner's code is not used: `verification` defines the rules again.  Neither directory is changed or locked; a
-directory that changes while it is read is an error.
+The cleaner's code is not used: `verification` defines the rules independently.  Neither directory is changed or locked;
+a directory that changes while it is read is an error.
 
 Invariant: a partition is CORRECT only if every check was made and found no difference.
 """

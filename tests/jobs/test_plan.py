@@ -228,7 +228,7 @@ def test_an_unclean_stop_and_an_unknown_high_watermark_are_reported(tmp_path, pl
 def test_the_table_explains_each_partition(log_dir, plain):
     outcome = sediment("plan", log_dir, "--now-ms", NOW_MS, *topic_sets("plain", plain.configs))
     assert outcome.status == 0, outcome.stderr
-    for word in ("plain-0", "yes", "≈", "can be cleaned", "strategy whole", "would give back"):
+    for word in ("plain-0", "yes", "≈", "can be cleaned", "strategy whole", "would free"):
         assert word in outcome.stdout, outcome.stdout
 
 

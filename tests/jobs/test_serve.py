@@ -240,7 +240,7 @@ def test_the_command_does_not_load_spark():
 WRONG_USE = {
     "flush acks": (["--flush-acks"], "--flush-acks needs a server that takes writes; leave out"),
     "no such partition": (["--partition", "order-*"], "--partition 'order-*' matches no partition of"),
-    "no metadata": (["--metadata", "/tmp"], "--metadata /tmp does not hold __cluster_metadata-0"),
+    "no metadata": (["--metadata", "/tmp"], "--metadata /tmp does not contain __cluster_metadata-0"),
     "another address": (["--listen", "192.0.2.7:0"], "other machines can reach"),
     "wildcard": (["--listen", "0.0.0.0:0", "--insecure"], "--advertise HOST:PORT"),
     "malformed address": (["--listen", "9092"], "--listen '9092' is not HOST:PORT"),

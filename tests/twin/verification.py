@@ -131,7 +131,7 @@ def _kept(before: Entry, after: Entry, entries: Sequence[Entry], rules: Rules) -
         return
     later = _later(before, entries, rules, rules.first_dirty)
     if later is not None:
-        yield "superseded", offset, f"a later record of its key, at offset {later}, lies below the cleaner checkpoint"
+        yield "superseded", offset, f"a later record of its key, at offset {later}, is below the cleaner checkpoint"
 
 
 def _latest(key: bytes, ours: dict, theirs: dict, rules: Rules) -> Iterator[Found]:

@@ -3,7 +3,8 @@
     NewNode       the directory has no metadata log: a new node starts its own from bootstrap.checkpoint
     StoppedNode   the directory has a metadata log: its node is stopped and is the sole voter of its quorum
 
-Both plan before the first change, build the metadata records, and write the files outside the partition folders.
+Both classes plan before the first change, build the metadata records, and write the files outside the partition
+folders.
 """
 
 from __future__ import annotations

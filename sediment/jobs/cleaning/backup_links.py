@@ -1,4 +1,4 @@
-"""The steps by which a run begins and completes the catalogue of the original files that it keeps."""
+"""Steps that begin and complete the catalogue of the original files that a run keeps."""
 
 from __future__ import annotations
 

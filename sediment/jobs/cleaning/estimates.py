@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.write_behind import WriteBehind
 
-SAMPLE_BYTES = 32 << 20  # of a log too large to be read as a whole
+SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as a whole
 
 
 def find_resources(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Resources:

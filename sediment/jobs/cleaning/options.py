@@ -125,7 +125,7 @@ class CompactOptions:
 class RateLimit:
     """Limits on the speed and the time of tasks; None: no limit.
 
-    All tasks of one executor share `bytes_per_second` through the file `throttle_name` in Spark's folder of the run.
+    All tasks of one executor share `bytes_per_second` through the file `throttle_name` in Spark's folder for the run.
     `deadline_s` is in seconds since the epoch.
     """
 

@@ -1,4 +1,4 @@
-"""Tasks that write one partition to an output: cleaned, or byte for byte.
+"""Tasks that write one partition to an output, either cleaned or copied byte for byte.
 
     in place             the source is read in ranges; parts go straight to the output; no scratch file is made
     working directory    links to the files of the partition, or copies from a URI; only if files must change first,

@@ -82,7 +82,7 @@ def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
 
 
 def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSegment, ...]:
-    """Return the segments of a log before the run; the one with the first dirty offset is dirty."""
+    """Return the segments of a log before the run; the segment with the first dirty offset counts as dirty."""
     bases = [segment.base_offset for segment in listing.segments]
     dirty_from = 0 if first_dirty_offset is None else max(bisect_right(bases, first_dirty_offset) - 1, 0)
     states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)
@@ -147,7 +147,7 @@ def kept_tombstones(topic: str, batches: int) -> str:
 
 
 def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
-    """Return the reason that names the unreadable batches that were kept."""
+    """Return a reason that lists the unreadable batches kept in the partition."""
     named = [
         f"offset {batch.offset} at position {batch.position} of "
         f"{segment_file_name(batch.segment, SegmentFileKind.LOG)}, {batch.size_bytes} bytes: {batch.what}"

@@ -47,9 +47,9 @@ class SurveyResult:
 class CleaningResult:
     """Outcome of a cleaning task: a `swap` to commit, or the `reason` why there is none.
 
-    `failed` separates an error from a partition without work.  `reset_checkpoint` replaces an invalid first dirty
-    offset, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  If `to_split` is set, many
-    tasks have to clean the partition in splits, and this task did nothing else.
+    `failed` is True after an error, and False for a partition without work.  `reset_checkpoint` replaces an invalid
+    first dirty offset, even if nothing was cleaned.  `uncleanable` is the mark of a corrupt partition.  If `to_split`
+    is set, many tasks have to clean the partition in splits, and this task did nothing else.
     """
 
     swap: PreparedSwap | None = None

@@ -1,4 +1,4 @@
-"""Cleaning of one large partition by many tasks: the shuffles between the two sweeps of its splits.
+"""Cleaning of one large partition by many tasks: two sweeps over its splits, and the shuffles between the sweeps.
 
     collect      one task per split    latest occurrences of its keys, by hash range    16 bytes and one or two a key
       shuffle    by range
@@ -50,9 +50,9 @@ Environment = Callable[[], AbstractContextManager[tuple[Fs, OnBytes]]]
 """Function that opens the file operations of a task, and the callback for the bytes that the task reads."""
 
 SPLITS_PER_SLOT = 2  # more splits would balance the slots better, but each split would collect the same keys again
-_OCCURRENCE_BYTES = 120  # of a task's memory for a key: a slot of its map, a row of its run, and the row's copy
+_OCCURRENCE_BYTES = 120  # memory of a task for a key: a slot of its map, a row of its run, and the row's copy
 _DEFAULT_BUDGET_BYTES = 1 << 30
-_LEAST_RECORD_BYTES = 64  # with its share of a batch's header; if records are smaller, a fold merely needs more passes
+_LEAST_RECORD_BYTES = 64  # with its share of the batch header; if records are smaller, a fold merely needs more passes
 
 
 class SplitPlace(Protocol[Outcome_co]):
@@ -119,7 +119,7 @@ class InPlace:
         return replace(self.asked, swap=swap, to_split=None)
 
     def failed(self, result: CleaningResult) -> CleaningResult:
-        """Return the result that a task returned for the failed partition."""
+        """Return `result`, which a task returned for the failed partition."""
         return result
 
 

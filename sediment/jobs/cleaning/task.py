@@ -139,7 +139,7 @@ def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | Cleani
 
 
 def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange]:
-    """Return the view of a task's partition and the range of it that may be cleaned.
+    """Return a view of the task's partition, and the range that may be cleaned.
 
     Raises:
         SourceChangedError: the segments differ from the driver's listing.

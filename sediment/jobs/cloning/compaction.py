@@ -20,7 +20,7 @@ from sediment.segment_io.format.names import TopicPartition
 def topics_left_alone(
     topics: Iterable[ClonedTopic], source: Source, settings: Settings
 ) -> Mapping[str, tuple[str, str]]:
-    """Return reason code and text for each topic that `compact` would leave alone, by its name in the source.
+    """Return reason code and text for each topic that `compact` would leave alone, keyed by its name in the source.
 
     `settings` are the settings of the run with the metadata of the source.
 
@@ -47,7 +47,7 @@ def topics_left_alone(
 def with_compaction(
     row: PartitionCloneReport, compaction: LogCompaction | None, why_not: tuple[str, str] | None
 ) -> PartitionCloneReport:
-    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its reason.
+    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its first reason.
 
     `why_not` is the reason why the topic was not compacted.  If both `why_not` and the outcome are None, the option was
     not given.

@@ -16,12 +16,12 @@ from sediment.server.network.endpoints import Endpoint, parse_endpoint
 
 DEFAULT_LISTEN = Endpoint("127.0.0.1", 9092)
 
-_MOST_PORT = 65534  # the controller takes the next port
+_MOST_PORT = 65534  # the controller uses the next port
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def properties_file_options(command: _Command) -> _Command:
-    """Add the options about the generated `server.properties`: `--listen` and `--server-properties`."""
+    """Add the options for the generated `server.properties`: `--listen` and `--server-properties`."""
     for option in (
         click.option(
             "--server-properties",
@@ -67,7 +67,7 @@ def parse_parts(text: str) -> frozenset[Part]:
 
 
 def parse_renames(texts: Iterable[str]) -> dict[str, str]:
-    """Return the new topic names by the old ones, parsed from `OLD=NEW`.
+    """Return the new topic names, keyed by the old names, parsed from `OLD=NEW`.
 
     Raises:
         UsageError: a text is malformed, or a topic gets two names.

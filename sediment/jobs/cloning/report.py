@@ -62,7 +62,7 @@ class TopicReport:
 class ChangedConfig:
     """A topic config that differs from the source; a value is None if the config is not set.
 
-    `held` is True if the original can be restored later, and False if a single node cannot have it.
+    `held` is True if the original value can be restored later, and False if a single node cannot have that value.
     """
 
     topic: str

@@ -68,7 +68,7 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The options of a run about its target and node, and not about the content of the clone."""
+    """The options of a run that concern its target and its node, but not the content of the clone."""
 
     to: Path
     host: str
@@ -106,7 +106,7 @@ def clone(
 
 
 class _CloneRun:
-    """One run; the stack closes the lock and Spark."""
+    """One run; its exit stack releases the lock and stops Spark."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _CloneRun:
     def _check_has_partitions(self, source: Source) -> None:
         if not source.topics and not self._options.allow_empty_selection:
             raise UsageError(
-                "the source holds no partition",
+                "the source contains no partition",
                 path=", ".join(directory.shown for directory in source.directories),
                 advice="name the entries of a broker's log.dirs that have partitions",
             )
@@ -365,7 +365,7 @@ class _CloneRun:
         return with_compaction(row, finished.clone.compaction, self._left_alone.get(finished.partition.source.topic))
 
     def _orphans(self, plan: ClonePlan, finished: Iterable[_Finished]) -> list[str]:
-        """Return a sentence about open transactions that no coordinator ends: none exists, or the log was cut."""
+        """Describe open transactions that no coordinator will end, because none exists or the log was cut."""
         orphans = [
             each
             for each in finished
@@ -417,7 +417,7 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return the partitions and producers that records of coordinators may name; `finished` has clients' partitions."""
+    """Return the partitions and producers that coordinators' records may name, from `finished` client partitions."""
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),
@@ -430,7 +430,7 @@ def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
 
 
 def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
-    """Return sentences about the records of the coordinators that were rewritten."""
+    """Return sentences about the coordinators' records that were rewritten."""
     notes = []
     for topic, what in ((CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")):
         counts = [

@@ -40,7 +40,7 @@ _RENAMED = {
     "rename": "renames",
     "until_offset": "until_offsets",
     "from": "originals",
-    "with": "parts",  # as `from`, a word of Python
+    "with": "parts",  # such as `from`, a reserved word of Python
 }
 
 _Report = TypeVar("_Report", bound=RunReport[Any])
@@ -96,7 +96,7 @@ def _plain(value: Any, *, is_many: bool) -> Any:
 
 
 def _setting(value: object) -> str:
-    """Return the value of a setting as text, as a properties file would have it."""
+    """Return the value of a setting as it is written in a properties file."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

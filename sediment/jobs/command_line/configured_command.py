@@ -10,12 +10,12 @@ Sources, strongest first:
     the default of the option
 
 The settings file is the one that `--settings` names, else $SEDIMENT_SETTINGS, else `sediment.toml` in the user's
-configuration folder.  The working directory is never searched, because it may hold files of other people.
+configuration folder.  The working directory is never searched, because it may contain other people's files.
 
 An unknown variable SEDIMENT_… is an error if the rest of its name begins with this command, names one of its options or
 resembles a known variable.  All others are ignored, because other programs may use the same prefix.
 
-Invariants: only options in `FROM_SETTINGS` have other sources than the command line.  None of them disables a safety
+Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of them disables a safety
 check, names a secret, selects partitions or records, or gives a setting or a time by which records are deleted.  An
 unknown name is an error, because a misspelt `dry-run` must not change data.
 """
@@ -53,7 +53,7 @@ FROM_SETTINGS = SHARED | {
     *("target-version", "threads", "tls-cert", "to", "to-log-end", "tombstones-out", "what", "with"),
     "enable-deletion-vectors",
 }
-"""Options that a settings file and the environment may give."""
+"""Options that a settings file and the environment may set."""
 
 SETTINGS_VARIABLE = "SEDIMENT_SETTINGS"
 _PREFIX = "SEDIMENT_"

@@ -100,7 +100,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "reencode": (
             (
-                "compute the bytes before and after",
+                "show the size before and after",
                 "sediment reencode --config /etc/kafka/server.properties --codec zstd --dry-run",
             ),
             (

@@ -1,4 +1,4 @@
-"""Formats in which options and files give the keys of records.
+"""Formats of the keys of records in options and files.
 
 text      UTF-8
 hex       two hexadecimal digits for each byte
@@ -23,10 +23,10 @@ KEY_FORMAT_ADVICE = {
 
 
 def decode_key(content: bytes, key_format: str) -> bytes:
-    """Return the key that `content` gives in one of KEY_FORMATS.
+    """Return the key that `content` encodes in one of KEY_FORMATS.
 
     Raises:
-        ValueError: it is not in this format; the text of the error may quote it.
+        ValueError: `content` is not in this format; the text of the error may quote it.
     """
     if key_format == HEX:
         return binascii.unhexlify(content.strip())
@@ -46,4 +46,4 @@ def parse_key(content: bytes, key_format: str, option: str) -> bytes:
         return decode_key(content, key_format)
     except ValueError:  # no cause, because its text would quote the key
         advice = KEY_FORMAT_ADVICE[key_format]
-        raise UsageError(f"a key of {option} is not a key as {key_format}", advice=advice) from None
+        raise UsageError(f"a key of {option} is not in format {key_format}", advice=advice) from None

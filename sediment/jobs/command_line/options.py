@@ -89,7 +89,7 @@ class CommonOptions:
     """True if the caller is a Python function: messages go to the log, and nothing is printed."""
 
     view: View = field(default_factory=View)
-    """Choices of the caller for the screen."""
+    """The caller's options for the screen."""
 
     given: tuple[tuple[str, str], ...] = ()
     """Options that the caller gave: name, and value unless it is a flag."""
@@ -205,7 +205,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, including its cluster's; "" has the settings of the run."""
+        """Return the effective settings by log directory, with those of its cluster; "" has the settings of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -216,7 +216,7 @@ class CommonOptions:
         """Check that the requested outputs of the run can be written.
 
         Raises:
-            UsageError: an output cannot be written, or lies in a log directory.
+            UsageError: an output cannot be written, or is inside a log directory.
         """
         if self.ledger is not None:
             from sediment.jobs.delta_lake import ledger
@@ -343,7 +343,8 @@ key_equality_option = click.option(
     type=click.Choice([equality.value for equality in KeyEquality]),
     default=KeyEquality.HASH.value,
     show_default=True,
-    help="hash: compare 128-bit hashes of keys.  exact: compare their bytes, in one task that has all keys in memory.",
+    help="hash: compare 128-bit hashes of keys.  exact: compare their bytes, in one task that keeps all keys in "
+    "memory.",
 )
 
 

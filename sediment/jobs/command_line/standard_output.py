@@ -1,7 +1,7 @@
 """stdout and stderr of a command; either may be full, or a pipe whose reader has closed it.
 
 Invariants:
-- A result that cannot be printed causes one error of one line; the interpreter does not report it again at exit.
+- A result that cannot be printed causes a single error of one line; the interpreter does not report it again at exit.
 - A message that cannot be written to stderr is lost, and the run continues.
 - No text from data reaches the terminal as a control sequence.
 """
@@ -119,12 +119,12 @@ def write_result(result: str | bytes) -> None:
 
 
 def stdout_is_terminal() -> bool:
-    """Return True if stdout is a terminal; False also if it is closed."""
+    """Return True if stdout is a terminal, and False if it is closed."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def check_stdout_has_reader() -> None:
-    """Return if the other side of stdout is open; a command that waits calls this, because it writes nothing.
+    """Check that a process still reads stdout; a command calls this while it waits, because it writes nothing then.
 
     Raises:
         OutputError: stdout is a pipe without a reader.

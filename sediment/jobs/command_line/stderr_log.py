@@ -68,8 +68,8 @@ def is_verbose() -> bool:
 def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Iterator[None]:
     """Send log messages in the block to stderr: warnings; with JSON also information; with `quiet` only errors.
 
-    Each message is shown once.  With `repeats`, for commands that run too long to remember all messages, it may be
-    shown again.
+    Each message is shown once.  `repeats` is for commands that run too long to remember all messages; a message may
+    then be shown again.
     """
     if log_format == JSON:
         with _json_lines(quiet=quiet, repeats=repeats):

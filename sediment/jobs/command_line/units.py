@@ -38,7 +38,7 @@ def parse_bytes(text: str) -> int:
     """Return a size such as 64k, 1.5GiB or 10GB in bytes; a plain number is bytes.
 
     Raises:
-        UsageError: it is not a size.
+        UsageError: `text` is not a size.
     """
     found = _SIZE.fullmatch(text)
     if found is None:
@@ -50,7 +50,7 @@ def parse_duration(text: str) -> int:
     """Return a time span such as 7d, 36h, 90m, 30s, 500ms or 2w in milliseconds.
 
     Raises:
-        UsageError: it is not a whole number with one of these units, or is longer than Kafka's times can express.
+        UsageError: `text` is not a whole number with one of these units, or is longer than Kafka's times can express.
     """
     found = _SPAN.fullmatch(text)
     if found is None:

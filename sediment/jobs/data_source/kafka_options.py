@@ -64,7 +64,7 @@ _OF_A_BROKER = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Partitions to read: the `assigned` ones, all of the topics that `pattern` matches as a whole, or all."""
+    """Partitions to read: those in `assigned`, those of the topics whose whole name `pattern` matches, or all."""
 
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] | None = None
@@ -114,8 +114,8 @@ class Positions:
 class KafkaOptions:
     """The options that are given; without them, everything in the files is read.
 
-    If no record has the starting timestamp or a later one, the query fails, or with `is_latest_without_record` the
-    partition starts at its end.
+    If no record has the starting timestamp or a later one, the query fails.  With `is_latest_without_record`, the
+    partition then starts at its end instead.
     """
 
     subscription: Subscription = Subscription()

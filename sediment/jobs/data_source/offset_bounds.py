@@ -88,7 +88,7 @@ def _end(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> 
 
 
 def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, source: Source, fs: Fs) -> int:
-    """Return the offset of the position that the options give for a source."""
+    """Return the offset of a source's position; if data loss is an error, check that the log contains it."""
     offset = positions.of(source.partition)
     if offset == EARLIEST_OFFSET:
         return ALL.first_offset
@@ -99,7 +99,7 @@ def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, s
         first, end = first_offset(whole, fs), end_offset(request.isolation, whole, fs)
         if not first <= offset <= end:
             raise OffsetOutOfRangeError(
-                f"{positions.option} is {offset}, and the log holds the offsets from {first} to below {end}",
+                f"{positions.option} is {offset}, and the log contains the offsets from {first} to below {end}",
                 partition=str(source.partition),
                 advice="give an offset of the log, or failOnDataLoss as false",
             )

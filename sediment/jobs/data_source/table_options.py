@@ -3,9 +3,9 @@
     CREATE TABLE    options and Spark's properties of the table -> options, and the schema with these options
     each query      no options; the schema that the catalog kept -> options
 
-Spark 4.2 gives a Python source the options of a table only when the table is created.  It keeps the schema that the
-source returned, with the metadata of its columns, and gives it to every query.  So the options are in the metadata of
-the first column.
+Spark 4.2 gives a Python source the options of a table only when the table is created.  Spark keeps the schema that the
+source returned, including the metadata of its columns, and passes the schema to every query.  So the options are in the
+metadata of the first column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_new_table(options: Mapping[str, str]) -> bool:
 def given_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the user's options, by names in lower case, without the properties that Spark adds.
 
-    CREATE TABLE gives each option a second time after `option.`, except the path, which it turns into a URI.
+    CREATE TABLE passes each option a second time with the prefix `option.`, except the path, which it turns into a URI.
     """
     given = {name.lower(): value for name, value in options.items()}
     if not is_new_table(given):

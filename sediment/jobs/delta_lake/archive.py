@@ -137,7 +137,7 @@ def _schema() -> pa.Schema:
 # ------------------------------------------------------------------------------------------------------------ measuring
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Segment to archive; `run_id` names the token that proves to a task that it sees the driver's log directory."""
+    """Segment to archive; `run_id` names the token by which a task checks that it sees the driver's log directory."""
 
     source: Source
     size_bytes: int
@@ -478,7 +478,7 @@ def archive_segments(
 
     Returns:
         For each log, the number of records of its segments in the archive, or reason code and sentence of a failure.
-        If a segment is not completely in the archive, its log is a failure.
+        If a segment is not completely in the archive, its log counts as a failure.
 
     Raises:
         UsageError: Spark cannot be started.
@@ -624,7 +624,7 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
     name = segment_file_name(work.base_offset, SegmentFileKind.LOG)
     return (
         "archive-incomplete",
-        f"{name} of {work.source.partition} holds {records} records, but {rows} {where}; none of it was deleted",
+        f"{name} of {work.source.partition} contains {records} records, but {rows} {where}; none of it was deleted",
     )
 
 

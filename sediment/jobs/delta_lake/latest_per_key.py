@@ -8,7 +8,7 @@ each early emission; the row with the highest offset wins.  A tombstone is also 
 out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
-error.  Memory is at most a few times HELD_BYTES, and the largest batch.
+error.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or the numbers of records and emissions; an emission has each key at most once."""
+    """Summary of a part: its error, or the numbers of records and emissions; a key is at most once in an emission."""
 
     messages_read: int = 0
     emissions: int = 0

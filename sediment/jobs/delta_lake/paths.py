@@ -39,7 +39,7 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
     """Refuse a table inside a log directory.
 
     Raises:
-        UsageError: `path` is or lies in one of `log_dirs`.
+        UsageError: `path` is one of `log_dirs`, or is inside one.
     """
     local = local_directory(path)
     if local is None:
@@ -48,7 +48,7 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
     for log_dir in log_dirs:
         if resolved.is_relative_to(log_dir.resolve()):
             raise UsageError(
-                "a broker does not start on a log directory that holds a directory of another kind",
+                "a broker does not start on a log directory that contains a directory of another kind",
                 path=path,
                 advice=f"name a path outside {log_dir}",
             )

@@ -1,7 +1,7 @@
 """Spark session with Delta, and the JARs that it needs.
 
-The JARs belong to the installed Python package delta-spark but are not in it.  Spark's own resolver (Ivy) fetches them
-once; later runs load them from its folder without resolving them again.
+The installed Python package delta-spark needs these JARs but does not contain them.  Spark's own resolver (Ivy) fetches
+them once; later runs load them from its folder without resolving them again.
 
 Invariant: a session from `delta_session` reads and writes Delta; if that is impossible, an error is raised before any
 work.
@@ -28,8 +28,8 @@ _SCALA = "2.13"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Tasks of the Spark job that reads a table's log; starting Spark's default of fifty takes longer than reading most
-    # logs.
+    # Number of tasks of the Spark job that reads a table's log.  Starting Spark's default of fifty tasks takes longer
+    # than reading most logs.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 IVY_KEY = "spark.jars.ivy"

@@ -59,9 +59,9 @@ class SnapshotTable:
             progress = self._progress_without_commits()
         if progress.kind != kind:
             raise UsageError(
-                "this table holds the latest values and is refreshed from its last offsets on"
+                "this table contains the latest values and is refreshed from its last offsets on"
                 if progress.kind == LATEST
-                else "this table holds the state at a moment and cannot be refreshed",
+                else "this table contains the state at a moment and cannot be refreshed",
                 path=self.path,
                 advice="name another path",
             )

@@ -61,7 +61,7 @@ def _java(*, is_needed: bool) -> Check:
         return answer("java", f"Spark needs Java {MIN_JAVA} or newer and {where}", INSTALL_JAVA)
     found = java_version()
     if found is None:
-        return failed("java", f"{place} does not say its version", INSTALL_JAVA)
+        return failed("java", f"{place} does not report its version", INSTALL_JAVA)
     if found < MIN_JAVA:
         return failed("java", f"Spark needs Java {MIN_JAVA} or newer and this is Java {found} ({place})", INSTALL_JAVA)
     return passed("java", f"Java {found} ({place})")

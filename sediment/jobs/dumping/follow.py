@@ -7,7 +7,7 @@
 A partition that was deleted and created again has another topic id, or another directory.  It is a new partition.
 
 Invariants: a record is returned once.  Only complete batches are read, so a batch in progress waits for a later round.
-A signal ends the reading at once, also where no record is selected.
+A signal ends the reading at once, even if no record is selected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Identity:
-    """Identity of a partition until it is deleted; `topic_id` is None without `partition.metadata`."""
+    """Identity of a partition; a recreated partition has another.  `topic_id` is None without `partition.metadata`."""
 
     topic_id: str | None
     inode: int
@@ -56,7 +56,7 @@ class _Identity:
         return cls(topic_id, source.directory.stat().st_ino)
 
     def is_same(self, other: _Identity) -> bool:
-        """Return True if both are of one partition: by the topic ids if both are known, else by the directories."""
+        """Return True if both identify the same partition: compare topic ids if both are known, else directories."""
         if self.topic_id is None or other.topic_id is None:
             return self.inode == other.inode
         return self.topic_id == other.topic_id
@@ -66,7 +66,7 @@ class Follower:
     """Reader of the records of growing logs.
 
     `on_notice` gets a sentence for each unusual change of a partition.  `before_wait` is called after each round; an
-    error of it ends the reading.
+    error that it raises ends the reading.
     """
 
     def __init__(
@@ -113,16 +113,17 @@ class Follower:
             del self._next[name]
             self._identities.pop(name, None)
             self._on_notice(f"{name} was removed")
-        # Before the ends, so that records of a partition that is created meanwhile are not skipped.
+        # Identify partitions before their ends are read, so that no record of a partition created in between is
+        # skipped.
         for name, source in sources.items():
             with contextlib.suppress(FileNotFoundError):
                 self._identify(name, _Identity.of(source, self._fs))
         for source, end in self._ends.of(sources.values()).items():
-            with contextlib.suppress(NotALogDirectoryError):  # the next round says that it was removed
+            with contextlib.suppress(NotALogDirectoryError):  # the next round reports that it was removed
                 yield from self._partition(source, end, last)
 
     def _identify(self, name: str, found: _Identity) -> None:
-        """Keep the identity of a partition; if it is another one than before, forget how far it was read."""
+        """Store the identity of a partition; if the identity has changed, forget how far the partition was read."""
         known = self._identities.get(name)
         self._identities[name] = found
         if known is not None and not known.is_same(found) and self._next.pop(name, None) is not None:

@@ -18,7 +18,7 @@ _QUOTED = frozenset('",\r\n')
 
 
 class LineOutput(Protocol):
-    """A form of rows, and the bytes before the first of them."""
+    """A form of rows, and the bytes before the first row."""
 
     @property
     def head(self) -> bytes:
@@ -44,7 +44,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class CsvLines:
-    """CSV with a line of names.  A field is the value in JSON: text as it is, and objects and lists as JSON text.
+    """CSV with a header line.  A field is the value in JSON: text as it is, and objects and lists as JSON text.
 
     Null is an empty field, and an empty text is `""`.
     """
@@ -54,7 +54,7 @@ class CsvLines:
 
     @property
     def head(self) -> bytes:
-        """The line of names."""
+        """The header line."""
         return ",".join(self.names).encode() + b"\n"
 
     def line(self, row: _Row) -> bytes:
@@ -72,7 +72,7 @@ class CsvLines:
 
 @dataclass(frozen=True, slots=True)
 class FormattedLines:
-    """Messages in a format of the caller, who also says how a message ends."""
+    """Messages in the caller's format, which also determines how a message ends."""
 
     format: MessageFormat
     for_terminal: bool

@@ -6,8 +6,8 @@ r"""Format strings of `dump --format`, with the tokens of kcat.
     %t  topic                      %p  partition                   %o  offset
     %%  a percent sign             \n \r \t \xHH \NNN              bytes; any other \c is c
 
-NNN is decimal, or octal with a leading 0.  A null key or value is empty.  Lengths are those of the bytes in the log, so
-a format with a length shows no record decoded.
+NNN is decimal, or octal with a leading 0.  A null key or value is empty.  Lengths count the bytes in the log, so a
+format with a length prints every record undecoded.
 
 Source: kcat, `format.c`.
 """
@@ -80,7 +80,7 @@ class MessageFormat:
         """Parse a format string.
 
         Raises:
-            UsageError: a token is unknown or incomplete, or a number is not that of a byte.
+            UsageError: a token is unknown or incomplete, or a number is not the value of a byte.
         """
         parts: list[bytes | str] = []
         literal, *others = re.split(r"%(.?)", text, flags=re.DOTALL)
@@ -140,5 +140,5 @@ def _character(match: re.Match[str]) -> bytes:
 
 
 def _raw(text: str) -> bytes:
-    """Return the bytes of a part of an argument, also of one that is not UTF-8."""
+    """Return the bytes of a part of an argument, even if it is not UTF-8."""
     return text.encode(errors="surrogateescape")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS_FOR_DECODING = ("key", "topic", "control")
-"""Columns of `records` without which `decoded` decodes nothing."""
+"""Columns of `records` that `decoded` needs to decode anything."""
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Conditions on records: their keys and headers, and whether they are messages of applications.
+"""Conditions on records: their keys and headers, and whether they are application messages.
 
 A record is selected if its key is one of `keys` and it has all of `headers`.  Control records have no key or header of
 an application, so each condition leaves them out.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HeaderCondition:
-    """A header that a record must have; any value if `value` is None."""
+    """A header that a record must have, with any value if `value` is None."""
 
     name: str
     value: bytes | None
@@ -85,7 +85,7 @@ class RecordSelection:
 
 
 def _has_header(headers: Any, wanted: HeaderCondition) -> Any:
-    """Return bool[rows]: True for each list of headers that has the wanted one."""
+    """Return bool[rows]: True for each list of headers that contains the wanted header."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

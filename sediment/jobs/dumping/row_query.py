@@ -1,10 +1,10 @@
-"""Rows that `dump` reads: a table of some sources, conditions on records, and how many of the last records.
+"""Rows that `dump` reads: a table of some sources, conditions on records, and a number of last records.
 
-The last records of a partition are found from its end: its slices are read from the last to the first, and the first
-ones are small.  So a large log is read only as far as needed, and no part of it is read twice.
+The last records of a partition are found from its end: its slices are read from last to first, and the slices that are
+read first are small.  So a large log is read only as far as needed, and no part of it is read twice.
 
-Invariants: a query may be used several times, and each use reads the files again.  Memory is one batch, plus the last
-records if they are requested.
+Invariants: a query may be used several times, and each use reads the files again.  A query keeps in memory one batch,
+plus the last records if they are requested.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RowQuery:
     def of_partition(
         self, source: Source, bounds: Bounds, last: int | None, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one source within `bounds`, only the `last` of them unless that is None.
+        """Yield the records of one source within `bounds`; with `last`, only that many of them, from the end.
 
         Raises:
             SedimentError: as `plan_scan_tasks` and `read_table`.

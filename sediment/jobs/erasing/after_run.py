@@ -1,4 +1,4 @@
-"""Steps of an erasure after its commits: the second scan of every partition, and the evidence of each.
+"""Steps of an erasure after its commits: the second scan of every partition, and the evidence for each partition.
 
 1. List each partition again, and scan its segments (`second_scan`), with the locks still held.
 2. Evaluate a condition again.

@@ -2,7 +2,7 @@
 
     signature     the key signed the type and the payload
     figures       the conclusions of the document follow from its lists
-    files         every segment is as the run left it, and no other file may hold erased records
+    files         every segment is as the run left it, and no other file may contain erased records
 
 A broker that continues to run may append after the last segment of the evidence, and retention may delete the first
 ones.  Both changes are notes, not problems.  Compaction rewrites segments, so check a compacted log before its broker
@@ -156,7 +156,7 @@ def contradictions(evidence: Evidence) -> Iterator[str]:
     if evidence.complete and reasons:
         yield f"the evidence says that it is complete, but {reasons[0]}"
     if sorted(evidence.incomplete) != sorted(reasons):
-        yield "the reasons for being incomplete are not those that follow from the partitions and places"
+        yield "the stated reasons why it is incomplete do not follow from its partitions and places"
     names = [(each.log_dir, each.partition) for each in evidence.partitions]
     if len(set(names)) < len(names):
         yield "a partition is listed twice"
@@ -175,15 +175,18 @@ def _contradictions_of(each: PartitionEvidence) -> Iterator[str]:
     if each.removed > each.matched:
         yield f"{where} has more changed records than matching ones"
     if sum(segment.removed for segment in each.segments) != each.removed:
-        yield f"the changed records of {where} are not those of its segments"
+        yield f"the number of changed records of {where} differs from the sum over its segments"
     if sum(segment.records for segment in each.segments) != each.records_after:
-        yield f"the records of the second scan of {where} are not those of its segments"
+        yield f"the number of records in the second scan of {where} differs from the sum over its segments"
     if sum(segment.matches for segment in each.segments) > each.matches_after:
-        yield f"the matching records of the second scan of {where} are fewer than those of its segments"
+        yield f"the number of matching records in the second scan of {where} is below the sum over its segments"
     for segment in each.segments:
         changed = segment.rewritten and _logs(segment.before) != _logs(segment.after)
         if bool(segment.removed) != changed:
-            yield f"segment {segment.base_offset} of {where} has changed records and the same log, or none and another"
+            yield (
+                f"segment {segment.base_offset} of {where} has changed records and the same log, "
+                "or no changed records and a different log"
+            )
 
 
 def _logs(files: Iterable[FileDigest]) -> list[str]:
@@ -205,7 +208,7 @@ def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> l
 
 
 def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
-    """Return the entry with the directory's id or, for an entry without an id, the one with its path."""
+    """Return the entry with the directory's id; an entry without an id matches by its path."""
     meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:
@@ -267,10 +270,10 @@ class _PartitionCheck:
                 self._check_segment(segment, is_last=segment.base_offset == last)
         for leftover in listing.leftovers:
             if leftover.name not in self._named:
-                self.problems.append(f"{leftover.name} may hold erased records, and the evidence does not name it")
+                self.problems.append(f"{leftover.name} may contain erased records, and the evidence does not name it")
         for entry in self._fs.scan(self._log_dir):
             if entry.is_directory and entry.name not in self._named and self._is_in_the_way(entry.name):
-                self.problems.append(f"{entry.name} may hold erased records, and the evidence does not name it")
+                self.problems.append(f"{entry.name} may contain erased records, and the evidence does not name it")
 
     def _is_in_the_way(self, name: str) -> bool:
         try:

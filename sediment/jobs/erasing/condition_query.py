@@ -35,7 +35,7 @@ _LOGGERS_OF_QUERIES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 class ConditionFailedError(Exception):
-    """Spark could not evaluate the condition; `str()` is the kind of its error."""
+    """Spark could not evaluate the condition; `str()` of this error is the kind of Spark's error."""
 
 
 def matching_offsets(session: SparkSession, condition: str, directories: Sequence[Path]) -> Mapping[str, Int64s]:
@@ -97,7 +97,7 @@ def _packed(rows: Iterable[Any]) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _kind(error: Any) -> str:
-    """Return the condition of an error of Spark, such as UNRESOLVED_COLUMN, or the name of its class."""
+    """Return the error condition that Spark reports, such as UNRESOLVED_COLUMN, or the class name of the error."""
     try:
         return str(error.getCondition() or type(error).__name__)
     except Exception:

@@ -7,8 +7,8 @@
     5. rewrite   one task a segment, then commit a partition at a time
     6. scan      read everything again, with other code; sign the evidence
 
-Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only with
-verdicts on all of its matching records.  Keys and the text of --where appear only in files that the caller requested.
+Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only if each
+of its matching records has a verdict.  Keys and the text of --where appear only in files that the caller requested.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
 
     command: ClassVar[str] = "erase"
     rewrites_in_dry_run: ClassVar[bool] = False
-    output_keeps_failed: ClassVar[bool] = False  # an output must not hold records because their erasure failed
+    output_keeps_failed: ClassVar[bool] = False  # an output must not contain records whose erasure failed
 
     def __init__(
         self,
@@ -505,7 +505,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                 if partition in directory.partitions
             )
         except SedimentError:
-            return False  # its report has the reason
+            return False  # its report contains the reason
 
     def _scanned_again(
         self, scans: ScanRun, erased: Mapping[Path, ErasedPartition]

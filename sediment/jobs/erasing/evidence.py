@@ -10,8 +10,8 @@
 
 The subject of a verdict table is its rows, as `topic-partition:offset` lines, ascending.
 
-Invariant: no key, value or condition is in the document.  It makes claims only about the things that this run did and
-read.
+Invariant: no key, value or condition is in the document.  The document makes claims only about the things that this run
+did and read.
 """
 
 from __future__ import annotations

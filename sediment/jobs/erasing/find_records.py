@@ -52,7 +52,7 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 class Found:
     """Result of a part of a partition: the count `scanned`, and the ascending `offsets` of matching records, int64[n].
 
-    `keys` are the keys of the matches, if the scan was asked for keys.
+    `keys` are the keys of the matches, if the scan requested keys.
     """
 
     scanned: int
@@ -89,8 +89,8 @@ class KeysAt:
 class OlderRecords:
     """Records without a verdict that are older than a dropped record with the same key.
 
-    By directory of the partition, `dropped` has the largest dropped offset of each key, and `judged` has the offsets
-    with a verdict.
+    Keyed by partition directory, `dropped` contains the largest dropped offset of each key, and `judged` contains the
+    offsets with a verdict.
     """
 
     dropped: Mapping[Path, Mapping[bytes, int]]
@@ -332,7 +332,7 @@ def _joined(results: Sequence[Found | CleaningResult]) -> Found | CleaningResult
 
 
 def around(offsets: Int64s) -> Bounds:
-    """Return the bounds of the ascending `offsets`; empty if there are none."""
+    """Return the bounds that enclose the ascending `offsets`; empty if there are none."""
     if not offsets.size:
         return Bounds(end_offset=ALL.first_offset)
     return Bounds(int(offsets[0]), int(offsets[-1]) + 1)

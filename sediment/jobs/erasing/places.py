@@ -1,4 +1,4 @@
-"""Places outside the log's segments that may still hold erased records, and replicas that a run did not erase from.
+"""Places outside the log's segments that may still contain erased records, and replicas that a run did not erase from.
 
     found           names in a log directory that a broker or a run leaves; the directory of --keep-originals;
                     replicas that the metadata log names; the source of a run with --output
@@ -22,7 +22,7 @@ from sediment.segment_io.partition.listing import list_log
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place that may hold erased records and that the run did not reach.
+    """A place that may contain erased records and that the run did not reach.
 
     `path` is None for places that cannot be seen from this process.  `advice` is the next action, with its command if
     there is one.
@@ -92,7 +92,7 @@ def places_of(
         )
     if tiered:
         names = ", ".join(map(str, sorted(tiered)))
-        advice = f"remote storage holds segments of {names}: delete them there, as with kafka-delete-records"
+        advice = f"remote storage contains segments of {names}: delete them there, as with kafka-delete-records"
         found.append(Place("tiered-segments", None, advice))
     for nodes, partitions in _uncovered(replicas).items():
         named = ", ".join(map(str, partitions))
@@ -108,7 +108,7 @@ def places_of(
 
 
 def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
-    """Return the log directories, paths or URIs, that a run with --output only read: they still hold the records."""
+    """Return the log directories, paths or URIs, that a run with --output only read: they still contain the records."""
     advice = "the run with --output did not change it: erase in it too, or delete it"
     return tuple(Place(SOURCE, log_dir, advice) for log_dir in log_dirs)
 

@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that were not erased for one reason: their number, and up to 100 of their lowest offsets."""
+    """Matching records that one reason kept from erasure: their number, and up to 100 of their lowest offsets."""
 
     reason_code: str
     records: int
@@ -55,7 +55,7 @@ class EraseRunReport(RewriteRunReport[EraseReport]):
 
     `estimated_seconds` is the estimated time of the rewriting, in a dry run.  `evidence` is the file of the evidence;
     `complete` is True if the evidence covers every replica and no matching record is left.  Both are None without
-    evidence.  `not_reached` are places outside the log that may hold erased records.
+    evidence.  `not_reached` are places outside the log that may contain erased records.
     """
 
     row_type: ClassVar[type] = EraseReport

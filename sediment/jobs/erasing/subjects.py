@@ -19,7 +19,7 @@ from sediment.jobs.command_line.key_formats import KEY_FORMAT_ADVICE, TEXT, deco
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 
-_TEXT_LINES_ADVICE = "write UTF-8 lines that end with a line feed only, or use --key-format hex"
+_TEXT_LINES_ADVICE = "write UTF-8, end each line with a line feed only, or use --key-format hex"
 _LEAST_SECRET_BYTES = 16
 _OWNER_ONLY = 0o600
 
@@ -63,7 +63,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
             keys.add(decode_key(line, key_format))
         except ValueError:  # without a cause, because the text of the cause would quote the line
             advice = _TEXT_LINES_ADVICE if key_format == TEXT else KEY_FORMAT_ADVICE[key_format]
-            raise UsageError(f"line {number} is not a key as {key_format}", path=str(file), advice=advice) from None
+            raise UsageError(f"line {number} is not in format {key_format}", path=str(file), advice=advice) from None
     return Keys(tuple(sorted(keys)))
 
 

@@ -79,7 +79,7 @@ def _verdict(row: GivenVerdict, action: str, replacement: bytes | None) -> Verdi
     value = replacement if row.value is None else row.value
     if value is None:
         raise UsageError(
-            "a verdict replaces a value and has none",
+            "a verdict with the action replace has no new value",
             offset=row.offset,
             advice="add a column value, or give --replacement FILE",
         )

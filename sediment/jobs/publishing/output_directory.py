@@ -73,7 +73,7 @@ class OutputSource:
 class OutputDirectory:
     """The output of a run; the stack removes the temporary directories and releases the lock.
 
-    The temporary directories of sources at URIs are made in `scratch`; None: where the system has temporary files.
+    The temporary directories of sources at URIs are made in `scratch`; None: in the system's temporary directory.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class OutputDirectory:
             for partition in directory.partitions:
                 if partition in self.source_of:
                     raise UsageError(
-                        f"{self.source_of[partition].store} and {source.store} both hold {partition}",
+                        f"{self.source_of[partition].store} and {source.store} both contain {partition}",
                         advice="write them to different outputs",
                     )
                 self.source_of[partition] = source
@@ -175,7 +175,7 @@ class OutputDirectory:
         """Write the files of the whole directory, then the manifest of them and of `files`.
 
         `first_dirty` has the cleaner checkpoints that differ from the checkpoints in the sources.  Return None if no
-        source changed.  Otherwise return the names of the changed partitions; this is empty if only other files
+        source changed.  Otherwise return the names of the changed partitions; the list is empty if only other files
         changed.
         """
         changed = self._changed_partitions()
@@ -216,7 +216,7 @@ class OutputDirectory:
         if self.sources[0].opened.checkpoints.clean_shutdown:
             content = _LOCAL.read_bytes(self.sources[0].path / CLEAN_SHUTDOWN_FILE)
             if parse_clean_shutdown(content).is_new:
-                content = b""  # no broker has started on the source, but the output may become another directory's
+                content = b""  # the source has never been started, but the output may become another node
             yield self._publisher.publish(CLEAN_SHUTDOWN_FILE, [content], attempt="driver")
 
     def _checkpoints(self, first_dirty: Mapping[TopicPartition, int]) -> Iterator[tuple[str, bytes]]:

@@ -104,7 +104,7 @@ class PartitionOutput:
 
 
 def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files of each folder by name, except those that an output does not get."""
+    """Return the files of each folder by name, except those that are left out of an output."""
     return {
         folder: {name: file for name, file in found.items() if not is_left_out(name)}
         for folder, found in by_folder(files).items()
@@ -112,7 +112,7 @@ def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, Stor
 
 
 def is_left_out(name: str) -> bool:
-    """Return True for a file of a partition that an output does not get.
+    """Return True for a file of a partition that is left out of an output.
 
     These are files that a broker does not know, such as an operator's copy, and files that its next start removes
     unread.  Files of an open replacement are not left out, because they determine which segments are valid.

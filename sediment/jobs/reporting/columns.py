@@ -46,7 +46,7 @@ class TableColumn(Generic[Row]):
 
 
 def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of texts; several partitions show a text only if they share it."""
+    """Return a column of texts; the row of a topic shows a text only if all partitions share it."""
 
     def show(rows: Sequence[Row]) -> str:
         shared = {of(row) for row in rows}
@@ -56,12 +56,12 @@ def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableC
 
 
 def number_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0, about: str = "") -> TableColumn[Row]:
-    """Return a column of numbers; several rows show the sum.  None is left blank."""
+    """Return a column of numbers; the row of a topic shows the sum.  None is left blank."""
     return TableColumn(name, lambda rows: _total(rows, of, lambda total: f"{about}{total:,}"), of, rank)
 
 
 def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of offsets; several rows show nothing, because offsets of partitions have no sum."""
+    """Return a column of offsets; the row of a topic is blank, because offsets of partitions have no sum."""
 
     def show(rows: Sequence[Row]) -> str:
         return _total(rows, of, "{:,}".format) if len(rows) == 1 else ""
@@ -70,7 +70,7 @@ def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) 
 
 
 def bytes_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of bytes; several rows show the sum.  None is left blank."""
+    """Return a column of bytes; the row of a topic shows the sum.  None is left blank."""
     return TableColumn(name, lambda rows: _total(rows, of, human_bytes), of, rank)
 
 
@@ -82,7 +82,7 @@ def change_column(
     shown: Callable[[int], str],
     rank: int = 0,
 ) -> TableColumn[Row]:
-    """Return a column of `before → after`, or only `before` if nothing changes; several rows show the sums."""
+    """Return a column of `before → after`, or only `before` if nothing changes; the row of a topic shows sums."""
 
     def show(rows: Sequence[Row]) -> str:
         known = [(before(row), after(row)) for row in rows]
@@ -112,7 +112,7 @@ def name_and_status(shown: Callable[[Any], str] = status_text) -> tuple[TableCol
 
 
 def status_column(name: str, shown: Callable[[Any], str] = status_text) -> TableColumn[Any]:
-    """Return the column of the status; several rows show how many have each status."""
+    """Return the column of the status; the row of a topic shows how many partitions have each status."""
 
     def show(rows: Sequence[Any]) -> str:
         if len(rows) == 1:

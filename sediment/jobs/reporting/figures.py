@@ -21,7 +21,7 @@ def show_plain_bytes() -> Callable[[], None]:
 
 
 def utc_time(ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
+    """Return a time for people, to the second, or the number itself if it is outside the range of the calendar."""
     try:
         return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

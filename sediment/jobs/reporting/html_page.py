@@ -604,7 +604,7 @@ def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence
 
 
 def _columns(rows: Sequence[Row]) -> frozenset[str]:
-    """Return the columns with a value in some row."""
+    """Return the columns that have a value in at least one row."""
     texts = {
         "size": "size_text",
         "saved": "saved_text",
@@ -651,7 +651,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Return a time for people, to the second, or the number itself if it is outside the calendar."""
+    """Return a time for people, to the second, or the number itself if it is outside the range of the calendar."""
     try:
         return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}\N{NO-BREAK SPACE}UTC"
     except (ValueError, OverflowError, OSError):

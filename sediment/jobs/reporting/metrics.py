@@ -1,8 +1,8 @@
 """Metrics of a run, from its JSON report, as Prometheus text for the textfile collector of the node exporter.
 
 If Kafka has the same metric, its name follows Kafka's MBeans (kafka.log:type=LogCleaner and LogCleanerManager); other
-names begin with `sediment_run_`.  A file is written once and read for hours.  So it has timestamps, and a query
-computes how long ago they were.
+names begin with `sediment_run_`.  A file is written once and read for hours.  So it contains points in time, from which
+a query computes ages.
 """
 
 from __future__ import annotations

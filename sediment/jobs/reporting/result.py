@@ -26,7 +26,7 @@ class Result(ABC):
         """Return the rows as a `pyarrow.Table`."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a `pandas.DataFrame`; whole numbers are exact, also in columns with missing values."""
+        """Return the rows as a `pandas.DataFrame`; whole numbers are exact, even in columns with missing values."""
         return pandas_frame(self.to_arrow())
 
     def _repr_html_(self) -> str:

@@ -1,6 +1,6 @@
 """Output files of a run besides the ledger: an HTML page and a metrics file, both made from the JSON report.
 
-Invariants: a path that cannot be written, or lies inside a log directory, is an error before the run changes anything.
+Invariants: a path that cannot be written, or is inside a log directory, is an error before the run changes anything.
 After the run, no function here raises, because the work is done.  Each file is replaced atomically.
 """
 
@@ -29,7 +29,7 @@ def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None
     """Check that `file` can be written after the run.
 
     Raises:
-        UsageError: it is a directory, its directory is missing, or it lies in a log directory or a partition of one.
+        UsageError: it is a directory, its directory is missing, or it is inside a log directory or a partition of one.
     """
     if file.is_dir() or not file.parent.is_dir():
         what = "this is a directory" if file.is_dir() else "its directory is missing"

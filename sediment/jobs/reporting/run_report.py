@@ -110,8 +110,8 @@ class PartitionReport:
     `key_equality` is the method of comparing keys: `hash` or `exact`.  `dirty_ratio` is the ratio before the run.
     `batches_encoded` counts the batches that got another codec or size.
     `tombstones_waiting` counts the tombstones in the cleaned part; the delete horizons of their batches lie between
-    `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after, ascending.
-    `seconds_by_stage` covers the partition's task and its commit.
+    `first_delete_horizon_ms` and `last_delete_horizon_ms`.  The strips are the segments before and after the run,
+    ascending.  `seconds_by_stage` covers the partition's task and its commit.
 
     `keeps_tombstones` is True if batches got no delete horizon because `delete.retention.ms` is not stated.  It is a
     separate field because a report has only one reason code, which may name another reason.  The JSON omits it.

@@ -39,7 +39,7 @@ Reported = TypeVar("Reported", bound=OutcomeReport)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Choices of the caller about the screen; `sort` is the `key` of a column.
+    """The caller's options for the screen; `sort` is the `key` of a column.
 
     With `fails_on_unknown`, a partition that depends on an unstated setting makes the run fail.
     """

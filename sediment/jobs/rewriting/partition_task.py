@@ -68,7 +68,7 @@ class PartitionPlan:
     """Segments of one partition to rewrite, ascending.
 
     The cleaner checkpoint must not exceed `next_dirty_offset` after the rewrite; None if the checkpoint does not
-    change.  `found` has the findings of the command, for its report.
+    change.  `found` contains findings that the command needs for its report.
     """
 
     segments: tuple[SegmentRewrite, ...]

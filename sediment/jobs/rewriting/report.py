@@ -41,7 +41,7 @@ class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
     `originals` is the directory of --keep-originals, and `catalogue` the file there that lists the files kept by this
-    run.  `output` is the directory or URI of --output.  Each is None if it does not exist.  `seconds_by_stage` has the
+    run.  `output` is the directory or URI of --output.  Each is None if the run has none.  `seconds_by_stage` has the
     driver's wall time.
     """
 

@@ -5,9 +5,10 @@
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` holds the configs of its
-topics.  The marker of a clean stop proves that, both in the checkpoint's directory and in the one that it applies to.
-A metadata log rules even if it is empty, because a controller that has one may have changed the configs since.
+A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
+topics.  The marker of a clean stop proves that no broker has started.  It must be in the checkpoint's directory and in
+the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because its
+controller may have changed the configs since.
 
 One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
 directories.  The search order is
@@ -82,7 +83,7 @@ def open_directories(
         _holds_log(settings.metadata_dir, fs) or _metadata(settings.metadata_dir, known, fs)
     ):
         raise UsageError(
-            f"--metadata {settings.metadata_dir} does not hold {METADATA_PARTITION}",
+            f"--metadata {settings.metadata_dir} does not contain {METADATA_PARTITION}",
             advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
         )
     found = {directory.path: _metadata_of(directory, directories, settings, known, fs) for directory in directories}
@@ -208,8 +209,9 @@ def _check_known(directory: SelectedDirectory, metadata: ClusterMetadata | None,
             f"this is a directory of KRaft node {meta.node_id}, and its topics' configs are in {METADATA_PARTITION}, "
             "which is elsewhere",
             path=str(directory.path),
-            advice=f"name the node's directory that holds {METADATA_PARTITION} with --metadata DIR, give the broker's "
-            f"file with --config FILE, or give --set {uncovered[0]}:cleanup.policy=… and the same for each topic",
+            advice=f"name the node's directory that contains {METADATA_PARTITION} with --metadata DIR, give the "
+            f"broker's file with --config FILE, or give --set {uncovered[0]}:cleanup.policy=… and "
+            "the same for each topic",
         )
 
 
@@ -218,7 +220,7 @@ def _holds_log(log_dir: Path, fs: Fs) -> bool:
 
 
 def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
-    """Return the content of the metadata log; without a log, that of a new directory's checkpoint."""
+    """Return the content of the metadata log; without a log, return the content of a new directory's checkpoint."""
     if log_dir not in known:
         known[log_dir] = _read_metadata(log_dir, fs)
     return known[log_dir]

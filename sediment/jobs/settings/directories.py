@@ -103,7 +103,7 @@ def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
     """
     text = settings.config_file.get("log.dirs") or settings.config_file.get("log.dir") or ""
     if "\0" in text:
-        raise SettingsError("log.dirs in --config holds a null character", advice="correct the file")
+        raise SettingsError("log.dirs in --config contains a null character", advice="correct the file")
     return tuple(dict.fromkeys(Path(name) for name in _COMMA.split(text.strip()) if name))
 
 
@@ -141,7 +141,7 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
     found = find_live_partitions(path, (entry.name for entry in names if entry.is_directory))
     if not found and not any(entry.name in LOG_DIRECTORY_FILES for entry in names):
         raise NotALogDirectoryError(
-            "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
+            "not a Kafka log directory: it contains neither topic-partition directories nor checkpoint files",
             path=str(path),
             advice="name an entry of the broker's log.dirs",
         )

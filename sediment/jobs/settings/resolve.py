@@ -125,7 +125,7 @@ class Settings:
     """Every topic's configs from the cluster's metadata; None without metadata."""
 
     _configs: dict[str, LogConfig] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cache of `for_topic`: a directory may hold thousands of partitions of one topic."""
+    """Cache of `for_topic`: a directory may contain thousands of partitions of one topic."""
 
     @classmethod
     def load(
@@ -172,7 +172,7 @@ class Settings:
     def of_node(self, metadata: ClusterMetadata, node_id: int | None) -> Settings:
         """Return a copy of the settings with the configs that apply to a node of a cluster.
 
-        Dynamic broker configs also hold passwords, so only those for logs are kept.
+        Dynamic broker configs also contain passwords, so only those for logs are kept.
         """
         configs = metadata.configs_of_broker(node_id)
         return self.with_metadata(
@@ -220,7 +220,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if the value of `name` is stated, and not only by Kafka's creation of internal topics.
+        """Return True if `name` is stated, other than by the config with which Kafka creates an internal topic.
 
         Raises:
             SettingsError: the key is unknown.
@@ -368,8 +368,8 @@ class Settings:
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
         if _DEDUPE_SIZE in self.sets and size_bytes // _MAP_SLOT_BYTES * load_factor <= 1:
             raise SettingsError(
-                f"{_DEDUPE_SIZE}={size_bytes} holds too few keys, at {_MAP_SLOT_BYTES} bytes a slot {load_factor:g} "
-                "of which may be filled",
+                f"{_DEDUPE_SIZE}={size_bytes} is too small: a slot takes {_MAP_SLOT_BYTES} bytes, and {load_factor:g} "
+                "of the slots may be filled",
                 advice=f"give at least {(int(1 / load_factor) + 1) * _MAP_SLOT_BYTES}",
             )
 

@@ -28,9 +28,9 @@ def warn_of_running(directories: Iterable[SelectedDirectory]) -> dict[str, str]:
     for directory in directories:
         worker = _at_work(directory.path)
         if worker is not None:
-            _LOGGER.warning("%s: a broker or another run is at work here (%s)", directory.path, worker)
+            _LOGGER.warning("%s: a broker or another run uses this directory (%s)", directory.path, worker)
             running[str(directory.path)] = (
-                f"a broker or another run is at work here ({worker}); nothing beyond the recovery point is cleaned "
+                f"a broker or another run uses this directory ({worker}); nothing beyond the recovery point is cleaned "
                 "until it stops"
             )
     return running
@@ -40,5 +40,5 @@ def _at_work(directory: Path) -> str | None:
     with contextlib.suppress(OSError):
         holder = lock_holder(directory)
         if holder is not None:
-            return f"process {holder}" if holder else "the system does not say which process"
+            return f"process {holder}" if holder else "the system does not report which process"
     return None

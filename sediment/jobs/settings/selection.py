@@ -13,7 +13,7 @@ from sediment.segment_io.partition.partition_directories import check_patterns, 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Partitions that match one of `partitions` and whose topic matches one of `topics`; no glob at all matches all."""
+    """Partitions that match one of `partitions` and whose topic matches one of `topics`; without globs, all."""
 
     partitions: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Selection:
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
-        """Check that every glob selects a partition in `names`; if both options are given, that both select it.
+        """Check that every glob selects a partition in `names`; with both options, the partition must match both.
 
         Raises:
             UsageError: a glob matches nothing, or only names that the globs of the other option exclude; the error

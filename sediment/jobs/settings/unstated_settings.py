@@ -1,4 +1,4 @@
-"""Reasons to leave a partition alone: a setting is not stated; each reason names the option that would state it.
+"""Reasons to skip a partition because a setting is not stated; each reason names the option that would state it.
 
 Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
 horizon.
@@ -45,7 +45,7 @@ def why_not_expired(
     topic = partition.topic
     if config.retention.is_tiered:
         return "tiered", (
-            "the topic is tiered: only its broker knows which segments remote storage holds, and applies "
+            "the topic is tiered: only its broker knows which segments remote storage contains, and applies "
             "local.retention.ms and local.retention.bytes"
         )
     if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
@@ -75,7 +75,7 @@ def warn_of_unstated_lag(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def warn_of_topics_without_lag(topics: Iterable[tuple[str, Settings]]) -> None:
-    """Warn of compacted topics without a stated `min.compaction.lag.ms`; `topics` come with their settings."""
+    """Warn of compacted topics without a stated `min.compaction.lag.ms`; each topic comes with its settings."""
     unstated = {topic: settings for topic, settings in topics if _lacks_lag(settings, topic)}
     if unstated:
         topic = min(unstated)

@@ -63,7 +63,7 @@ class _Signals:
         self._has_raised = False
 
     def handle(self, number: int, _frame: Any) -> None:
-        """Handle a signal by the table of this module."""
+        """Handle a signal according to the table in the module's docstring."""
         is_first = not self.stop.is_set()
         self.stop.set()
         if self._has_raised:
@@ -112,7 +112,7 @@ def was_stopped(error: BaseException | None) -> bool:
 
 @contextmanager
 def end_on_signals() -> Iterator[None]:
-    """End the block on SIGINT and SIGTERM; no effect inside another such block or outside the main thread."""
+    """End the block on SIGINT and SIGTERM; do nothing inside another such block or outside the main thread."""
     global _current
     if _current is not None or threading.current_thread() is not threading.main_thread():
         yield
@@ -129,7 +129,7 @@ def end_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal interrupts it.
+    """Yield an event that SIGINT and SIGTERM set, for a block that ends itself; a second signal interrupts the block.
 
     Outside `end_on_signals` and outside the main thread, nothing sets the event, because this package handles no
     signals there.

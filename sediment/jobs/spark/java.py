@@ -21,10 +21,10 @@ def java_command() -> str:
 
 
 def check_java() -> None:
-    """Check that there is a Java.
+    """Check that Java is installed.
 
     Raises:
-        UsageError: there is none.
+        UsageError: Java is missing.
     """
     if shutil.which(java_command()) is None:
         where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none is on the PATH"

@@ -434,7 +434,7 @@ def _check_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < LEAST_FILES:
         raise UsageError(
-            f"Spark needs some {LEAST_FILES} open files and this process may have {wanted}",
+            f"Spark needs about {LEAST_FILES} open files, and this process may open only {wanted}",
             advice=f"raise the limit, as with: ulimit -n {ENOUGH_FILES}",
         )
 

@@ -2,8 +2,8 @@
 
     partition of __consumer_offsets --replay--> groups --ends of the partitions beside it--> rows
 
-A group is in one partition of `__consumer_offsets`, so the rows of each are independent.  Other partitions have no
-rows.
+A group is in one partition of `__consumer_offsets`, so the rows of each partition are independent.  Partitions of other
+topics have no rows.
 
 Invariant: a topic name in a record never becomes a path.  The end of a log is read only if the log directory lists the
 partition.
@@ -110,7 +110,7 @@ class _Ends:
         self._known: dict[Path, int | None] = {}
 
     def of(self, log_dir: Path, topic: str, partition: int) -> int | None:
-        """Return the log end offset of a partition; None if the log directory does not hold it."""
+        """Return the log end offset of a partition; None if the log directory does not contain it."""
         if not self._are_wanted:
             return None
         if log_dir not in self._listed:

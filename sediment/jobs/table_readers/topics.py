@@ -9,8 +9,8 @@
 
 All but BOOTSTRAP_CHECKPOINT and NOT_STATED are Kafka's names (ConfigEntry.ConfigSource).
 
-Invariant: `value` is never Kafka's default.  A key that none of these sources states has null, because the broker's own
-file may set it.
+Invariant: `value` is never Kafka's default.  If none of these sources states a key, its value is null, because the
+broker's own file may set it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Node:
 
 
 def _text(value: Value | None) -> str | None:
-    """Return a value as it is written in a properties file, such as `true` or `compact,delete`; None for None."""
+    """Return a value as it is written in a properties file, such as `true` or `compact,delete`; None stays None."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else ",".join(value) if isinstance(value, tuple) else str(value)

@@ -147,7 +147,7 @@ def _legacy_expired(before: LogFacts, first_dirty: int, delete_retention_ms: int
 def segment_differences(
     before: LogFacts, after: LogFacts, cleaned: CleanedRange, *, may_be_reencoded: bool = False
 ) -> list[Difference]:
-    """Return the differences in log start and end, list of segments, their offsets and the checkpoints.
+    """Return the differences in the log start, the log end, the segments, their offsets, and the checkpoints.
 
     With `may_be_reencoded`, a cleaned segment may have become several, because its batches may have grown.
     """
@@ -213,7 +213,8 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"in segment {segment.base_offset}, {segment.disorder} batches do not lie above the batch before",
+                f"segment {segment.base_offset} has {segment.disorder} batches whose offsets are not above the "
+                f"previous batch",
             )
         if (segment.last_offset or 0) - segment.base_offset > INT32_MAX and segment not in before.segments:
             yield Difference(
@@ -225,7 +226,7 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.first_offset,
-                f"segment {segment.base_offset} holds offset {segment.first_offset}, which is below its name",
+                f"segment {segment.base_offset} contains offset {segment.first_offset}, which is below its base offset",
             )
     for segment, following in pairwise(segments):
         if segment.last_offset is not None and segment.last_offset >= following.base_offset:

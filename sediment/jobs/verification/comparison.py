@@ -3,7 +3,7 @@
     headers of both logs --> range of the cleaning --> records and batches --> bytes and files --> report of the pair
 
 Invariants: a partition is CORRECT only if every check was made and found no difference.  Memory use is that of
-`record_rules` and `header_scan`, whatever the size of the log.
+`record_rules` and `header_scan`, and does not depend on the size of the log.
 """
 
 from __future__ import annotations

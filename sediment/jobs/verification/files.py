@@ -1,6 +1,6 @@
 """Checks of the indexes, snapshots and checkpoints of two logs, and of the segments that no cleaning changed.
 
-Invariant: memory is two chunks, and the headers of one segment.
+Invariant: memory use is two chunks, and the headers of one segment.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def transaction_entries(source: Source, fs: Fs) -> list[AbortedTransaction]:
 
 
 def _transaction_indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
-    """Yield transaction indexes of AFTER that differ from BEFORE and are wrong by themselves."""
+    """Yield the differences of AFTER's transaction indexes: wrong bytes, wrong order, and entries that readers miss."""
     before, after = (_aborted(source, fs) for source in (files.before, files.after))
     known = {
         (entry.producer_id, entry.last_offset): entry

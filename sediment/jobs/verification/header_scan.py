@@ -1,10 +1,10 @@
-r"""The first pass over a log: check checksums, and collect facts from headers for the rules for batches and records.
+r"""The first pass over a log: check checksums, and collect from headers the facts that the rules need.
 
     spans of batches --check_batches--> readable batches --> segments, transactions, last batches of producers
                                    \--> unreadable batches, with their bytes' hash
 
-Invariants: memory is one chunk, the facts of each segment and producer, and some 30 bytes for each transactional batch.
-A batch counts as readable only if its checksum is right.
+Invariants: memory use is one chunk, the facts of each segment and producer, and about 30 bytes for each transactional
+batch.  A batch counts as readable only if its checksum is right.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Transactions:
     def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
         """Return the data batches among the given ones; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
 
-        A batch is decided by the first later marker of its producer.
+        The first later marker of the batch's producer decides a batch.
         """
         order = np.lexsort((bases, producers))
         bases, producers, kinds = bases[order], producers[order], kinds[order]
@@ -333,7 +333,7 @@ def _wrong_checksum(row: np.void, crc: int, segment: int) -> UnreadableBatch:
 
 
 def complete_legacy(rows: Rows, span: BatchSpan) -> Rows:
-    """Return the rows with base offset and number of records of messages of magic 0 and 1.
+    """Return the rows, with base offset and number of records filled in for messages of magic 0 and 1.
 
     Compressed messages that cannot be unwrapped are left out.
     """

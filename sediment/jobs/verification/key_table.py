@@ -1,6 +1,6 @@
 """The key table of one pass over both logs, and the histories of keys with differences.
 
-Invariants: the table takes at most `limit_bytes`, also while it grows.  Histories exist for at most MOST_HISTORIES
+Invariants: the table takes at most `limit_bytes`, even while it grows.  Histories exist for at most MOST_HISTORIES
 keys, the first ones in the log.
 """
 
@@ -118,7 +118,7 @@ class Histories:
                     yield Difference(
                         "superseded",
                         offset,
-                        f"a later record of its key, at offset {history.superseder}, lies below the cleaner checkpoint",
+                        f"a later record of its key, at offset {history.superseder}, is below the cleaner checkpoint",
                     )
 
 

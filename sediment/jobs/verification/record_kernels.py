@@ -4,7 +4,7 @@ r"""Compiled loops that decode the records of two logs and compare both in the o
                          merge by offset and key
     records of AFTER  --/                      \--> a word for each key: views, and the record without a reason
 
-Because offsets ascend, an integer of 64 bits for each key, its word, is enough:
+Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 
 * for each view, whether both logs have the same latest record;
 * whether the latest missing record still needs a later record of its key;
@@ -181,7 +181,8 @@ def decode_batches(
     The function also fills `counts`, int64[rows], and `contents`, int64[rows, CONTENT_FIELDS].
 
     Returns:
-        (status, batch, records filled): OK and the number of batches, or a request or an error and its batch.
+        (status, batch, records filled): OK with the number of batches, or a request or an error with the batch that
+        caused it.
     """
     for index in range(first, rows.size):
         counts[index] = 0
@@ -357,7 +358,7 @@ def _same_identity(before: Int64s, i: int, after: Int64s, j: int, b_flags: int, 
 # ---------------------------------------------------------------------------------------------------------------- table
 @kernel
 def find_slot(table: Int64s, low: int, high: int) -> int:
-    """Return the slot of a key, or the empty slot where it belongs; the table has a power of two of slots."""
+    """Return the slot of a key, or the empty slot where it belongs; the number of slots is a power of two."""
     mask = len(table) - 1
     slot = low & mask
     while table[slot, WORD] != 0:
@@ -407,7 +408,7 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 @kernel
 def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before` and `in_after`: the view of this log has the record."""
+    """Return a key's word after a record; `in_before`, `in_after`: True if the view of that log has it."""
     view = word >> shift
     if in_before:
         view |= COMMITTED_BEFORE

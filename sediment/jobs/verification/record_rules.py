@@ -11,7 +11,7 @@ is compared, independently of these reasons.
 If the keys do not fit the memory limit, the pass starts again with half of the keys, selected by hash; another pass
 handles the other half. If keys have differences, a further pass traces them and finds the offsets and texts.
 
-Invariant: memory is two blocks, the batches between the two positions, and the table of keys.
+Invariant: memory use is two blocks, the batches between the two positions, and the table of keys.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ class _Judge:
 
 
 def _joined(before: Batches, after: Batches) -> tuple[Batches, Batches, Batches, Batches]:
-    """Return the batches whose base offset is only in BEFORE, only in AFTER, and in both."""
+    """Return the batches whose base offset is in BEFORE only, in AFTER only, and in both."""
     if not len(before) or not len(after):
         return before, after, before[:0], after[:0]
     slots = np.minimum(np.searchsorted(before["base"], after["base"]), len(before) - 1)

@@ -4,8 +4,8 @@
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
-Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  Memory: one
-chunk, one block and the largest batch if the batches ascend, else one window.
+Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  Memory use is
+one chunk, one block and the largest batch if the batches ascend, else one window.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RECORDS_AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Batches, rows of `rules.BATCH`, and their records, int64[n, WALKED_FIELDS]; `buffers` hold the bytes.
+    """Batches, rows of `rules.BATCH`, and their records, int64[n, WALKED_FIELDS]; `buffers` contain the bytes.
 
     `is_first` is True for batches that no earlier block had.
     """

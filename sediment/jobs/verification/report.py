@@ -21,7 +21,7 @@ SHOWN_DIFFERENCES = 10
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference: its check of CHECKS, its log offset or None, and its text."""
+    """One difference: its check from CHECKS, its log offset or None, and its text."""
 
     check: str
     offset: int | None

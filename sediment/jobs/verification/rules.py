@@ -110,9 +110,9 @@ class PairRules:
     cleaning was at `now_ms` if `now_is_exact`, else at some earlier time.  `stable_before` and `stable_after` are last
     stable offsets.  `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset
     of the first segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
-    `producer_id_expiration_ms` are None if they are not stated. Without the first, every new delete horizon is wrong.
-    Without the second, no producer expires.  With `may_be_reencoded`, batches may have another codec or size than in
-    BEFORE.
+    `producer_id_expiration_ms` are None if they are not stated. Without `delete_retention_ms`, every new delete horizon
+    is wrong.  Without `producer_id_expiration_ms`, no producer expires.  With `may_be_reencoded`, batches may have
+    another codec or size than in BEFORE.
     """
 
     cleaned: CleanedRange
@@ -143,7 +143,7 @@ class PairRules:
         return saturated(self.since_ms + self.delete_retention_ms)
 
     def idle_since_ms(self) -> int:
-        """Return the time in ms; a producer whose last timestamp is not later counts as expired."""
+        """Return a time in ms; a producer counts as expired if its last timestamp is not after this time."""
         if self.producer_id_expiration_ms is None:
             return -INT64_MAX
         return max(self.now_ms - self.producer_id_expiration_ms, -INT64_MAX)
@@ -166,7 +166,7 @@ class PairRules:
     def removable_end(self) -> int:
         """Return the offset from which on no tombstone and no marker may be missing.
 
-        Past an unreadable batch, tombstones and markers must stay, because the batch may hold an older value of the
+        Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of the
         key.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
@@ -388,14 +388,14 @@ def new_horizons(after: Batches, is_new: Mask, has_all: Mask, rules: PairRules) 
             f"delete horizon {a['horizon_ms']} is new, but no setting states delete.retention.ms; give it with --set"
             if allowed is None
             else f"delete horizon {a['horizon_ms']}, but delete.retention.ms is {rules.delete_retention_ms} "
-            f"and it was {saturated(rules.now_ms)}"
+            f"and the clock was {saturated(rules.now_ms)}"
         ),
     )
     filled = after["known"] & (after["records"] > 0)
     yield Found(
         "horizons",
         fresh & (has_all | (rules.since_ms is None)) & filled & ~after["null_value"] & ~_is_transaction_marker(after),
-        lambda _b, _a: "the batch got a delete horizon, but holds no tombstone",
+        lambda _b, _a: "the batch got a delete horizon, but contains no tombstone",
     )
 
 

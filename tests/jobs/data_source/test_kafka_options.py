@@ -113,7 +113,7 @@ def test_an_offset_that_the_log_does_not_hold_is_an_error_if_the_query_fails_on_
     for given, offset in (("startingOffsets", 3), ("startingOffsets", 41), ("endingOffsets", 41)):
         options = {"assign": '{"a": [0]}', given: positions(a={"0": offset})}
         assert len(read(log_dir, failOnDataLoss="false", **options).get("a-0", [])) in (0, 30)
-        sentence = f"{given} is {offset}, and the log holds the offsets from 10 to below 40"
+        sentence = f"{given} is {offset}, and the log contains the offsets from 10 to below 40"
         with pytest.raises(OffsetOutOfRangeError, match=sentence):
             read(log_dir, failOnDataLoss="TRUE", **options)
 
@@ -197,8 +197,8 @@ def test_headers_are_a_column_unless_they_are_left_out(log_dir):
         ),
         ({"includeHeaders": "false", "columns": "key"}, "includeHeaders and columns exclude each other"),
         ({"subscribe": "a", "assign": "{}"}, "subscribe and assign exclude each other"),
-        ({"subscribe": "c"}, "the paths hold no topic 'c'"),
-        ({"assign": '{"a": [7]}'}, "the paths hold no partition a-7; there are a-0, a-1, b-0"),
+        ({"subscribe": "c"}, "the paths contain no topic 'c'"),
+        ({"assign": '{"a": [7]}'}, "the paths contain no partition a-7; there are a-0, a-1, b-0"),
         ({"subscribe": ""}, "subscribe cannot be ''; name a topic, or leave it out"),
         ({"subscribe": " ,"}, "subscribe cannot be ' ,'; name a topic"),
         ({"assign": "{}"}, "assign cannot be '{}'; name a partition, or leave it out"),

@@ -80,7 +80,7 @@ def test_only_messages_of_applications_are_selected_if_asked(partition: Path) ->
 def test_a_malformed_key_is_wrong_use_and_not_quoted(keys: tuple[str, ...], key_format: str) -> None:
     with pytest.raises(UsageError) as caught:
         selection(*keys, key_format=key_format)
-    assert caught.value.what == f"a key of --key is not a key as {key_format}"
+    assert caught.value.what == f"a key of --key is not in format {key_format}"
     with pytest.raises(UsageError):
         selection(header=("=a",))
 

@@ -292,7 +292,7 @@ def test_a_stop_leaves_the_other_partitions_unchanged_and_no_file_of_the_run(log
         ((), "exactly one of"),
         (("--keys-file=@keys", "--where=offset = 1"), "exactly one of"),
         (("--keys-file=@keys", "--action=replace"), "--replacement"),
-        (("--keys-file=@keys", "--key-format=hex"), "line 1 is not a key"),
+        (("--keys-file=@keys", "--key-format=hex"), "line 1 is not in format hex"),
         (("--keys-file=@keys", "--tombstones-out=@logs/people-0/out"), "inside a log directory"),
         (("--verdicts=@none.parquet",), "cannot be read"),
     ],

@@ -329,7 +329,7 @@ def test_an_erasure_is_undone_only_if_that_is_asked_for(log_dir: Path, kept: Pat
     restored(log_dir, kept, f"--run={report['run_id']}")
     again = next(each["run_id"] for each in catalogues(kept) if each["restores"] == report["run_id"])
     (row,) = restore(log_dir, kept, f"--run={again}").report["partitions"]
-    assert row["reason_code"] == "erasure", "the erasure was done again, and its originals hold the records"
+    assert row["reason_code"] == "erasure", "the erasure was done again, and its originals contain the records"
 
 
 # ------------------------------------------------------------------------------------------------------------ wrong use

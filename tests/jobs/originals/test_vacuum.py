@@ -110,7 +110,7 @@ def test_originals_with_erased_records_are_named(log_dir: Path, kept: Path) -> N
     path = kept / f"catalogue-{run}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "command": "erase"}))
     assert originals(kept)[run]["holds_erased"]
-    assert "hold erased records until they are vacuumed" in sediment("originals", kept).stdout
+    assert "contain erased records until they are vacuumed" in sediment("originals", kept).stdout
 
 
 @pytest.mark.parametrize("damage", [b"{}", b"not json", b'{"catalogue": 3, "state": "done"}'])

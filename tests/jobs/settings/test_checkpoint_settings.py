@@ -124,7 +124,7 @@ def test_a_formatted_node_states_nothing(adopted: Path) -> None:
     assert outcome.status == 2 and "its topics' configs are in __cluster_metadata-0" in outcome.stderr
     assert {row["reason_code"] for row in plan(adopted).values()} == {"policy-unknown"}
     outcome = expire(adopted, f"--metadata={adopted}")
-    assert outcome.status == 2 and "does not hold __cluster_metadata-0" in outcome.stderr
+    assert outcome.status == 2 and "does not contain __cluster_metadata-0" in outcome.stderr
     assert tree(adopted) == before
 
 

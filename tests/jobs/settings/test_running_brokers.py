@@ -48,7 +48,7 @@ def test_a_running_broker_is_named_and_no_repair_is_advised(
 ) -> None:
     outcome = sediment(*command, log_dir, "--json", "--now-ms", NOW_MS, *sets)
     told = "\n".join([outcome.stdout, outcome.stderr, *caplog.messages])
-    assert f"a broker or another run is at work here (process {broker})" in told
+    assert f"a broker or another run uses this directory (process {broker})" in told
     assert "sediment recover" not in told and "last stop of the broker" not in told
 
 

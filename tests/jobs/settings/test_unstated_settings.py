@@ -194,7 +194,7 @@ def test_a_copy_without_meta_properties_has_the_dynamic_configs_of_the_node_of_t
 
 def test_a_metadata_directory_without_the_log_is_refused(second, tmp_path):
     outcome = expire(second, f"--metadata={tmp_path}")
-    assert outcome.status == 2 and "does not hold __cluster_metadata-0" in outcome.stderr
+    assert outcome.status == 2 and "does not contain __cluster_metadata-0" in outcome.stderr
 
 
 @pytest.mark.parametrize("command", [("plan",), ("recover", "--dry-run"), ("expire", "--dry-run")])

@@ -448,11 +448,11 @@ def test_a_snapshot_below_the_compacted_range_is_reported_as_incomplete(spark, l
 def test_a_table_of_the_latest_and_one_of_a_moment_do_not_mix(spark, log_dir, to, tmp_path):
     Log(log_dir / "t-0").append(a="1").write()
     refresh(spark, log_dir, to)
-    with pytest.raises(UsageError, match="holds the latest values"):
+    with pytest.raises(UsageError, match="contains the latest values"):
         refresh(spark, log_dir, to, as_of=AsOf({}, NOW_MS))
     moment = tmp_path / "moment"
     refresh(spark, log_dir, moment, as_of=AsOf({}, NOW_MS))
-    with pytest.raises(UsageError, match="holds the state at a moment"):
+    with pytest.raises(UsageError, match="contains the state at a moment"):
         refresh(spark, log_dir, moment)
     foreign = tmp_path / "foreign"
     spark.range(3).write.format("delta").save(str(foreign))
