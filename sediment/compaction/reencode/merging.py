@@ -1,4 +1,6 @@
-"""The rule that finds, from headers alone, the batches that may be re-encoded and the neighbours that may be merged.
+"""The rule that selects the batches that may be re-encoded and the neighbours that may be merged.
+
+It reads only headers.
 
 A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
 previous batch if both may change, neither is among the last five data batches of its producer in the segment, and these
@@ -11,10 +13,12 @@ are equal:
     timestamp type; the time, if LogAppendTime    the header's time applies to all records
     delete horizon                                a header has one
 
-Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
+Offsets and sequence numbers must continue without a gap, because a header contains only the first offset and sequence
+number.
 
-A broker that loads the log remembers the last five batches of each producer, to recognise a duplicate from a client.
-So these batches are not changed in any segment, and the producer state at the segment's end is the same.
+A broker that loads the log keeps the last five batches of each producer in memory, to recognise a duplicate from a
+client.  Therefore the last five batches of each producer in a segment do not change, and neither does the producer
+state at the segment's end.
 """
 
 from __future__ import annotations
@@ -77,12 +81,15 @@ class MergeRule:
 
 
 def merge_rule(encoding: Encoding, bound: int, last_of_producers: Int64s) -> MergeRule:
-    """Return the rule for a segment that gets `encoding`; the other arguments are the fields of `MergeRule`."""
+    """Return the rule for a segment that is re-encoded as `encoding`.
+
+    The other arguments are the fields of `MergeRule`.
+    """
     return MergeRule(bound, last_of_producers, encoding.batch_bytes is not None, encoding.codec is None)
 
 
 def encoded_anyway(rule: MergeRule, encoding: Encoding, rows: Rows) -> Flags:
-    """Return bool[rows]: True for batches that are encoded again even if they are not merged."""
+    """Return bool[rows]: True for batches that are re-encoded even if they are not merged."""
     if encoding.codec is None:
         return np.zeros(rows.size, dtype=np.bool_)
     has_other_codec: Flags = rows["attributes"] & CODEC_MASK != encoding.codec
@@ -95,13 +102,13 @@ def chosen_batches(rule: MergeRule, encoding: Encoding, rows: Rows, before: Rows
     `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
     """
     joins = rule.may_join(rows, before)
-    # The last batch is opened, because the first of the next chunk may join it.
+    # Open the last batch, because the first batch of the next chunk may join it.
     is_joined = np.append(joins[1:], rule.merges)
     return rule.may_change(rows) & (encoded_anyway(rule, encoding, rows) | joins | is_joined), joins
 
 
 def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
-    """Return bool[rows]: True where the headers of two neighbours permit a merge."""
+    """Return bool[rows]: True if the headers of two neighbours permit a merge."""
     same_flags = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT | (CODEC_MASK if keeps_codec else 0)
     has_append_time = second["attributes"] & TIMESTAMP_TYPE_BIT != 0
     has_horizon = second["attributes"] & DELETE_HORIZON_BIT != 0
@@ -119,7 +126,7 @@ def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
 
 
 def _sequences_go_on(first: Rows, second: Rows) -> Flags:
-    """Return bool[rows]: True where the sequence numbers of `second` follow the numbers of `first`; 0 follows 2^31 - 1.
+    """Return bool[rows]: True if the sequence numbers of `second` follow those of `first`; 0 follows 2^31 - 1.
 
     Source: Kafka's DefaultRecordBatch.incrementSequence.
     """
