@@ -1,6 +1,6 @@
 """Socket server: one listener with its acceptor, processors, request channel and handlers.
 
-    bind            bind the address; from now on, new connections wait in the backlog
+    bind            bind the address; from then on, new connections wait in the backlog
     start           start the handlers and the processors
     open            start the acceptor
     stop_accepting  stop the acceptor and close the listening socket
@@ -33,7 +33,7 @@ _SYSTEM_DEFAULT = -1
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
-    """Return a socket that listens on `endpoint`, whose host is an IP address; port 0 picks a free port.
+    """Return a socket that listens on `endpoint`.  Its host is an IP address; port 0 means any free port.
 
     Raises:
         UsageError: the address does not belong to this machine, is in use, or is not allowed.
@@ -43,7 +43,7 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
-            # Accepted sockets inherit the size; the size must be set before a connection announces its window.
+            # Accepted sockets inherit the buffer size, which must be set before a connection announces its window.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         listening.bind((endpoint.host, endpoint.port))
         listening.listen(config.socket_listen_backlog_size)

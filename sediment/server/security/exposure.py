@@ -19,7 +19,7 @@ from sediment.server.security.credentials import Credentials
 def choose_credentials(
     bound: Endpoint, from_file: Credentials | None, of_cluster: Credentials | None, *, has_tls: bool, insecure: bool
 ) -> Credentials | None:
-    """Return the credentials that clients must prove; None if authentication is not required.
+    """Return the credentials against which clients are authenticated; None if authentication is not required.
 
     Raises:
         UsageError: other machines could reach the server without TLS or without SASL.
