@@ -1,8 +1,8 @@
 """Reading and replacing the checkpoint and property files of logs; `format.checkpoints` defines their formats.
 
-Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader treats the two
-differently.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash
-leaves the old or the new content.
+Invariants: reading changes nothing.  For a missing file, None is returned, never an empty value, because a loader
+treats the two cases differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces the
+whole file, so a crash leaves the old or the new content.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def update_offset_checkpoint(
     *,
     like: Path | None = None,
 ) -> None:
-    """Set `entries`, drop `remove`, and keep all other entries; do not write the file if nothing changes.
+    """Set `entries`, remove the partitions in `remove`, and keep all other entries.
 
-    Unlike a broker, keep entries of unknown partitions.  A new file gets the owner, group and mode of `like`.
+    If nothing changes, do not write the file.  Unlike a broker, keep entries of unknown partitions.  A new file gets
+    the owner, group and mode of `like`.
 
     Raises:
         CorruptCheckpointError: the file exists and is malformed.

@@ -1,4 +1,4 @@
-"""Checkpoint files of a log directory: all entries, the entries of one partition, and the rule for log start entries.
+"""The checkpoint files of a log directory: all entries, those of one partition, and the rule for log start entries.
 
 This module is separate from `log_view`, so that the driver can read checkpoints without loading compiled code.
 """
@@ -26,12 +26,12 @@ from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdow
 LOG_DIRECTORY_FILES = frozenset(
     {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
 )
-"""Files of a log directory; if a broker has used the directory, at least one of these files exists."""
+"""The files of a log directory; if a broker has used the directory, at least one of them exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoints:
-    """Entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
+    """The entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
 
     An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
     its file does not list the partition.  A directory with neither this file nor the marker of a clean stop is a bare
@@ -57,7 +57,7 @@ class LogDirCheckpoints:
     clean_shutdown: bool
 
     def only(self, partition: TopicPartition) -> LogDirCheckpoints:
-        """Return the same files with the entries of one partition."""
+        """Return these checkpoints with only the entries of one partition."""
 
         def entry(file: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int] | None:
             return None if file is None else {key: file[key] for key in (partition,) if key in file}
@@ -83,9 +83,9 @@ class LogDirCheckpoints:
 
 
 def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict[TopicPartition, int]:
-    """Return the entries of a log start checkpoint: only logs that start above their first segment's base offset.
+    """Return the entries of a log start checkpoint, for logs that start above the base offset of their first segment.
 
-    `starts` has, for each log, its partition, its log start offset and the base offset of its first segment.
+    `starts` contains, for each log, its partition, its log start offset and the base offset of its first segment.
 
     Source: kafka-log 03 §4 (LogManager.checkpointLogStartOffsetsInDir).
     """
@@ -102,10 +102,11 @@ def read_checkpoints(
     """Read the checkpoint files of a log directory.
 
     A malformed cleaner checkpoint counts as missing; this only costs time.  With `on_unreadable`, every malformed or
-    unreadable file counts as missing, and the callback gets its path and the error.
+    unreadable file counts as missing, and `on_unreadable` is called with its path and the error.
 
     Raises:
-        CorruptCheckpointError: another checkpoint is malformed; a broker with it would take the directory offline.
+        CorruptCheckpointError: another checkpoint is malformed; because of it, a broker would take the directory
+            offline.
         OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.
