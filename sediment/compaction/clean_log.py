@@ -24,7 +24,7 @@ Invariants
 * If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more memory is skipped and
   stays unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` also
-  writes files, and `split` spills a fold into a temporary file.  Other modules of this package do no I/O.
+  writes files, and `split` writes a temporary spill file.  Other modules of this package do no I/O.
 """
 
 from __future__ import annotations

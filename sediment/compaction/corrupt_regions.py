@@ -328,7 +328,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 
 
 class _SegmentScan:
-    """The headers of one segment's readable batches, and the pieces of its unreadable bytes.
+    """The headers of one segment's readable batches, and its unreadable byte ranges.
 
     `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch.
     """

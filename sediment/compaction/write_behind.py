@@ -48,7 +48,7 @@ def _call(write: Callable[[], Written]) -> Written:
     try:
         return write()
     except BaseException as error:
-        # The future keeps the error alive; the frames of the error's traceback would keep the output alive.
+        # The future holds the error.  The frames in the error's traceback would keep the output in memory.
         traceback.clear_frames(error.__traceback__)
         del write
         raise

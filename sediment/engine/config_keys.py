@@ -88,7 +88,7 @@ _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _MIN_SEGMENT_BYTES = _MIB
 
-# Kafka accepts 4 but then fails to create the time index, whose entries have 12 bytes (06 §1).
+# Kafka accepts a limit of 4 bytes, but then fails to create the time index, whose entries have 12 bytes (06 §1).
 _MIN_INDEX_BYTES = 12
 
 

@@ -182,7 +182,7 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the answer to an unknown version of ApiVersions: version 0, with only the range of ApiVersions."""
+    """Return the answer to an unknown version of ApiVersions: in version 0, with only the versions of this API."""
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

@@ -9,7 +9,7 @@ are equal:
     field                                         reason
     codec, unless all batches get a new one       each batch keeps its codec
     producer, epoch, transaction flag             a header has one of each
-    leader epoch                                  a truncation to the end of an epoch ends between two batches
+    leader epoch                                  a log can be truncated at the end of an epoch only between batches
     timestamp type; the time, if LogAppendTime    the header's time applies to all records
     delete horizon                                a header has one
 

@@ -47,7 +47,8 @@ def cloned_configs(
 ) -> tuple[dict[str, str], tuple[ConfigChange, ...]]:
     """Return the configs of a cloned topic, and how they differ from `configs`.
 
-    None means that the source's are unknown.  Without `keep`, only Kafka's internal topics keep their configs.
+    `configs` is None if the configs of the source are unknown.  Without `keep`, only Kafka's internal topics keep their
+    configs.
     """
     is_internal = topic in INTERNAL_TOPICS
     original = dict(configs or {}) if keep or is_internal else {}

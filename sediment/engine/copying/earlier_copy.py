@@ -42,7 +42,7 @@ class EarlierFiles:
     def path(self, file: ManifestFile) -> Path | None:
         """Return the local path of `file`, in this copy or in the copy that contains it.
 
-        None if that copy is not local.
+        Return None if that copy is not local.
         """
         root = self.store.local_path
         if root is None:
@@ -65,7 +65,7 @@ class EarlierCopy:
     def files_of(self, partition: str, topic_id: str | None) -> EarlierFiles | None:
         """Return the files of a partition.
 
-        None if the partition is new, or if its topic was deleted and created again.
+        Return None if the partition is new, or if its topic was deleted and created again.
         """
         files, known = self._files.get(partition), self._partitions.get(partition)
         if files is None or (None if known is None else known.topic_id) != topic_id:

@@ -286,7 +286,7 @@ class _Opening:
     def _indexed_timestamp_ms(self, segment: SegmentRef, last_offset: int) -> int | None:
         """Return the timestamp of the last time index entry; -1 if the index is empty.
 
-        None if it is missing or invalid.
+        Return None if the index is missing or invalid.
         """
         if segment.time_index_bytes == 0 or segment.log_bytes == 0:
             return NO_TIMESTAMP

@@ -248,7 +248,7 @@ class _Cuts:
     def _start(self, index: OffsetIndex) -> int:
         """Return the position of the last verified entry that is before all records within the bounds.
 
-        0 if there is none.
+        Return 0 if there is none.
         """
         target = self.bounds.first_offset
         if self.bounds.first_timestamp_ms != INT64_MIN:
@@ -311,9 +311,9 @@ class _Cuts:
 def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int, highest: int) -> int | None:
     """Return the base offset of the batch at `position` of a file of `size_bytes`.
 
-    None if the batch cannot be verified.  The CRC must be valid, and the base offset must be within [lowest, highest],
-    because an index entry contains the last offset of its batch, or of the append that began with it.  A compressed
-    message of magic 0 or 1 is never verified, because its header does not contain the base offset.
+    Return None if the batch cannot be verified.  The CRC must be valid, and the base offset must be within [lowest,
+    highest], because an index entry contains the last offset of its batch, or of the append that began with it.  A
+    compressed message of magic 0 or 1 is never verified, because its header does not contain the base offset.
 
     Source: kafka-log 01 §7.1.
     """

@@ -528,7 +528,7 @@ class _EncoderSource(_Source):
 
     @contextmanager
     def _unless_null(self, field: FieldSchema, value: str, code: str) -> Iterator[None]:
-        """Write null as a length of -1, or run the block."""
+        """Encode null as a length of -1; for any other value, run the lines that the `with` block adds."""
         if not self.is_nullable(field):
             yield
             return

@@ -58,8 +58,8 @@ def read_table(
 
     With SKIP and ROWS, `on_unreadable` is called with each range that was not read.  If retention removed records after
     planning, `on_lost` is called with the slice and the first offset that still has data; without `on_lost`, removed
-    records are an error.  Without `follow`, it is also an error if a segment was replaced or removed after planning: the
-    current segments may not contain records that newer records, outside the plan, supersede.
+    records are an error.  Without `follow`, it is also an error if a segment was replaced or removed after planning:
+    records may be missing from the current segments, because newer records that are not in the plan supersede them.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.

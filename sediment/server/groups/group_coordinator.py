@@ -316,7 +316,7 @@ class GroupCoordinator:
 
     # ---------------------------------------------------------------------------------------------------------- views
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
-        """Return a group with its members, or GROUP_ID_NOT_FOUND, also for a group of a later protocol."""
+        """Return a group with its members; GROUP_ID_NOT_FOUND if it does not exist or has a later protocol."""
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
             return error, None

@@ -76,7 +76,7 @@ class GroupOffsets:
     def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
         """Return the bytes that `commits`, given as (topic, partition, value), would add.
 
-        Negative if new values are smaller.
+        The result is negative if new values are smaller.
         """
         growth = 0
         for (topic, partition), value in {commit[:2]: commit[2] for commit in commits}.items():

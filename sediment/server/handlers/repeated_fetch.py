@@ -104,7 +104,7 @@ class RepeatedFetch:
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes | memoryview | FileSlice]] | None:
         """Return the correlation id and the response.
 
-        None if the request differs, or must be handled in the usual way.
+        Return None if the request differs, or must be handled in the usual way.
         """
         given = bytes(frame)
         position = self._offset_position

@@ -286,9 +286,9 @@ class FrozenLog:
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
         """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        The slice ends at the latest with its segment, and at the end offset of reads with `isolation`.  If the first
-        batch is larger than `max_bytes`, it is returned whole with `min_one`; without `min_one`, the slice is empty
-        (KIP-74).
+        The slice never extends past the end of its segment or past the end offset of reads with `isolation`.  If the
+        first batch is larger than `max_bytes`, it is returned whole with `min_one`; without `min_one`, the slice is
+        empty (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.

@@ -187,7 +187,7 @@ class FrozenSegment:
     def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
         """Return an offset from the index that is above all batches before byte `end_position`.
 
-        None if there is none.
+        Return None if there is none.
         """
         entries = opened.offsets if self._survey is None else self._survey.offsets
         slot = bisect_left(entries.positions, end_position)

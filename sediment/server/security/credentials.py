@@ -131,7 +131,7 @@ def read_users(path: Path) -> Credentials:
 def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
     """Return the credentials in UserScramCredentialRecords, whose keys are (mechanism number, user).
 
-    None if there are none.  A record that no client can use is skipped with a warning.
+    Return None if there are none.  A record that no client can use is skipped with a warning.
     """
     found: dict[tuple[str, str], ScramCredential] = {}
     for (number, user), record in records.items():

@@ -68,8 +68,8 @@ def recover_unverified(state: LoadState) -> None:
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
     """Scan a segment ahead of its turn, and return the scan with its batches of producers.
 
-    None if it must wait for its turn.  A segment must wait if the scan finds corruption, or too many batches to keep in
-    memory.
+    Return None if the segment must wait for its turn.  It must wait if the scan finds corruption, or too many batches
+    to keep in memory.
     """
     tables: list[Rows] = []
 

@@ -257,7 +257,7 @@ class ProducerStateManager:
 def _first_at_or_after(rows: Rows, offset: int) -> int:
     """Return the index of the first row whose last offset is at least `offset`.
 
-    If there is none, the number of rows.
+    If there is none, return the number of rows.
     """
     found = rows["last_offset"] >= offset
     return int(found.argmax()) if found.any() else len(rows)

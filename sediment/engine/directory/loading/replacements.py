@@ -137,9 +137,9 @@ def _index_problem(
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """Return how an index still named `.swap` contradicts its log, which already has its final name.
 
-    None if it does not.  The index of a log with a torn end may describe batches of that end.  Such an index is kept,
-    as in a broker: the recovery that cuts the log rebuilds the index, and removes the later segments.  If the index
-    were deleted, the log would be cut earlier, and the later segments would remain after a gap.
+    Return None if it does not.  The index of a log with a torn end may describe batches of that end.  Such an index is
+    kept, as in a broker: the recovery that cuts the log rebuilds the index, and removes the later segments.  If the
+    index were deleted, the log would be cut earlier, and the later segments would remain after a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)

@@ -5,7 +5,7 @@
     DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace them
 
     catalogue         2, the version of this format
-    state             planned, or done once the run has ended
+    state             planned; done after the run has ended
     run_id, command, arguments, now_ms
     restores          the run that this run undoes; null unless the command is restore
     started, started_ms, finished_ms      UTC and milliseconds since the epoch; finished_ms is null while planned

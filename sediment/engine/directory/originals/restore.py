@@ -94,7 +94,7 @@ class PartitionRestore:
 def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
     """Return the segment files of a directory by name, without files of interrupted changes.
 
-    Empty if the directory does not exist.
+    The result is empty if the directory does not exist.
 
     Raises:
         OSError: the directory cannot be read.

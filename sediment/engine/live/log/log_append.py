@@ -241,7 +241,7 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 def _has_first_offset(batches: Batches) -> bool:
     """Return True if the first header contains the first offset.
 
-    That of a compressed message of magic 0 or 1 does not.
+    The header of a compressed message of magic 0 or 1 does not contain it.
     """
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 

@@ -85,7 +85,7 @@ class LogOffsets:
     def replicated_to(self, offset: int) -> LogOffsets:
         """Return the offsets after the high watermark rose to `offset`.
 
-        Unchanged if it is already at `offset` or above.
+        They are unchanged if the high watermark is already at `offset` or above.
 
         Raises:
             UsageError: `offset` is above the log end.
