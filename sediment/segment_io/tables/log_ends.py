@@ -33,7 +33,7 @@ def end_offset(isolation: str, source: Source, fs: Fs) -> int:
         NotALogDirectoryError: the directory does not exist.
     """
     # Imported late, because these modules load compiled code, and a process that only plans does not need this code.
-    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.checkpoint_files import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
     if isolation != READ_COMMITTED:
@@ -87,7 +87,7 @@ class LogEnds:
         return ends
 
     def _end(self, source: Source) -> int:
-        from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+        from sediment.segment_io.partition.checkpoint_files import read_checkpoints
 
         fs, name = Fs(), str(source.partition)
         is_committed = self._isolation == READ_COMMITTED

@@ -36,8 +36,8 @@ from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.partition.slices import verified_batch
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.reader import HeaderScan
-from sediment.segment_io.segment.record_times import FoundRecord, records_of
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
+from sediment.segment_io.segment.timestamp_search import FoundRecord, records_of
 from sediment.server.read_only.open_segments import (
     OffsetEntries,
     OpenSegment,
