@@ -12,9 +12,9 @@ Messages of magic 0 and 1 become equivalent batches of magic 2.
 Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
 checked against the listing.
 
-Memory: two chunks (messages of magic 0 and 1 need space in both formats), and for each of these two chunks, up to
-_AHEAD_CHUNKS chunks of decompressed records.  Kernels decompress most records without the interpreter lock, on the
-reading thread and on one more thread.
+Memory: two chunks, and up to _AHEAD_CHUNKS chunks of decompressed records for each of them.  A chunk with messages of
+magic 0 and 1 is held in both formats.  Most records are decompressed by kernels, which release the interpreter lock;
+they run on the reading thread and on one more thread.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ChunkBoundaries:
 
 
 class FallbackRequiredError(Exception):
-    """A pass cannot clean the partition, so another pass must follow; `status` is the sweep's reason."""
+    """A pass cannot clean the partition, so the cleaner must try another pass; `status` is the reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -106,11 +106,11 @@ class FallbackRequiredError(Exception):
 class Chunk:
     """Whole, checked batches of `segment`; they begin at `positions` of `buffer`.
 
-    `source` holds the `size_bytes` read at `position` of the file; batch n begins at `origins`[n] of `source`.
-    `buffer` is the same memory if the chunk has no message of magic 0 or 1.  Otherwise `buffer` contains the converted
-    batches, and only the headers of compressed batches.  Decompressed records are at `payloads`, int64[batches, 2] of
-    (address, bytes), or in `decompressed`, by ordinal.  NOT_DECOMPRESSED marks a batch without an address.  `payloads`
-    is empty if no batch is compressed.
+    `source` contains `size_bytes` bytes of the file, read from `position`.  Batch n begins at `origins`[n] of `source`.
+    If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
+    the converted batches; of a compressed batch, it contains only the header.  Decompressed records are at `payloads`,
+    int64[batches, 2] of (address, bytes), or in `decompressed`, by ordinal.  NOT_DECOMPRESSED marks a batch without an
+    address.  `payloads` is empty if no batch is compressed.
     """
 
     segment: SegmentRef
@@ -142,12 +142,12 @@ class Chunk:
 
 
 class ChunkReader:
-    """The reader of one partition's segments; the memory of each chunk is reused for the second chunk after it.
+    """The reader of one partition's segments; chunk n + 2 reuses the memory of chunk n.
 
-    `every` has all segments of the partition, because the offsets of each segment end at the base of the next one.
-    `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 have expired in segments
-    that were last modified at or before `legacy_horizon_ms`.  `progress` is called with the size of each chunk before
-    the chunk is yielded.
+    `every` contains all segments of the partition: the offsets of a segment end at the base offset of the next segment.
+    `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 are expired if their
+    segment was last modified at or before `legacy_horizon_ms`.  Before a chunk is yielded, `progress` is called with
+    its size.
     """
 
     def __init__(
@@ -222,7 +222,10 @@ class ChunkReader:
         return self._decompress_ahead(chunk, number, newest_first)
 
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
-        """Return the chunk with its messages converted to magic 2; decompress the messages that are used first."""
+        """Return the chunk with its messages converted to magic 2.
+
+        Decompress the messages that the caller reads first.
+        """
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
         batch_flags = chunk.batch_flags.copy() if chunk.batch_flags.size else np.zeros(starts.size, dtype=np.uint8)
@@ -260,7 +263,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the order of their use, until the decompressed records fill _AHEAD_CHUNKS chunks."""
+        """Decompress batches in the order in which they are read, until their records fill _AHEAD_CHUNKS chunks."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:
@@ -290,7 +293,10 @@ class ChunkReader:
         return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Decompress the batches among `ordinals` that kernels support; set the payloads, and return their bytes."""
+        """Decompress the batches in `ordinals` whose codec kernels support.
+
+        Set their payloads, and return the bytes used.
+        """
         if not self._tools:
             self._tools = (find_tools(), find_tools())
         half_bytes = _AHEAD_CHUNKS * CHUNK_BYTES // 2 + padding.PADDING_BYTES
@@ -355,7 +361,7 @@ class ChunkReader:
         return chunk, status == LEGACY_MET
 
     def _boundaries_from_index(self, segment: SegmentRef) -> ChunkBoundaries:
-        """Return boundaries at batches that have an offset index entry; the scan of each chunk checks them."""
+        """Return boundaries at batches with an offset index entry; the scan of each chunk checks these boundaries."""
         positions = [0]
         if segment.log_bytes > CHUNK_BYTES and segment.offset_index_bytes:
             name = segment_file_name(segment.base_offset, SegmentFileKind.OFFSET_INDEX)
@@ -373,7 +379,7 @@ class ChunkReader:
         return ChunkBoundaries(np.array(positions, dtype=np.int64), np.zeros(0, dtype=np.int64), nothing, ())
 
     def _begins_plain(self, segment: SegmentRef) -> bool:
-        """Return True if the first batch is not compressed, a sign that no batch is compressed."""
+        """Return True if the first batch is not compressed; then probably no batch is compressed."""
         header = padded_buffer(BATCH_HEADER_BYTES)
         read_into(self._files.file(segment), header, 0, BATCH_HEADER_BYTES, 0)
         return bool(header[MAGIC] >= MAGIC_V2 and header[ATTRIBUTES + 1] & CODEC_MASK == 0)
@@ -415,7 +421,10 @@ def _scan_readable(
     with_flags: bool,
     positions: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Scan the readable parts of the first `size_bytes` of `buffer`; `offsets` is the buffer's (first, end) range."""
+    """Scan the readable parts of the first `size_bytes` of `buffer`.
+
+    `offsets` is the range (first, end) of their offsets.
+    """
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
         status, found, position = scan_chunk(buffer.ctypes.data, start, low, *offsets, with_flags, positions[count:])

@@ -1,30 +1,30 @@
-"""The cleaner's entry points: they create prepared files from a cleaning plan, and choose another pass if one fails.
+"""The cleaner's entry points: they create prepared files from a cleaning plan, and choose another pass if a pass fails.
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown
     scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
-    filled     a map with offsets is filled forward first, and the log is filtered against it
+    filled     a forward pass fills a map with offsets; then the log is filtered by this map
 
 The plain pass is the default.  The scanned pass is used if the partition may hold transactions, or if the plain pass
 finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase, or if
-the config bounds the map: Kafka's rule for a full map needs a forward pass.  If batches are unreadable and the caller
-keeps them, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
+the config bounds the map: Kafka's rule for a full map needs a forward pass.  If the caller keeps unreadable batches,
+the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
 Several tasks can share a large partition as splits.  Each split is swept twice.  `collect_split_keys` collects its
 keys; `clean_split` then cleans it, given the survivors among the keys of all splits.  Both sweeps use plain or scanned
 passes.
 
-If the caller wants more proof than a 128-bit hash, whole keys are compared before each chunk is swept (`exact_keys`).
-A collision starts the pass again with another seed.
+If the caller does not want to rely on 128-bit hashes, whole keys are compared before each chunk is swept
+(`exact_keys`).  A collision starts the pass again with another seed.
 
 A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous one
 is being written.
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
-* If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more memory is skipped, and not
-  changed.
+* If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more memory is skipped and
+  stays unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` also
-  writes files, and `split` spills a fold into a temporary file.  Other modules of this package do no I/O.
+  writes files, and `split` writes a temporary spill file.  Other modules of this package do no I/O.
 """
 
 from __future__ import annotations
@@ -149,13 +149,13 @@ def sweep_log(
 ) -> SweptLog:
     """Clean the groups of `plan` into `.part` files next to their sources; `write_behind` writes these files.
 
-    `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.
-    `progress` is called with the size of each chunk between its reading and its use; an exception from it ends the
-    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, as is every record that their unknown
-    content may protect.  Each group lists these batches in `unreadable`, and the checkpoint is not raised above them.
-    With `exact_keys`, two keys are the same only if their bytes are equal, and all keys are held in memory.  Otherwise
-    keys with equal hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec or size,
-    as in a re-encoding.
+    `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  After a
+    chunk is read and before it is swept, `progress` is called with its size; an exception from `progress` ends the
+    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records that may depend on
+    their unknown content.  Each group lists these batches in `unreadable`, and the checkpoint is not raised above them.
+    With `exact_keys`, two keys count as the same only if their bytes are equal; all keys are then held in memory.
+    Otherwise keys with equal hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec
+    or size, as in a re-encoding.
 
     On any error, no `.part` file of the partition is left.
 
@@ -165,7 +165,7 @@ def sweep_log(
         SourceChangedError: the segments differ from the planned ones.
         MapFullError: the bounded offset map cannot hold the first batch of the dirty range.
         MemoryBudgetError: the keys and the survivors do not fit into `task_memory_bytes`.
-        HashCollisionError: under every seed that was tried, two keys have the same hash.
+        HashCollisionError: two keys have the same hash under every seed that was tried.
 
     Source: kafka-log 02 §3-§6.
     """
@@ -190,7 +190,7 @@ def sweep_log(
                     groups, next_dirty_offset = cleaning.run()
                     return SweptLog(plan, writer, groups, min(next_dirty_offset, certain_end_offset))
             except BaseException as error:
-                # Groups may be finished already.
+                # Some groups may already be written.
                 writer.remove_all()
                 if not isinstance(error, _CAUSES_OF_FALLBACK):
                     raise
@@ -198,7 +198,7 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: it chooses the next pass according to the errors of earlier passes."""
+    """The retry policy of one partition: it chooses the next pass by the errors of the earlier ones."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
@@ -234,7 +234,8 @@ class _Attempts:
                 if not self._seeds_left:
                     raise self._no_chance(error) from error
             case _:
-                # The scan reads headers before checksums are checked, so a corrupt batch can look like a contradiction.
+                # The scan reads headers before checksums are checked, so a corrupt batch can seem to contradict the
+                # transaction index.
                 is_looked_for = self._keep_unreadable or isinstance(error, CorruptIndexError)
                 if self.corrupt.by_segment or not is_looked_for:
                     raise error
@@ -249,7 +250,7 @@ class _Attempts:
             f"two different keys have the same hash under each of {_MOST_SEEDS} seeds",
             path=str(self._plan.view.listing.path),
             offset=collision.offset,
-            advice="nothing was changed; --key-equality hash would treat the two as one key",
+            advice="nothing was changed; --key-equality hash would treat the two keys as one",
         )
 
 
@@ -258,7 +259,7 @@ def scan_log(
 ) -> dict[int, ChunkBoundaries]:
     """Run only the forward scan, for splits; return chunk boundaries by base offset of the segment.
 
-    With `only_if_needed`, if no file next to the log mentions transactions, skip the scan and return an empty dict.
+    With `only_if_needed`, skip the scan and return an empty dict if no file of the partition mentions transactions.
 
     Raises:
         CorruptBatchError, CorruptIndexError, SourceChangedError: as `sweep_log`.
@@ -272,7 +273,7 @@ def scan_log(
 def collect_split_keys(
     work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
 ) -> Iterator[KeyRun]:
-    """Sweep one split of `splits` only for its keys; yield its runs, newest first, as they become complete.
+    """Sweep one split of `splits` to collect its keys; yield each run, newest first, when it is complete.
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
@@ -329,7 +330,7 @@ def _part_writer(
 
 @contextmanager
 def _errors_of(plan: CleaningPlan) -> Iterator[None]:
-    """Add the partition to errors; translate errors about missing segments, and about splits that need a fallback."""
+    """Add the partition to errors; translate errors about missing segments and about splits that cannot be cleaned."""
     try:
         with errors_of_partition(plan.view.listing.partition):
             yield

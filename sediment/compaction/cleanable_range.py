@@ -38,13 +38,13 @@ class BlockingRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanableRange:
-    """The cleanable part of a log; offsets are absolute, the last of a pair exclusive.
+    """The cleanable part of a log; offsets are absolute, and the end of a range is exclusive.
 
     `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, the segment
     counts in both `clean_bytes` and `cleanable_bytes`.  `must_compact` is True if the maximum compaction lag is
     exceeded.  `force_checkpoint` is a new cleaner checkpoint to write even if the log is not cleaned, or None.
-    `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.  `reason` is
-    a sentence for an operator.
+    `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.  `reason`
+    explains the result to an operator.
     """
 
     first_dirty_offset: int
@@ -92,13 +92,13 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
             return f"the log is empty from first dirty offset {cleanable.first_dirty_offset} on"
         case BlockingRule.ACTIVE_SEGMENT:
             return (
-                f"everything from first dirty offset {cleanable.first_dirty_offset} on is in the active segment "
+                f"all records from first dirty offset {cleanable.first_dirty_offset} on are in the active segment "
                 f"{view.listing.segments[-1].base_offset}"
             )
         case BlockingRule.UNCLEAN:
             return (
-                f"the last stop was not clean, and nothing from segment {view.unverified_from_offset} on is cleaned "
-                "until `sediment recover` or a broker has verified it"
+                f"the last stop was not clean, and segments from {view.unverified_from_offset} on are not cleaned "
+                "until `sediment recover` or a broker has verified them"
             )
         case BlockingRule.OPEN_TRANSACTION:
             return f"a transaction is open from offset {view.last_stable_offset} on"
@@ -106,7 +106,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
             return f"the high watermark {view.high_watermark} is inside the first dirty segment or below it"
         case BlockingRule.MIN_COMPACTION_LAG:
             return (
-                f"segment {cleanable.first_uncleanable_offset} holds records younger than "
+                f"segment {cleanable.first_uncleanable_offset} contains records younger than "
                 f"min.compaction.lag.ms {config.min_compaction_lag_ms}"
             )
         case BlockingRule.DIRTY_RATIO:
@@ -117,7 +117,7 @@ def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig)
 
 
 def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:
-    """Return the first dirty offset, and a new checkpoint if the stored one is outside the log, else None (02 §2.1)."""
+    """Return the first dirty offset and, if the stored checkpoint is outside the log, a new checkpoint (02 §2.1)."""
     start, checkpoint = view.log_start_offset, view.first_dirty_checkpoint
     if from_start or checkpoint is None:
         return start, None
@@ -135,7 +135,7 @@ class _Segments:
 
     @classmethod
     def of(cls, view: LogView) -> _Segments:
-        """Return the segments of `view`, or the empty segment that a loader would create if there are none."""
+        """Return the segments of `view`; if there are none, return the empty segment that a loader would create."""
         sizes = {segment.base_offset: segment.log_bytes for segment in view.listing.segments}
         sizes = sizes or {view.log_start_offset: 0}
         return cls(list(sizes), [0, *accumulate(sizes.values())])
@@ -153,7 +153,7 @@ class _Segments:
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Return the bytes from the segment that contains `offset` up to the segment with index `end`, exclusive."""
+        """Return the bytes of the segments from the one that contains `offset` up to, not including, index `end`."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:
@@ -195,7 +195,7 @@ class _Rules:
     def first_unblocked_ms(self) -> int | None:
         """Return the first time at which no rule blocks; None if time alone does not unblock the log.
 
-        Time only extends the range: when the lag of a segment ends, or when the maximum lag is exceeded.
+        As time passes, the range only grows: when the minimum lag of a segment ends, or the maximum lag is exceeded.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())

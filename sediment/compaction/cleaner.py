@@ -5,13 +5,13 @@
      reads one chunk ahead)
 
 `CleaningPass.run` cleans a whole partition:
-1. Fill a map with offsets forward, if records are filtered by offset.
+1. If records are filtered by offset, read forward and fill a map with offsets.
 2. Sweep the groups, newest first; each output is written while the next group is swept.
 
 A split takes two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
 
-Memory: the map, two outputs that contain only survivors (one is swept while the other is written), two chunks with some
-of their records decompressed, and the largest batch.
+Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors:
+the sweep fills one while the other is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sediment.segment_io.fs import Fs
 
 
 class CleaningPass:
-    """One attempt at one partition or one split of it.
+    """One attempt to clean a partition or a split.
 
     `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
     `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed
@@ -123,7 +123,7 @@ class CleaningPass:
         return end_offset
 
     def _clean_groups(self, groups: Sequence[SegmentGroup]) -> list[Future[CleanedGroup]]:
-        """Sweep the groups, newest first, and write each during the sweep of the next; return futures in log order."""
+        """Sweep the groups, newest first; write each group while the next is swept.  Return futures in log order."""
         pending: list[Future[CleanedGroup]] = []
         try:
             for group in reversed(groups):
@@ -158,7 +158,7 @@ class CleaningPass:
 
     # ------------------------------------------------------------------------------------------------------ a split
     def collect_keys(self, split: Split, splits: int, run_limit: int) -> Iterator[KeyRun]:
-        """Yield the runs of one split of `splits`, each after the chunk that completed it."""
+        """Yield the runs of one split of `splits`; a run follows the chunk that completed it."""
         kernels, above, number = self._kernels, splits - 1 - split.number, 0
         kernels.begin_split(split.end_offset, run_limit)
         for group in reversed(split.groups):
@@ -173,7 +173,7 @@ class CleaningPass:
         """Clean the groups of a split.
 
         Raises:
-            SourceChangedError: the split's batches differ from those from which `survivors` was computed.
+            SourceChangedError: the split's batches are not those that `survivors` was computed from.
         """
         self._kernels.begin_split(split.end_offset, INT64_MAX)
         self._kernels.use_survivors(survivors.bits)
@@ -184,7 +184,7 @@ class CleaningPass:
         return cleaned
 
     def _check_split_start(self, split: Split) -> None:
-        """Check that no offset of the split is below its first segment, where the next older split ends.
+        """Check that no offset of the split is below the base of its first segment, where the next older split ends.
 
         Raises:
             FallbackRequiredError: there is such an offset, so offsets do not increase from split to split.

@@ -1,8 +1,8 @@
 """The part of a topic's config that compaction uses.
 
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).  The tests of
-`jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs. The code
-that parses the values checks that they are in Kafka's ranges.
+`jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs.  The code
+that parses a value checks that it is in Kafka's range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CompactionConfig:
     """Any of `compact` and `delete`, without duplicates."""
 
     min_cleanable_dirty_ratio: float = 0.5
-    """A log is compacted when its dirty ratio is above this value, not equal to it (02 §2)."""
+    """A log is compacted if its dirty ratio is greater than this value (02 §2)."""
 
     min_compaction_lag_ms: int = 0
     """A segment with a younger record, and all later segments, are not compacted; 0: no limit."""
@@ -43,7 +43,7 @@ class CompactionConfig:
     """The same limit for their `.index` files, and for their `.timeindex` files."""
 
     index_interval_bytes: int = 4096
-    """Least distance between two index entries, in bytes of the log."""
+    """Minimum number of log bytes between two index entries."""
 
     max_message_bytes: int = 1_048_588
     """The largest batch that an append accepts; a cleaning also accepts larger batches."""
@@ -52,10 +52,10 @@ class CompactionConfig:
     """Size of the offset map in one round, at 24 bytes a slot; None: unlimited."""
 
     dedupe_load_factor: float = 0.9
-    """Part of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""
+    """Fraction of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""
 
     producer_id_expiration_ms: int | None = 86_400_000
-    """Time after its last batch at which a producer without an open transaction expires.
+    """A producer without an open transaction expires at this time after its last batch.
 
     None: the config is unknown, and producers never expire.
     """
@@ -64,7 +64,7 @@ class CompactionConfig:
     """A compressed batch that expands beyond this size counts as corrupt.  Kafka has no such config."""
 
     task_memory_bytes: int = INT64_MAX
-    """The memory limit of cleaning one partition: offset map, outputs and buffers.  Not Kafka's."""
+    """The memory limit for cleaning one partition: offset map, outputs and buffers.  Kafka has no such config."""
 
     @property
     def compacts(self) -> bool:

@@ -3,12 +3,12 @@
     segment   | batch | batch | unreadable | batch | batch |
                               ^ kept byte for byte; tombstones of this and later segments and all markers are kept
 
-docs/trust/corruption.md gives the reasons.  This module is used only if a cleaning finds a corrupt batch and its caller
+docs/trust/corruption.md gives the reasons.  This module is used if a cleaning finds a corrupt batch and the caller
 wants to keep such batches.
 
-Every batch is read as a consumer reads it.  An unreadable region ends at the first of these positions, from which
-reading can safely continue:
-1. a good batch that is reached by following the lengths of the bad batches
+Every batch is read as a consumer reads it.  Reading continues after an unreadable region at the first of these
+positions:
+1. a good batch to which the lengths of the bad batches lead
 2. a good batch that has an offset index entry
 3. the end of the segment
 
@@ -71,8 +71,8 @@ _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
-    `untouchable` are base offsets of segments whose headers may give a broker the wrong last offset.  These segments
-    are not replaced, because a broker that starts after a crash during the replacement would use that offset.
+    `untouchable` are base offsets of segments from whose headers a broker may read a wrong last offset.  These segments
+    are not replaced: after a crash during the replacement, a starting broker would use that offset.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -91,7 +91,7 @@ class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
     `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
-    Below it, the result is the same as without corruption, so a later round can skip that part.
+    Below this offset, the result is the same as without corruption, so a later round need not read those records again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -127,7 +127,7 @@ def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> Corr
 
 
 def first_error(plan: CleaningPlan, corrupt: CorruptRegions) -> CorruptBatchError:
-    """Return the error of the first batch that cannot be read; there must be one."""
+    """Return the error of the first unreadable batch; `corrupt` contains at least one."""
     first = corrupt.by_segment[min(corrupt.by_segment)][0]
     return CorruptBatchError(
         first.what,
@@ -163,7 +163,7 @@ class _BatchCheck:
 
 @dataclass(slots=True)
 class _SegmentReading:
-    """A reader of one segment, batch by batch; offsets of the segment are below `end_offset`."""
+    """A reader of the batches of one segment, one by one; all offsets of the segment are below `end_offset`."""
 
     segment: SegmentRef
     end_offset: int
@@ -178,7 +178,10 @@ class _SegmentReading:
     records: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((1024, RECORD_FIELDS), dtype=np.int64))
 
     def unreadable(self) -> Iterator[UnreadableBatch]:
-        """Yield the unreadable batches in log order, and set `is_scannable` if lengths lead to a good last batch."""
+        """Yield the unreadable batches in log order.
+
+        Clear `is_scannable` if lengths do not lead to a good last batch.
+        """
         position, next_offset = 0, self.segment.base_offset
         while position < self.segment.log_bytes:
             check = self._check_batch(position)
@@ -211,7 +214,7 @@ class _SegmentReading:
         return ends
 
     def _indexed_after(self, position: int) -> int:
-        """Return the position of the first good batch after `position` with an index entry, else the segment's end."""
+        """Return the position of the first good batch with an index entry after `position`, else the segment's end."""
         if self.index is not None:
             for slot in range(len(self.index)):
                 offset, indexed = self.index[slot].offset, self.index[slot].position
@@ -322,7 +325,7 @@ def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progre
 
 
 def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> None:
-    """Keep the header of each active producer's last readable batch, because its real last batch may be unreadable."""
+    """Keep the header of each active producer's last readable batch; the producer's last batch may be unreadable."""
     waiting = {entry.producer_id for entry in plan.view.producers}
     for base in sorted(scans, reverse=True):
         for producer_id in waiting & scans[base].last_batches.keys():
@@ -331,7 +334,7 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 
 
 class _SegmentScan:
-    """The headers of one segment's readable batches, and the pieces of its unreadable bytes.
+    """The headers of one segment's readable batches, and its unreadable byte ranges.
 
     `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch.
     """
@@ -350,7 +353,7 @@ class _SegmentScan:
         self.batch_flags = np.zeros(0, dtype=np.uint8)
 
     def run(self, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
-        """Scan the segment; pass True as `is_after_corruption` if it or an earlier segment has an unreadable batch."""
+        """Scan the segment; `is_after_corruption` is True if this or an earlier segment has an unreadable batch."""
         start = 0
         for bad in (*self.unreadable, None):
             end = self.segment.log_bytes if bad is None else bad.position
@@ -406,7 +409,7 @@ class _SegmentScan:
             self._ordinals.append(self._batches + int(index))
 
     def boundaries(self, plan: CleaningPlan, end_offset: int) -> ChunkBoundaries:
-        """Return the scan's result; the segment keeps all transaction index entries, because it keeps all markers."""
+        """Return the result of the scan; all transaction index entries are kept, because all markers are kept."""
         base = self.segment.base_offset
         kept = sorted((e for e in plan.aborted if base <= e.last_offset < end_offset), key=lambda e: e.last_offset)
         return ChunkBoundaries(
@@ -419,10 +422,12 @@ class _SegmentScan:
 
 
 def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], events: Sequence[_Event]) -> int:
-    """Set the flags of transactional data, newest first; return the base of the first segment with undecided data.
+    """Set the flags of transactional data, newest first.
 
-    The next marker of a producer decides its data, unless an unreadable batch lies between the data and the marker.  A
-    transaction counts as aborted only if it has an ABORT marker and an entry in the transaction index.
+    Return the base of the first segment with data of unknown outcome.
+
+    The outcome of data is in the producer's next marker, unless an unreadable batch is between the data and the marker.
+    A transaction counts as aborted only if it has an ABORT marker and an entry in the transaction index.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in plan.aborted}
     certain_end = INT64_MAX

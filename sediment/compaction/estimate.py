@@ -1,14 +1,14 @@
 """An estimate of the log that cleaning would leave, from a sample of its records.
 
 The number of different keys is estimated with the hybrid estimator of Haas and others, which databases use to estimate
-the distinct values of a column from a sample of rows.  It uses the first-order jackknife if keys are about equally
-frequent, and Shlosser's estimator if a test of the sample shows that they are not.  Both are exact if the sample is the
-whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
+the distinct values of a column from a sample of rows.  A test of the sample shows whether keys are about equally
+frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator.  Both are exact if the
+sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
 Source: Haas, Naughton, Seshadri, Stokes: Sampling-based estimation of the number of distinct values of an attribute,
-VLDB 1995; kafka-log 02 §6.4 for the parts of a batch that are kept.
+VLDB 1995; for the parts of a batch that are kept, kafka-log 02 §6.4.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class SampledBatches:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected log after cleaning; `sampled_bytes` were read for it, and `key_bytes` is the size of all keys.
+    """The expected log after cleaning, from a sample of `sampled_bytes`; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if no batch with such tombstones has, or will get, a horizon.
+    `last_horizon_ms`; both are None if no batch with such tombstones has a horizon or gets one.
     """
 
     keys: int

@@ -9,7 +9,8 @@ is swept or put into a map.  If another key has the same hash, the pass ends wit
 starts a new pass with a new seed.  So a finished cleaning has never treated two keys as one.
 
 Invariants
-* Every key that a sweep looks up is checked, in the order of the sweep; every key that enters its map is remembered.
+* Every key that a sweep looks up is checked, in the order of the sweep.  Every key that the sweep adds to its map is
+  stored.
 * Keys are hashed as the sweep hashes them.
 * A key in a block never moves.
 """
@@ -100,9 +101,9 @@ def prove_chunk(
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Check the keys of the batches below CURSOR, last batch first; remember keys at `first_mapped_offset` and above.
+    """Check the keys of the batches below CURSOR, last batch first; store keys at or above `first_mapped_offset`.
 
-    The call can be repeated, because no key of a batch is remembered until all memory for the batch is available.
+    The call can be repeated: it stores no key of a batch until all memory for the batch is available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -184,10 +185,10 @@ class ExactKeys:
         return self._slots.size_bytes() + self._block_bytes + self._payload.nbytes + self._records.nbytes
 
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
-        """Compare the keys of a chunk with earlier keys that have the same hash, and remember them.
+        """Compare the keys of a chunk with earlier keys that have the same hash, then store them.
 
-        Before each allocation, `check_memory` is called with the total size that results; an exception from it ends the
-        check.
+        Before each allocation, `check_memory` is called with the total size after it; an exception from `check_memory`
+        ends the check.
 
         Raises:
             HashCollisionError: two keys have the same hash.

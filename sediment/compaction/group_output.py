@@ -3,7 +3,7 @@
 If the batches get another encoding, they are re-encoded while they are written.  A group with unreadable batches keeps
 its encoding.
 
-Invariant: parts are written only if their log or an index differs from the source.
+Invariant: parts are written only if the log or an index differs from the source.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PartWriter:
         stats: CleanStats,
         encoding: Encoding,
     ) -> CleanedGroup | None:
-        """Write the survivors of `group` in `encoding`; if no batch changes, return None and leave no part."""
+        """Write the survivors of `group` in `encoding`.  If no batch changes, return None and remove the parts."""
         # Imported late: most cleanings do not need these kernels.
         from sediment.compaction.reencode.cleaned_batches import CleanedBatches
         from sediment.compaction.reencode.scans import ReencodingScans
@@ -159,7 +159,7 @@ class PartWriter:
         return PartSegment(image.base_offset, files)
 
     def _equals_source(self, segment: SegmentRef, images: Sequence[SegmentImage]) -> bool:
-        """Return True if the indexes do not change; the caller has already found that no batch of the log changes."""
+        """Return True if the indexes do not change; the caller has already checked that no batch changes."""
         (image,) = images if len(images) == 1 else (None,)
         if image is None or image.log.size != segment.log_bytes:
             return False
@@ -191,9 +191,9 @@ class GroupOutput:
         *,
         is_untouchable: bool = False,
     ) -> None:
-        """`unreadable` batches of `group` are not changed; if `is_untouchable`, the whole group is not changed.
+        """Copy the `unreadable` batches of `group` unchanged; if `is_untouchable`, keep the sources of the whole group.
 
-        Until `take`, `state` holds the registers of the sweep that fills the output.
+        Until `take` is called, `state` contains the registers of the sweep that fills the output.
         """
         self._group = group
         self._unreadable = tuple(unreadable)
@@ -212,7 +212,7 @@ class GroupOutput:
         state[registers.FIRST_HORIZON_MS], state[registers.LAST_HORIZON_MS] = INT64_MAX, 0
 
     def grow(self, needed: int) -> None:
-        """Move the output to the end of a larger buffer that has `needed` bytes free."""
+        """Move the output to the end of a larger buffer with at least `needed` free bytes."""
         state = self._state
         start = int(state[registers.OUT_START])
         used = self.buffer[start:]
@@ -252,7 +252,7 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return the bytes that the output needs after `take`, until it is written."""
+        """Return the memory in bytes that the output needs from `take` until it is written."""
         encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
         return self.buffer.size - self._start + encoder_bytes
 
@@ -270,7 +270,7 @@ class GroupOutput:
     def _memory(self, size_bytes: int) -> ByteArray:
         """Return a buffer that the sweep fills from the end.
 
-        With a memory limit, the buffer is new and not reused, so its unused pages take no memory.
+        With a memory limit, the buffer is never a reused one, so its unused pages take no memory.
         """
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)

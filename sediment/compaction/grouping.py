@@ -1,7 +1,7 @@
 """The groups of segments that are cleaned together, and the plan of one partition.
 
-Invariants: groups are in log order and cover the log from its start; the sources of a group together fit into one
-segment file.  All functions are pure.
+Invariants: groups are in log order and cover the log from its start; all sources of a group fit into one segment file.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class CleaningPlan:
 
     @property
     def may_hold_transactions(self) -> bool:
-        """True if a file next to the log mentions transactions; the sweep finds all other transactions."""
+        """Return True if a file of the partition mentions transactions; the sweep detects all others."""
         return (
             bool(self.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
@@ -96,7 +96,9 @@ class CleaningPlan:
 
 
 def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionConfig, *, now_ms: int) -> CleaningPlan:
-    """Group the segments of a cleanable range; an empty dirty range has no groups and does not move the checkpoint.
+    """Group the segments of a cleanable range.
+
+    An empty dirty range results in no groups and leaves the checkpoint unchanged.
 
     Source: kafka-log 02 §3.
     """
@@ -111,10 +113,10 @@ def plan_cleaning(view: LogView, cleanable: CleanableRange, config: CompactionCo
 def group_segments(
     segments: Sequence[SegmentRef], end_offset: int, first_uncleanable_offset: int, config: CompactionConfig
 ) -> tuple[SegmentGroup, ...]:
-    """Group greedily from the log's first segment through the one that contains `end_offset` - 1.
+    """Group segments greedily, from the log's first segment through the segment that contains `end_offset` - 1.
 
-    A segment joins the group while the total log and index sizes are within `segment.bytes` and `segment.index.bytes`,
-    and while all its offsets, relative to the group's base, fit into 31 bits.  An empty segment has no offsets.
+    A segment joins the group if the total log and index sizes stay within `segment.bytes` and `segment.index.bytes`,
+    and all its offsets, relative to the group's base, fit into 31 bits.  An empty segment has no offsets.
 
     Source: kafka-log 02 §5.
     """
@@ -171,9 +173,12 @@ class _Sizes:
 
     @classmethod
     def of(cls, segment: SegmentRef) -> _Sizes:
-        """Return the sizes of `segment`; count only whole index entries, because a trimmed index has no others.
+        """Return the sizes of `segment`.
 
-        A missing index counts as 0; if the new index would be too large, the writer keeps only the entries that fit.
+        Count only whole index entries, because trimming an index removes all other bytes.
+
+        A missing index counts as 0 bytes.  If the new index becomes too large, the writer keeps only the entries that
+        fit.
         """
         return cls(
             segment.log_bytes,

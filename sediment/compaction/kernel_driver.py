@@ -1,4 +1,4 @@
-"""The driver of the compiled sweep: it calls resumable kernels until a chunk is done.
+"""The driver of the compiled sweep: it calls resumable kernels until they have processed a chunk.
 
     kernel returns          driver
     NEEDS_PAYLOAD           decompresses the batch
@@ -11,7 +11,7 @@
     BEYOND_SIGHTED          raises SourceChangedError
     any other status        raises the decoder's error for the batch
 
-The driver owns the registers, the map, the working memory of the kernels and the memory budget of a task.
+The driver owns the registers, the map and the working memory of the kernels, and enforces a task's memory budget.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class KernelDriver:
     def __init__(
         self, plan: CleaningPlan, reader: ChunkReader, seed: int, *, filter_by: int, exact_keys: bool = False
     ) -> None:
-        """`filter_by`: BY_OCCURRENCE; BY_OFFSET, after `fill_map`; or BY_BITMAP, after `begin_split`."""
+        """Filter by BY_OCCURRENCE, by BY_OFFSET (call `fill_map` first) or by BY_BITMAP (call `begin_split` first)."""
         self.state = np.zeros(registers.STATE_REGISTERS, dtype=np.int64)
         self.state[registers.LAST_BASE_OFFSET] = INT64_MAX
         self.state[registers.LATEST_OFFSET] = -1
@@ -119,7 +119,7 @@ class KernelDriver:
         self._begin_run()
 
     def use_survivors(self, bits: ByteArray) -> None:
-        """Filter the split's records by `bits`, and leave batches without survivors compressed."""
+        """Filter the split's records by `bits`, and do not decompress batches without survivors."""
         self._survivor_bits = bits
         self._reader.skip_batches_without_survivors(bits)
 
@@ -160,14 +160,14 @@ class KernelDriver:
         return keys
 
     def met(self) -> SplitContents:
-        """Return the number of records that the sweep of the split has read, and the digest of the split's batches."""
+        """Return the number of records that the sweep has read, and the digest of the split's batches."""
         assert self._digest is not None
         return SplitContents(int(self.state[registers.RECORDS]), int(self._digest))
 
     def changed(self) -> SourceChangedError:
-        """Return the error for segments that differ from the segments of an earlier sweep."""
+        """Return the error for segments that have changed since an earlier sweep."""
         return SourceChangedError(
-            "the segments do not hold the batches that an earlier sweep read from them",
+            "the segments no longer contain the batches that an earlier sweep read from them",
             path=str(self._plan.view.listing.path),
             advice="another process writes to this directory; stop it and run again",
         )
@@ -216,7 +216,7 @@ class KernelDriver:
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
-        """Call a resumable kernel until the chunk is done, and serve its requests; return False at MAP_FULL."""
+        """Call a resumable kernel, and serve its requests, until the chunk is done; return False at MAP_FULL."""
         state = self.state
         batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
@@ -268,8 +268,7 @@ class KernelDriver:
 
     def _compress(self, batches: Batches, output: GroupOutput) -> None:
         if self._compressors is _NO_COMPRESSORS:
-            # Loaded at the first request for a compression; after that, the sweep itself compresses batches if
-            # possible.
+            # Loaded at the first request to compress; from then on, the sweep itself compresses batches if it can.
             self._compressors = find_compressors()
         codec = int(self.state[registers.PENDING_CODEC])
         raw = self._memory.raw.data[: int(self.state[registers.RAW_BYTES])]
@@ -320,7 +319,7 @@ class KernelDriver:
 
 
 def release_shared_memory() -> None:
-    """Free the pages that the process keeps for its next partition; kept pages count towards a memory limit."""
+    """Free the pages that the process keeps for its next partition, because they count towards a memory limit."""
     TABLE_PAGES.clear()
     OUTPUT_PAGES.clear()
 
@@ -357,7 +356,7 @@ class WorkingMemory:
         return RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
 
     def reserve_raw(self, size_bytes: int) -> None:
-        """Make room for records to be compressed, with twice the requested size."""
+        """Make room for records to be compressed: twice the requested size."""
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
@@ -369,7 +368,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the size of the buffers without the columns of a run, whose size RUN_LIMIT already limits."""
+        """Return the size of the buffers, without the columns of a run: RUN_LIMIT already limits their size."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 

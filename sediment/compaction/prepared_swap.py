@@ -1,4 +1,4 @@
-"""The prepared swap: the files that cleaning passes to the committer, and the segments they replace; also as JSON.
+"""The prepared swap: the files that a cleaning wrote for `commit`, the segments that they replace, and the JSON form.
 
 Invariant: every file named here was written and synced under a `.part` name unique to the attempt; nothing was renamed.
 """
@@ -41,12 +41,12 @@ _Row = TypeVar("_Row", SegmentRef, "CleanStats")
 
 @dataclass(frozen=True, slots=True)
 class CleanStats:
-    """The counts of one group, as Kafka's cleaner makes them: messages of dropped batches do not count as read.
+    """The counts of one group, as Kafka's cleaner counts them: messages of dropped batches do not count as read.
 
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`; if
     none of their batches has a delete horizon, the first time is greater than the last.  `batches_without_horizon`
-    counts batches that got no horizon because delete.retention.ms is not stated.  `batches_encoded` counts batches
-    written in another codec or size.
+    counts batches that got no horizon because delete.retention.ms is unknown.  `batches_encoded` counts batches written
+    in another codec or size.
     """
 
     messages_read: int = 0
@@ -120,7 +120,7 @@ class PreparedSwap:
 
 # ----------------------------------------------------------------------------------------------------------------- JSON
 def to_json(swap: PreparedSwap) -> str:
-    """Return `swap` as one JSON object, for the engine that owns the directory."""
+    """Convert `swap` to a JSON object, for the engine that owns the directory."""
     groups = [
         {
             "sources": [asdict(source) for source in group.sources],
@@ -145,10 +145,9 @@ def to_json(swap: PreparedSwap) -> str:
 
 
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """Parse the JSON of `to_json`; check that every part can become nothing but a segment file in its directory.
+    """Parse the JSON of `to_json`; check that every part can only become a segment file in its directory.
 
-    The function cannot check that a correct cleaning wrote the files; `commit` compares names and sizes with the
-    directory.
+    This does not prove that a correct cleaning wrote the files; `commit` compares names and sizes with the directory.
 
     Raises:
         CorruptDataError: `content` is not a prepared swap; the error names `path`.
@@ -215,7 +214,7 @@ def _part_file(entry: Any, base_offset: int) -> PartFile:
 
 
 def _row(kind: type[_Row], entry: Any) -> _Row:
-    """Return a dataclass of 64-bit numbers; the index size of a segment is None if the index does not exist."""
+    """Parse a dataclass of 64-bit numbers; the index size of a segment is None if the index does not exist."""
     _expect_keys(entry, {field.name for field in fields(kind)})
     optional = {field.name for field in fields(kind) if "None" in str(field.type)}
     values: dict[str, Any] = {
@@ -226,7 +225,7 @@ def _row(kind: type[_Row], entry: Any) -> _Row:
 
 def _expect_keys(entry: Any, keys: set[str]) -> None:
     if not isinstance(entry, Mapping) or entry.keys() != keys:
-        raise ValueError(f"an object with {', '.join(sorted(keys))} is needed")
+        raise ValueError(f"expected an object with {', '.join(sorted(keys))}")
 
 
 def _count(value: Any) -> int:

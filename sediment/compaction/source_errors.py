@@ -1,4 +1,4 @@
-"""Errors of reading segments: they name the partition, and a missing segment counts as changed."""
+"""Errors of reading segments: each names the partition, and a missing file counts as a changed segment."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def errors_of_partition(partition: TopicPartition) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise SourceChangedError(
-            "a segment was removed while it was cleaned",
+            "a segment was removed while it was being cleaned",
             partition=str(partition),
             path=str(error.filename),
-            advice="another process deletes from this directory; stop it and run again",
+            advice="another process deletes files of this directory; stop it and run again",
         ) from error
     except SedimentError as error:
         if error.partition is None:

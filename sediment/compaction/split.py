@@ -4,8 +4,8 @@
     split 1   run 0
     split 0   run 0 | run 1 | run 2
 
-For each key, a sweep needs to know if the key occurs again nearer to the log's end.  Inside a run, the sweep's own map
-shows this.  For keys of two runs, the order of the runs shows this, because offsets increase.  A log whose offsets do
+For each key, a sweep needs to know whether the key occurs again nearer to the log's end.  Within a run, the sweep's own
+map answers this.  For keys of two runs, the order of the runs does, because offsets increase.  A log whose offsets do
 not increase is not split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
@@ -19,7 +19,7 @@ Keys and values never leave their split.
 Invariants
 * All records of a split are numbered, from its end.  Two sweeps of the same batches assign the same numbers;
   `SplitContents` proves that the batches are the same.
-* Only the fold does I/O: it spills into a temporary file.
+* Only the fold does I/O: it writes a temporary spill file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sediment.segment_io.format.record_decoder import read_varlong
 # Bytes per key of the map: a slot of 16 bytes, and at least 3/8 of the slots in use.
 _MAPPED_KEY_BYTES = 43
 _BLOB_HEAD = struct.Struct("<II")  # number of the blob in its run and range, number of its keys
-_COUNT = struct.Struct("<Q")  # number of records in an answer
+_COUNT = struct.Struct("<Q")  # number of records in a result
 _MOST_BLOB_KEYS = 1 << 16  # slightly more than 1 MiB
 _PACKED_KEYS = 1 << 22  # Spark's shuffle holds these in memory, about 70 MiB
 _ROWS_A_RANGE, _MOST_ROWS = 10, 1000  # PySpark's partitionBy gathers this many rows before it writes them
@@ -61,7 +61,10 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits; if `needs_scan`, scan the log forward first, else use no splits."""
+    """The log cannot be cleaned in these splits.  If `needs_scan`, scan the log forward first.
+
+    Otherwise clean it whole.
+    """
 
     def __init__(self, needs_scan: bool) -> None:
         super().__init__(needs_scan)
@@ -107,7 +110,7 @@ class KeyRun:
     """The latest occurrences of keys in one run, as columns of n keys.
 
     `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key entered the map; `numbers`, int64[n], are the record
-    numbers.  `met` describes the part of the split that was swept so far.  The last run may be empty, and its `met`
+    numbers.  `met` describes the part of the split that was swept so far.  The last run may be empty; its `met`
     describes the whole split.
     """
 
@@ -120,7 +123,7 @@ class KeyRun:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorBitmap:
-    """A bit for each record of a split, by number: 1 if the record survives; `of` describes the split."""
+    """One bit for each record of a split, by record number: 1 if the record survives.  `of` describes the split."""
 
     bits: npt.NDArray[np.uint8]
     of: SplitContents
@@ -212,8 +215,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob has these little-endian parts: its number in the range and the number of its keys (uint32 each), the hashes
-    (16 bytes each), the mapped bits, and the steps between the record numbers.
+    A blob is little-endian.  Its parts are: its number in the range and the number of its keys (uint32 each), the
+    hashes (16 bytes each), the mapped bits, and the steps between the record numbers.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)
@@ -296,8 +299,8 @@ def fold_range(
     """Fold the blobs of one range, in any order; return (number of newer splits, packed survivors) for each split.
 
     Memory stays within `budget_bytes` plus the size of the results.  If the blobs need more than half of the budget,
-    they are spilled to a file in `scratch`.  If a map of the keys needs more than half, the keys are folded in several
-    passes over the blobs.
+    they are spilled to a file in `scratch`.  If a map of the keys needs more than half of the budget, the keys are
+    folded in several passes over the blobs.
     """
     with tempfile.SpooledTemporaryFile(max_size=max(budget_bytes // 2, 1), dir=scratch) as spill:
         spilled: list[_SpilledBlob] = []
@@ -343,7 +346,7 @@ def _mark(address: int, count: int, bits: npt.NDArray[np.uint8]) -> None:
 
 
 def collect_survivors(answers: Iterable[bytes], contents: SplitContents) -> SurvivorBitmap:
-    """Return the survivors of one split from the answers for all ranges."""
+    """Return the survivors of one split, joined from the results for all ranges."""
     bits = np.zeros(-(-contents.records // 8), dtype=np.uint8)
     for answer in answers:
         (count,) = _COUNT.unpack_from(answer)

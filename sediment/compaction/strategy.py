@@ -5,8 +5,8 @@
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
-Invariant: the module is pure, so a plan predicts the choice of the run.  Keys are estimated only if the estimate can
-change the choice.
+Invariant: the module is pure, so a plan reports the same choice that a run makes.  Keys are estimated only if the
+estimate can change the choice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 MAPPED_KEY_BYTES = 48  # the most memory that a worker needs for one key
 COMPARED_KEY_BYTES = 72  # additional memory for one compared key, not counting the key itself
-SPLIT_FROM_BYTES = 4 << 30  # a smaller partition occupies its slot too briefly to delay the run
-_LEAST_RECORD_BYTES = 32  # records are rarely smaller in logs of gigabytes
+SPLIT_FROM_BYTES = 4 << 30  # a smaller partition finishes too soon to delay the run
+_LEAST_RECORD_BYTES = 32  # in logs of gigabytes, records are rarely smaller
 
 
 class Strategy(StrEnum):
@@ -44,7 +44,7 @@ class KeyEquality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, or None.
+    """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, if any.
 
     `all_bytes` is the size of all partitions of the run.  `slots` is the number of tasks that run at the same time.
     `task_memory_bytes` is the memory limit of one task.
@@ -73,7 +73,7 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
     """
     log_bytes = plan.log_bytes
     if plan.config.dedupe_buffer_bytes is not None:
-        return StrategyChoice(Strategy.WHOLE, "a bounded offset map is filled forward, by one task")
+        return StrategyChoice(Strategy.WHOLE, "one task has to fill a bounded offset map in log order")
     if resources.asked is not None:
         return StrategyChoice(resources.asked, "as requested")
     if len(plan.groups) < 2:
@@ -108,4 +108,4 @@ def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Est
                 f"{resources.task_memory_bytes}",
                 advice="--key-equality hash cleans the partition in splits, which need less memory",
             )
-    return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that holds all of them")
+    return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that holds all keys in memory")

@@ -51,7 +51,7 @@ def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
     """Look up the position of the first dirty offset in the offset index of its segment.
 
     Kafka's second state begins at this position, not at the segment's first batch.  If a transaction's marker is
-    between these positions, this state contains the transaction only because of its index entry.
+    between the two positions, the second state knows the transaction only from its index entry.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):
@@ -79,7 +79,8 @@ def _scan_segment(
     for rows in headers:
         progress(int(rows["size_bytes"].sum()))
         flags, kept, contradicted = filtering.classify(rows)
-        # Below the log start offset, a broker's cleaner drops index entries but keeps their data.
+        # Below the log start offset, a broker's cleaner drops transaction index entries but keeps the data of the
+        # transactions.
         if contradicted >= 0 and rows[contradicted]["last_offset"] >= log_start_offset:
             raise _contradiction(path, rows[contradicted])
         if mapping is not None:
@@ -121,5 +122,5 @@ def _contradiction(path: Path, marker: np.void) -> CorruptIndexError:
         position=int(marker["position"]),
         offset=int(marker["last_offset"]),
         advice="restore the .txnindex file of this segment from a replica or a backup, or move its .index out of the "
-        "directory and run `sediment recover`, which rebuilds both",
+        "directory and run `sediment recover`, which rebuilds both files",
     )

@@ -1,7 +1,7 @@
-"""The write-behind thread: it writes finished outputs, in order, while the next one is swept.
+"""The write-behind thread: it writes finished outputs, in order, while the next output is swept.
 
-Invariant: an output is submitted only after the previous one is written.  So a process holds at most two outputs, one
-being swept and one being written, even if several partitions share the thread.
+Invariant: an output is submitted only after the previous one is written.  So a process holds at most two outputs, even
+if several partitions share the thread: the sweep fills one while the other is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 class WriteBehind:
-    """A thread that performs the writes of one other thread, in order; the first write starts the thread."""
+    """A thread that does the writes of another thread, in order; the first write starts it."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -48,7 +48,7 @@ def _call(write: Callable[[], Written]) -> Written:
     try:
         return write()
     except BaseException as error:
-        # The future keeps the error alive, and its frames would keep the output alive.
+        # The future holds the error.  The frames in the error's traceback would keep the output in memory.
         traceback.clear_frames(error.__traceback__)
         del write
         raise

@@ -68,49 +68,49 @@ class LogConfig:
     """The effective config of one topic."""
 
     compaction: CompactionConfig = field(default_factory=CompactionConfig)
-    """The config of compaction, with the largest sizes of segments and their indexes."""
+    """The config of compaction, with the maximum sizes of segments and their indexes."""
 
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     """The config of retention."""
 
     segment_ms: int = 604_800_000
-    """Age of the first record at which an append rolls a segment."""
+    """An append rolls the segment when its first record has this age."""
 
     segment_jitter_ms: int = 0
-    """Largest random amount subtracted from `segment_ms`, drawn for each segment."""
+    """The largest random time subtracted from `segment_ms`; it is chosen anew for each segment."""
 
     flush_messages: int = INT64_MAX
-    """Number of unflushed records at which a flush is forced."""
+    """A log is flushed when it has this many unflushed records."""
 
     flush_ms: int = INT64_MAX
-    """Time since the last flush after which a log is flushed."""
+    """A log is flushed when this time has passed since its last flush."""
 
     compression_type: str = "producer"
     """The codec on disk; `producer` keeps the codec of each batch."""
 
     compression_gzip_level: int = -1
-    """Level for batches that an append recompresses to gzip; -1: the codec's own default."""
+    """The level for batches that an append recompresses to gzip; -1: the codec's default."""
 
     compression_lz4_level: int = 9
-    """Level for batches that an append recompresses to lz4."""
+    """The level for batches that an append recompresses to lz4."""
 
     compression_zstd_level: int = 3
-    """Level for batches that an append recompresses to zstd."""
+    """The level for batches that an append recompresses to zstd."""
 
     message_timestamp_type: str = "CreateTime"
     """`CreateTime` or `LogAppendTime`."""
 
     message_timestamp_before_max_ms: int = INT64_MAX
-    """Largest age of a CreateTime that an append accepts."""
+    """The largest age of a CreateTime that an append accepts."""
 
     message_timestamp_after_max_ms: int = 3_600_000
-    """Largest distance by which an accepted CreateTime may lie in the future."""
+    """An append accepts a CreateTime that is at most this far in the future."""
 
     preallocate: bool = False
     """Create segment files at their full size."""
 
     file_delete_delay_ms: int = 60_000
-    """Time after which a file renamed to `.deleted` is removed."""
+    """The time after which a file that was renamed to `.deleted` is removed."""
 
     transaction_max_timeout_ms: int = 900_000
     """A transaction is late if it has been open for 300,000 ms longer than this."""
@@ -130,7 +130,7 @@ class LogConfig:
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """A tuple of `compact`, `delete`, both or neither, without duplicates."""
+        """The cleanup policy: `compact`, `delete`, both or neither, without duplicates."""
         return self.compaction.cleanup_policy
 
     @property
@@ -147,7 +147,9 @@ class LogConfig:
         return min(self.compaction.max_compaction_lag_ms, self.segment_ms) if self.compacts else self.segment_ms
 
     def random_segment_jitter_ms(self, draw_below: Callable[[int], int]) -> int:
-        """Return by how many ms a new segment rolls before `segment.ms`; `draw_below(n)` draws from 0 … n - 1.
+        """Return how many ms before `segment.ms` a new segment rolls.
+
+        `draw_below(n)` returns a random number from 0 to n - 1.
 
         Source: Kafka's LogConfig.randomSegmentJitter.
         """

@@ -1,4 +1,4 @@
-"""Table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
+"""The table of Kafka's configuration keys for logs (kafka-log 06 §1 to §5).
 
 A topic key has one or more broker keys.  Its default is the value of the first broker key that is set, in that key's
 unit.  Types, defaults and ranges equal those of Kafka 4.2.0's ConfigDefs; `warn_below` and comments mark the
@@ -26,7 +26,7 @@ _MIB = 1024 * 1024
 
 
 class ValueType(StrEnum):
-    """Types of values, as Kafka parses them."""
+    """The types of values, as Kafka parses them."""
 
     INT = "a whole number of 32 bits"
     LONG = "a whole number of 64 bits"
@@ -49,7 +49,7 @@ class BrokerName:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its type, default (None: unset) and range, both ends included."""
+    """One key: its type, default (None: unset) and range, which includes both ends."""
 
     name: str
     type: ValueType
@@ -62,7 +62,7 @@ class Key:
     """Smaller values are accepted although Kafka would refuse them."""
 
     broker_names: tuple[BrokerName, ...] = ()
-    """Sources of a topic key's default, highest priority first."""
+    """The broker keys that set a topic key's default, highest priority first."""
 
     aliases: tuple[str, ...] = ()
     """Other names of a topic key, which override `name`."""
@@ -71,7 +71,7 @@ class Key:
     """True if the value has an effect in Sediment."""
 
     def range_text(self) -> str:
-        """Return the type and range in words."""
+        """Describe the type and range in words."""
         if self.one_of:
             return f"{self.type} of {', '.join(self.one_of)}"
         bounds = [f"at least {self.at_least}"] if self.at_least is not None else []
@@ -88,7 +88,7 @@ _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _MIN_SEGMENT_BYTES = _MIB
 
-# Kafka accepts 4 but then fails to create the time index, whose entries have 12 bytes (06 §1).
+# Kafka accepts a limit of 4 bytes, but then fails to create the time index, whose entries have 12 bytes (06 §1).
 _MIN_INDEX_BYTES = 12
 
 
@@ -209,7 +209,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, 0, 1),
     Key("log.cleaner.min.compaction.lag.ms", _LONG, 0, 0),
     Key("log.cleaner.max.compaction.lag.ms", _LONG, INT64_MAX, 1),
-    # Producers and transactions (06 §4), and the similar key of the share coordinator.
+    # Producers and transactions (06 §4), and the corresponding key of the share coordinator.
     Key("producer.id.expiration.ms", _INT, _DAY_MS, 1),
     Key("producer.id.expiration.check.interval.ms", _INT, 10 * _MINUTE_MS, 1),
     Key("transaction.max.timeout.ms", _INT, 15 * _MINUTE_MS, 1),
@@ -218,7 +218,8 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("transaction.state.log.segment.bytes", _INT, 100 * _MIB, 1),
     Key("offsets.topic.segment.bytes", _INT, 100 * _MIB, 1),
     Key("share.coordinator.state.topic.segment.bytes", _INT, 100 * _MIB, 1),
-    # The server; if `queued.max.request.bytes` and `max.connections` are unset, it has its own limits (ServerConfig).
+    # The server; if `queued.max.request.bytes` or `max.connections` is unset, Sediment has its own limit
+    # (ServerConfig).
     Key("num.network.threads", _INT, 3, 1),
     Key("num.io.threads", _INT, 8, 1),
     Key("queued.max.requests", _INT, 500, 1),
@@ -239,7 +240,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("offset.metadata.max.bytes", _INT, 4096),
     Key("offsets.retention.minutes", _INT, 10_080, 1),
     Key("offsets.retention.check.interval.ms", _LONG, 10 * _MINUTE_MS, 1),
-    # Sediment's own.
+    # Sediment's own keys.
     Key("sediment.request.receive.timeout.ms", _LONG, 30 * _SECOND_MS, 1),
     Key("sediment.group.members.max.bytes", _LONG, 16 * _MIB, 1),
     Key("sediment.groups.max.bytes", _LONG, 128 * _MIB, 1),
@@ -277,16 +278,16 @@ REMOVED_KEYS = frozenset(
     for prefix in ("", "log.")
     for name in ("message.format.version", "message.downconversion.enable", "message.timestamp.difference.max.ms")
 )
-"""Keys that an older broker or topic may have; since Kafka 4.0 they have no effect (06 §5)."""
+"""Keys that an older broker or topic may have; since Kafka 4.0, they have no effect (06 §5)."""
 
 BROKER_FILE_MARKS = frozenset({"process.roles", "node.id", "broker.id", "zookeeper.connect", "log.dirs", "log.dir"})
-"""Keys that mark a properties file as a broker's own."""
+"""Keys that occur only in a broker's properties file."""
 
 KRAFT_FILE_MARKS = frozenset({"process.roles", "node.id"})
-"""Keys that only the file of a KRaft node has."""
+"""Keys that occur only in the properties file of a KRaft node."""
 
 QUORUM_KEYS = KRAFT_FILE_MARKS | {"controller.quorum.voters"}
-"""Keys that say which part a KRaft node has in its quorum."""
+"""Keys that define the role of a KRaft node in its quorum."""
 
 # Prefixes (complete words between dots) of Kafka's broker keys that do not concern log files.
 # fmt: off
@@ -309,5 +310,5 @@ _OTHER_FAMILIES = (
 
 
 def is_other_broker_key(name: str) -> bool:
-    """Return True if `name` belongs to a part of a broker's configuration that does not concern log files."""
+    """Return True if `name` is a broker key that does not concern log files."""
     return any(name == family or name.startswith(family + ".") for family in _OTHER_FAMILIES)

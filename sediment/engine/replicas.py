@@ -3,7 +3,7 @@
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
     3. partitions with the same name in several directories are replicas of one partition if they share a topic id
-    4. the replica with the greatest `ReplicaRank` is used
+    4. the replica with the highest `ReplicaRank` is used
 
 Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; it opens
 no segment.
@@ -59,7 +59,7 @@ from sediment.segment_io.stores import Store, StoredFile, by_folder
 _LOGGER = logging.getLogger(__name__)
 
 OnUnreadable = Callable[[Path, SedimentError | OSError], None]
-"""Callback with the path of a file that is treated as absent, and the error that is the reason."""
+"""A callback with the path of a file that is treated as absent, and the error that is the reason."""
 
 _Read = TypeVar("_Read")
 _NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
@@ -68,10 +68,10 @@ _FILES = LOG_DIRECTORY_FILES | {LOCK_FILE, CLEAN_SHUTDOWN_FILE}
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaRank:
-    """State of a replica; the replica with the greatest rank is used.
+    """The state of a replica; the replica with the highest rank is used.
 
-    The replica with the highest leader epoch is chosen; if epochs are equal, the highest log end offset decides; if
-    these are equal, a log without damage is chosen.
+    The rank is determined by the leader epoch; if epochs are equal, by the log end offset; if these are also equal, a
+    log without damage has the higher rank.
     """
 
     leader_epoch: int
@@ -101,7 +101,7 @@ class ClusterDirectory:
 
     @property
     def shown(self) -> str:
-        """Path or URI, for messages."""
+        """The path or URI, for messages."""
         return str(self.at_uri or self.path)
 
     def only(self, partition: TopicPartition) -> ClusterDirectory:
@@ -123,12 +123,12 @@ class Replica:
 
     @property
     def path(self) -> Path:
-        """Directory of the partition."""
+        """The directory of the partition."""
         return self.directory.path / str(self.partition)
 
     @property
     def shown(self) -> str:
-        """Path or URI of the partition's directory, for messages."""
+        """The path or URI of the partition's directory, for messages."""
         return f"{self.directory.shown}/{self.partition}"
 
     def fs(self, local: Fs) -> Fs:
@@ -146,7 +146,7 @@ class Replica:
 
     @property
     def checkpoints(self) -> PartitionCheckpoints:
-        """Entries of the partition in the checkpoint files of its log directory."""
+        """The entries of the partition in the checkpoint files of its log directory."""
         return self.directory.checkpoints.of(self.partition)
 
 
@@ -155,16 +155,17 @@ def open_cluster_directory(
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
-    A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable`
-    gets its path and the error.  Without `advice_if_in_use`, the caller itself holds the lock of the directory.
+    A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable` is
+    called with its path and the error.  Pass no `advice_if_in_use` if the caller itself holds the lock of the
+    directory.
 
     Raises:
-        NotALogDirectoryError: `path` does not exist, cannot be read, or holds no files of a log directory.
+        NotALogDirectoryError: `path` does not exist, cannot be read, or does not contain the files of a log directory.
         DirectoryInUseError: a process holds the lock of the directory.
         OwnershipError: the lock file may not be read.
     """
     if not fs.is_directory(path):
-        raise NotALogDirectoryError("no such directory", path=str(path), advice="name an entry of a broker's log.dirs")
+        raise NotALogDirectoryError("no such directory", path=str(path), advice="give an entry of a broker's log.dirs")
     try:
         entries = fs.scan(path)
     except OSError as error:
@@ -183,7 +184,7 @@ def open_cluster_directory(
             raise NotALogDirectoryError(
                 "not a Kafka log directory: it holds neither topic-partition directories nor checkpoint files",
                 path=str(path),
-                advice="name an entry of a broker's log.dirs",
+                advice="give an entry of a broker's log.dirs",
             )
     if advice_if_in_use is not None:
         _check_not_in_use(path, advice_if_in_use, on_unreadable)
@@ -244,8 +245,8 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
     """Return the most recent metadata log; the metadata logs of one cluster are copies of each other.
 
-    The checkpoint of a node that was never started counts only without a log.  For a log that is corrupt or cannot be
-    read, `on_unreadable` is called, and the log is skipped.
+    The bootstrap checkpoint of a node that was never started is used only if no directory has a metadata log.  If a log
+    is corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
 
     Raises:
         SourceChangedError: the files of a metadata log changed too often while they were read.
@@ -268,7 +269,7 @@ def replicas_of_one_topic(
     advice_if_several: str,
     on_unreadable: OnUnreadable,
 ) -> tuple[list[Replica], str | None]:
-    """Return the replicas of the topic with the id `known` to the cluster, and the id.
+    """Return the replicas of the topic whose id is `known` to the cluster, and the id.
 
     Raises:
         UsageError: the replicas have several topic ids, and the cluster knows none of them.

@@ -1,6 +1,6 @@
 """The ranges of config values, checked when a config is built.
 
-Field names are Kafka's keys with underscores, so an error names the key that the user wrote.
+Field names are Kafka's keys with underscores, so an error contains the key that the user wrote.
 
 Source: the validators of Kafka's LogConfig, TopicConfig and AbstractKafkaConfig.
 """
@@ -35,7 +35,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A number from `low` to `high`; with `above_low` it must be greater than `low`."""
+    """A number from `low` to `high`; with `above_low`, it must be greater than `low`."""
 
     low: float
     high: float

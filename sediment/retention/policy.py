@@ -1,4 +1,4 @@
-"""The retention policy and its config: the segments that expire, and the reason why each other segment is kept.
+"""The retention policy and its config: which segments expire, and why the others are kept.
 
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
@@ -52,7 +52,7 @@ class RetentionConfig:
     """The log is tiered: a segment may expire only after it was copied to remote storage (03 §6)."""
 
     remote_log_copy_disable: bool = False
-    """The tiered log no longer copies segments, and the ordinary rules apply again."""
+    """The log no longer copies segments to remote storage, so the ordinary rules apply again."""
 
     @property
     def is_tiered(self) -> bool:
@@ -83,7 +83,7 @@ class Rule(StrEnum):
 
 
 class KeepReason(StrEnum):
-    """The reasons to keep a segment; reports give the first one that applies."""
+    """The reasons to keep a segment; a report contains the first reason that applies."""
 
     TIERED = "tiered"
     UNVERIFIED = "unclean-shutdown"
@@ -158,7 +158,7 @@ def plan_retention(
     now_ms: int,
     unverified_from_offset: int | None = None,
 ) -> RetentionPlan:
-    """Decide which of `segments` (sorted, the last one active) expire; offsets are absolute, ends exclusive.
+    """Decide which of `segments` (sorted, the last one active) expire; offsets are absolute, and ends are exclusive.
 
     After an unclean stop, the segment at `unverified_from_offset` (a segment base) and all later ones are unverified
     and are kept.  Every segment of a tiered log is kept, because no file shows which segments are in remote storage.
@@ -204,7 +204,7 @@ def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> Retenti
 
 
 def segment_states(view: LogView) -> tuple[SegmentState, ...]:
-    """Return the segments of a view in the form that the rules need."""
+    """Convert the segments of a view to the type that the rules take."""
     return tuple(
         SegmentState(ref.base_offset, ref.log_bytes, times.largest_timestamp_ms)
         for ref, times in zip(view.listing.segments, view.segment_times, strict=True)
@@ -259,12 +259,12 @@ def _why_kept(
 
 
 def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
-    """Return a clause for an operator that says why the segment expires or is kept."""
+    """Return a clause that explains to an operator why the segment expires or is kept."""
     match fate.rule or fate.kept:
         case Rule.LOG_START:
-            return "all of it lies below the log start offset"
+            return "the whole segment is below the log start offset"
         case Rule.SIZE:
-            return f"the segments after it still hold retention.bytes={config.retention_bytes}"
+            return f"the newer segments still have at least retention.bytes={config.retention_bytes}"
         case Rule.TIME:
             return f"its newest record is older than retention.ms={config.retention_ms}"
         case KeepReason.TIERED:
@@ -273,19 +273,19 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
                 "local.retention.ms and local.retention.bytes"
             )
         case KeepReason.UNVERIFIED:
-            return "the last stop was not clean, and nothing from the recovery point on is verified"
+            return "the last stop was not clean, and the segments from the recovery point on are not verified"
         case KeepReason.HIGH_WATERMARK:
-            return "it reaches above the high watermark"
+            return "it ends above the high watermark"
         case KeepReason.EMPTY:
-            return "it is the active segment and empty"
+            return "it is the active segment, and it is empty"
         case KeepReason.POLICY:
             policy = ",".join(config.cleanup_policy) or "empty"
-            return f"cleanup.policy is {policy}, and it reaches the log start offset"
+            return f"cleanup.policy is {policy}, and it ends at or above the log start offset"
         case KeepReason.UNLIMITED:
             return "retention.ms and retention.bytes have no limit"
         case KeepReason.NO_ROOM:
             return "the disk is full, and an empty segment has to be created before the active one is deleted"
         case KeepReason.AFTER_KEPT:
-            return "it is old enough, but an older segment stays"
+            return "it is old enough, but an older segment is kept"
         case _:
             return "it is within retention.ms and retention.bytes"

@@ -1,4 +1,4 @@
-"""The type of bytes that readers and writers accept, and a counter of bytes as they are written."""
+"""The type of bytes that readers and writers accept, and a generator that counts bytes as they are written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 def counted(chunks: Iterable[Buffer], on_bytes: Callable[[int], None], *, most_bytes: int) -> Iterator[Buffer]:
-    """Yield `chunks` in pieces of at most `most_bytes`; call `on_bytes` with the size of each piece after its use."""
+    """Yield `chunks` in pieces of at most `most_bytes`.
+
+    After the caller has used a piece, call `on_bytes` with its size.
+    """
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
         for start in range(0, len(view), most_bytes):

@@ -1,4 +1,4 @@
-"""Copies as sources: manifests, and files, which may be in earlier copies."""
+"""Copies as sources: their manifests, and their files, which may be in earlier copies."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def read_copy_manifest(copy: Store) -> Manifest:
         raise UsageError(
             f"the directory has no {MANIFEST_FILE}, so it is not a complete copy",
             path=str(copy),
-            advice="name a complete copy, or make it again",
+            advice="give a complete copy, or make the copy again",
         )
     return parse_manifest(document, path=str(copy))

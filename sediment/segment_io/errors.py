@@ -4,17 +4,17 @@ SedimentError
  ├── CorruptDataError          bytes on disk contradict their format
  │    ├── CorruptBatchError         a record batch or a record in it
  │    ├── CorruptIndexError         an offset, time or transaction index
- │    │    ├── IndexOrderError           an entry would not follow the last one
+ │    │    ├── IndexOrderError           an entry is not above the last one
  │    │    └── IndexOffsetOverflowError  an offset does not fit 31 bits above the segment's base
  │    ├── CorruptSnapshotError      a producer snapshot
  │    └── CorruptCheckpointError    a checkpoint or metadata file
- ├── ProtocolError            a message contradicts its schema, or cannot be written by it
+ ├── ProtocolError            a message contradicts its schema, or the schema cannot express it
  ├── UnsupportedDataError      well-formed, but not readable by this version (a codec, a magic)
  ├── UsageError                wrong use; nothing was changed
  │    ├── NotALogDirectoryError
  │    ├── SettingsError
- │    ├── PolicyViolationError      the topic's cleanup.policy forbids it
- │    └── InvalidTopicError         this topic does not support it
+ │    ├── PolicyViolationError      the topic's cleanup.policy forbids the request
+ │    └── InvalidTopicError         this topic does not support the request
  ├── OwnershipError            this process may not change the directory now
  │    ├── DirectoryInUseError       another process holds `.lock`
  │    ├── LockLostError             `.lock` was replaced while held
@@ -28,17 +28,17 @@ SedimentError
  │    ├── RecordBatchTooLargeError  an append above segment.bytes
  │    ├── UnsupportedForFormatError   the message format cannot express the batch
  │    ├── OffsetsOutOfOrderError    assigned offsets do not ascend
- │    ├── UnexpectedAppendOffsetError  assigned offsets are in the log already, or span too much
+ │    ├── UnexpectedAppendOffsetError  assigned offsets are already in the log, or span too much
  │    ├── OutOfOrderSequenceError   a producer's batch does not follow its last one
  │    ├── InvalidProducerEpochError    the producer was fenced
  │    ├── InvalidTransactionStateError  a batch is outside its transaction
  │    └── TransactionCoordinatorFencedError  a marker of a replaced coordinator
- ├── OffsetOutOfRangeError     the log does not hold that offset
+ ├── OffsetOutOfRangeError     the log does not contain that offset
  ├── StorageError              the disk failed; the log is offline
  ├── OpenFilesLimitError       the process has no free file descriptors; the disk is healthy
  ├── NoSpaceError              the disk cannot hold the result
- ├── IndexFullError            an index cannot hold one more entry
- ├── MapFullError              the offset map cannot hold one more key
+ ├── IndexFullError            an index has no room for another entry
+ ├── MapFullError              the offset map has no room for another key
  ├── MemoryBudgetError         a task needs more memory than its limit
  ├── HashCollisionError        two keys have the same hash, and the run compares whole keys
  ├── LimitReachedError         a limit of the run is reached
@@ -99,12 +99,12 @@ class SedimentError(Exception):
         ]
         where = f" ({', '.join(locations)})" if locations else ""
         advice = f"; {self.advice}" if self.advice else ""
-        # A file's name or content may hold terminal commands and characters that cannot be encoded.
+        # The name or content of a file may contain terminal commands and characters that cannot be encoded.
         return printable(f"{self.what}{where}{advice}")
 
     @property
     def reason_code(self) -> str:
-        """Kind of the error for programs: `corrupt-batch` for `CorruptBatchError`."""
+        """The kind of the error, for programs: `corrupt-batch` for `CorruptBatchError`."""
         return re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Error")).lower()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,7 +132,7 @@ class IndexOrderError(CorruptIndexError):
 
 
 class IndexOffsetOverflowError(CorruptIndexError):
-    """An offset is below the base offset or more than 2^31 − 1 above it; the segment has to be split."""
+    """An offset is below the base offset or more than 2^31 − 1 above it; the segment must be split."""
 
 
 class CorruptSnapshotError(CorruptDataError):
@@ -146,8 +146,7 @@ class CorruptCheckpointError(CorruptDataError):
 class ProtocolError(SedimentError):
     """A message of Kafka's protocol contradicts its schema, or has a version without a schema.
 
-    `api` is the message's name.  `position` is roughly the point at which decoding stopped, in bytes from the message's
-    start.
+    `api` is the message's name.  `position` is approximately where decoding stopped, in bytes from the message's start.
     """
 
     def __init__(self, what: str, *, api: str = "", version: int = -1, **locations: Any) -> None:
@@ -193,7 +192,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files differ from the planned ones: the path is on another disk, or another process changed them."""
+    """Files are not those of the plan: the path is on another disk, or another process changed them."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -215,8 +214,8 @@ class InvalidRecordError(RejectedAppendError):
 class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
-    `record_errors` are (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is True if
-    a timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
+    `record_errors` are pairs (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is
+    True if a timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
     """
 
     def __init__(
@@ -277,7 +276,7 @@ class TransactionCoordinatorFencedError(RejectedAppendError):
 
 
 class OffsetOutOfRangeError(SedimentError):
-    """The log does not hold that offset."""
+    """The log does not contain that offset."""
 
 
 class StorageError(SedimentError):
@@ -328,7 +327,7 @@ class RunFailedError(SedimentError):
 
 
 class CleaningAbortedError(SedimentError):
-    """Another thread of the log needed the partition during its cleaning; nothing was changed."""
+    """Another thread needed the partition while it was being cleaned; nothing was changed."""
 
 
 class MemoryBudgetError(SedimentError):

@@ -1,7 +1,7 @@
-"""Shared file operations: the only caller of os.rename and os.unlink, and the point where tests inject faults.
+"""Shared file operations: only this module calls os.rename and os.unlink, and tests inject faults here.
 
 Invariants
-* `rename` replaces atomically and stays in one directory.
+* `rename` replaces the target atomically, and only within one directory.
 * Nothing is durable until `sync_file` and `sync_directory` have returned.
 * Bytes of an existing inode never change: files are written under new names and renamed over old ones.  There are two
   exceptions: `truncate` cuts off the end, and the owner of a live log appends with `OpenFile`.
@@ -74,9 +74,9 @@ _TO_READ = 0x100  # PyBUF_READ
 
 
 class FileMapping:
-    """The first bytes of a file, mapped as readable memory at `address`, while this object exists.
+    """The first bytes of a file, mapped as readable memory at `address` as long as this object exists.
 
-    Unlike `mmap.mmap`, which duplicates the file descriptor, the mapping holds no descriptor.
+    Unlike `mmap.mmap`, which duplicates the file descriptor, the mapping needs no descriptor.
     """
 
     __slots__ = ("_size_bytes", "address", "memory")
@@ -95,7 +95,7 @@ class FileMapping:
         return self._size_bytes
 
     def __del__(self, unmap: Callable[[int, int], int] = _LIBC.munmap) -> None:
-        # Passed as a default value, because globals may no longer exist when the interpreter exits.
+        # A default value, because globals may no longer exist when the interpreter exits.
         if self.address:
             unmap(self.address, self._size_bytes)
             self.address = 0
@@ -104,7 +104,7 @@ class FileMapping:
 class ReadableFile:
     """An open file with its `descriptor`, readable even after the file is renamed or deleted.
 
-    The file is closed by `close` or after its last reference is gone, so readers of a deleted segment can finish.
+    The file is closed by `close`, or when the last reference to it is gone, so readers of a deleted segment can finish.
     """
 
     __slots__ = ("descriptor", "path")
@@ -178,7 +178,7 @@ class OpenFile(ReadableFile):
         ReadableFile.__init__(self, path, os.open(path, flags, 0o644))
 
     def write(self, content: Buffer, position: int) -> None:
-        """Write all of `content` at `position`; not yet durable."""
+        """Write all of `content` at `position`; it is not durable until a sync."""
         written = os.pwrite(self.descriptor, content, position)
         while written < len(content):
             rest = memoryview(content)[written:]
@@ -197,7 +197,7 @@ class OpenFile(ReadableFile):
 
 
 class Fs:
-    """The local filesystem.  Tests subclass it to fail, tear or lose operations."""
+    """The local filesystem.  Tests use subclasses in which operations fail, are torn or get lost."""
 
     def is_directory(self, path: Path) -> bool:
         """Return True if `path` is a directory; links are followed."""
@@ -208,7 +208,7 @@ class Fs:
         return path.exists()
 
     def scan(self, directory: Path) -> list[FileEntry]:
-        """Return the entries of `directory`, sorted by name; entries that disappear during the call are left out."""
+        """Return the entries of `directory`, sorted by name, without entries that disappear during the call."""
         entries = []
         with os.scandir(directory) as found:
             for item in found:
@@ -237,8 +237,8 @@ class Fs:
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
         """Return (size in bytes, mtime in ns, ctime in ns) of one path, following links; None if it does not exist.
 
-        The ctime also reveals changes by programs that restored size and mtime, and a different file renamed to this
-        path.
+        The ctime also reveals changes by programs that restored size and mtime, and a different file that was renamed
+        to this path.
         """
         try:
             status = path.stat()
@@ -310,10 +310,10 @@ class Fs:
         return file
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """Create `path`, which must not exist, and write `chunks`; return the bytes written.  Not yet durable.
+        """Create `path`, which must not exist, and write `chunks`; return the bytes written.
 
-        Large chunks bypass the page cache if the filesystem supports it: a cleaning reads and writes much more than the
-        cache can hold, and a broker's pages should stay in the cache.
+        The file is not durable until a sync.  Large chunks bypass the page cache if the filesystem supports this: a
+        cleaning reads and writes much more than fits into the cache, and a broker's pages should stay in it.
         """
         written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -348,11 +348,11 @@ class Fs:
         self.sync_directory(path.parent)
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        """Cut a file down to its first `size_bytes`, in place; not yet durable.
+        """Cut a file to its first `size_bytes`, in place; the change is not durable until a sync.
 
-        This changes an existing inode.  It is used for the torn end of a segment after a crash, because a copy without
-        that end could need more space than the disk has.  If a file has several names, the caller must not call this,
-        but copy the part that remains.
+        This changes an existing inode.  It is used for the torn end of a segment after a crash, because the disk may
+        not have space for a copy without that end.  If a file has several names, the caller must copy the remaining
+        part instead.
         """
         os.truncate(path, size_bytes)
 
@@ -420,7 +420,9 @@ class Fs:
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def adopt_owner(self, path: Path, like: Path) -> None:
-        """Give `path` the owner, group and mode of `like`; a file gets only the read and write bits of a directory.
+        """Give `path` the owner, group and mode of `like`.
+
+        If `like` is a directory, a file gets only its read and write bits.
 
         Raises: OwnerNotKeptError: this process may not change owner, group or mode.
         """
@@ -445,7 +447,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: EMFILE or ENFILE; fewer files are allowed.
+            OSError: EMFILE or ENFILE, if only fewer files are allowed.
         """
         opened: list[int] = []
         try:
@@ -508,7 +510,7 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 def open_to_read(path: Path) -> int:
     """Open a regular file for reading; the caller closes the returned descriptor.
 
-    Other files are refused: a pipe would block, and a device may have no end.
+    Other files are refused, because a pipe would block and a device may have no end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -543,13 +545,13 @@ def only_zeros(descriptor: int, position: int, end: int) -> bool:
 def _write_past_cache(descriptor: int, content: memoryview) -> int:
     """Write the whole blocks at the start of `content` directly to the device.
 
-    Return the number of bytes written, which is 0 or too low if the filesystem does not support direct writes; the
+    Return the number of bytes written.  It is too low, or 0, if the filesystem does not support direct writes; the
     caller then writes the rest as usual.  The file's position must be a multiple of the block size.
     """
     whole_bytes = len(content) - len(content) % _BLOCK_BYTES
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     written = 0
-    # A separate mapping, because the device needs an address that is a multiple of a block.
+    # A separate mapping, because direct writes need an address that is a multiple of the block size.
     block = mmap.mmap(-1, min(_DIRECT_WRITE_BYTES, whole_bytes))
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _PAST_CACHE)

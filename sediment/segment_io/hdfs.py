@@ -1,11 +1,11 @@
-"""HDFS as a filesystem of pyarrow, by the package `hdfs-native`, which needs neither Java nor a Hadoop installation.
+"""HDFS as a pyarrow filesystem, with the package `hdfs-native`, which needs neither Java nor a Hadoop installation.
 
     hdfs://HOST:PORT/PATH      one namenode
     hdfs://NAMESERVICE/PATH    the namenodes of a service in hdfs-site.xml of HADOOP_CONF_DIR
 
-The user is that of HADOOP_USER_NAME or of a Kerberos ticket; all other settings come from files in HADOOP_CONF_DIR.
+The user comes from HADOOP_USER_NAME or a Kerberos ticket; all other settings come from files in HADOOP_CONF_DIR.
 
-Invariant: errors are OSError with a number, which the package leaves out; `Store` adds the name of the file.
+Invariant: errors are OSError with an error number, which the package does not set; `Store` adds the name of the file.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def open_hdfs(uri: str) -> tuple[FileSystem, str]:
     parts = urlsplit(uri)
     if not parts.netloc or "@" in parts.netloc or parts.query:
         raise UsageError(
-            "the URI of a directory on HDFS needs a namenode or a nameservice, and has neither user nor options",
+            "the URI of a directory on HDFS needs a namenode or a nameservice, and must not contain a user or options",
             path=f"hdfs://{parts.netloc.rpartition('@')[2]}{parts.path}",
-            advice="name the user in HADOOP_USER_NAME, and put options into the files of HADOOP_CONF_DIR",
+            advice="set the user in HADOOP_USER_NAME, and put options into the files of HADOOP_CONF_DIR",
         )
     return PyFileSystem(_Hdfs(f"hdfs://{parts.netloc}")), unquote(parts.path)
 
@@ -79,7 +79,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
         return [self._info(path) for path in paths]
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
-        """Return the state of everything in a folder, or below it."""
+        """Return the state of everything in a folder or, with `recursive`, below it."""
         base = selector.base_dir or "/"
         if self._info(base).type != FileType.Directory:
             if selector.allow_not_found:
@@ -104,7 +104,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
                 self._delete(status.path, recursive=True)
 
     def delete_root_dir_contents(self) -> None:
-        """Remove nothing: Sediment empties only folders of its own.
+        """Refuse: Sediment empties only its own folders.
 
         Raises:
             OSError: always.
@@ -116,7 +116,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
         self._delete(path, recursive=False)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file; an existing target is replaced at once."""
+        """Rename a file; an existing target is replaced atomically."""
         with _numbered_errors():
             self._client.rename(source, target, overwrite=True)
 
@@ -126,7 +126,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
             reader.download(writer)
 
     def open_input_stream(self, path: str) -> NativeFile:
-        """Open a file to read it from its start."""
+        """Open a file to read it from the start."""
         return self.open_input_file(path)
 
     def open_input_file(self, path: str) -> NativeFile:
@@ -135,7 +135,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
             return PythonFile(_InputFile(self._client.read(path)), mode="r")
 
     def open_output_stream(self, path: str, metadata: Mapping[str, Any]) -> NativeFile:
-        """Open a new file, or an old one to write it anew."""
+        """Open a file for writing; an existing file is replaced."""
         with _numbered_errors():
             return PythonFile(_OutputFile(self._client.create(path, WriteOptions(overwrite=True))), mode="w")
 
@@ -158,7 +158,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
 
 
 class _InputFile:
-    """A file that is read, with errors as of the other operations."""
+    """A file that is read; its errors are those of the other operations."""
 
     closed = False
 
@@ -181,7 +181,7 @@ class _InputFile:
 
 
 class _OutputFile:
-    """A file that is written, with errors as of the other operations; it is complete after `close`."""
+    """A file that is written; its errors are those of the other operations, and it is complete after `close`."""
 
     closed = False
 
@@ -193,7 +193,7 @@ class _OutputFile:
             return self._file.write(content)
 
     def flush(self) -> None:
-        """Do nothing: the namenode shows a file when it is closed."""
+        """Do nothing: a file is visible only after it was closed."""
 
     def close(self) -> None:
         if not self.closed:
@@ -223,7 +223,7 @@ def _numbered_errors() -> Iterator[None]:
 
 
 def _numbered(error: OSError) -> OSError:
-    """Return the error with a number, and without the stack trace of the namenode."""
+    """Return the error with an error number, without the stack trace of the namenode."""
     number = error.errno or next((found for kind, found in _NUMBERS.items() if isinstance(error, kind)), None)
     return OSError(errno.EIO, _first_line(error)) if number is None else OSError(number, os.strerror(number))
 

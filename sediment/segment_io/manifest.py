@@ -1,12 +1,12 @@
 """The manifest of a copied log directory: all files with their digests, and the partitions with their offsets.
 
-    run_id, now_ms, sources    the run that made the copy, its time, and the sources of the copy
+    run_id, now_ms, sources    the run that made the copy, the time, and the sources
     partitions                 partition, topic_id, log_start_offset, log_end_offset, leader_epoch, damage
     files                      name, size_bytes, sha256; for an incremental copy also held_in and source
 
-The manifest is written last, so a directory without one is not a complete copy.  An incremental copy may leave a file
-in an earlier copy: `held_in` names the directory of that copy, which is next to this one.  `source` is the stamp of the
-copied file; a later incremental copy compares this stamp.
+The manifest is written last, so a directory without a manifest is not a complete copy.  An incremental copy may leave a
+file in an earlier copy: `held_in` names the directory of that copy, which is next to this one.  `source` is the stamp
+of the copied file, which a later incremental copy compares.
 
 Each partition and each file has its own line, and the document is written in pieces, because a copy may have a million
 files.
@@ -40,8 +40,8 @@ _BESIDE = re.compile(r"\.\./[^/\0]+")
 class ManifestFile:
     """A file of a copy, by its name in the copy; `sha256` is in hex, or None if the file was linked and not read.
 
-    `held_in` is the earlier copy that has the file, as `../NAME`; None if this copy has it.  `source` is the stamp of
-    the copied file; None if a later copy must read the file again.
+    `held_in` is the path `../NAME` of the earlier copy that contains the file; None if this copy contains it.  `source`
+    is the stamp of the copied file; None if a later copy must read the file again.
     """
 
     name: str
@@ -52,13 +52,13 @@ class ManifestFile:
 
     @property
     def folder(self) -> str:
-        """Directory of the partition, empty for a file outside the partitions."""
+        """The directory of the partition; empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestPartition:
-    """A partition of a copy, under its name in the copy; values that the source does not state are None.
+    """A partition of a copy, under its name in the copy; values that are unknown in the source are None.
 
     `damage` describes corruption that was found in the log during the copy.
     """
@@ -82,7 +82,7 @@ class Manifest:
     partitions: tuple[ManifestPartition, ...] = ()
 
     def holders(self) -> tuple[str, ...]:
-        """Return the earlier copies that hold files of this copy, as `../NAME`."""
+        """Return the paths `../NAME` of the earlier copies that contain files of this copy."""
         return tuple(sorted({file.held_in for file in self.files if file.held_in is not None}))
 
 

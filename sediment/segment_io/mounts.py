@@ -1,4 +1,4 @@
-"""Filesystem type of a path, and the types of network filesystems.
+"""The filesystem type of a path, and the types of network filesystems.
 
 On a network filesystem, `.lock` does not exclude other hosts, so another host may also use the log directory.  The
 guarantees of a sync or a rename depend on the server.
@@ -26,7 +26,7 @@ _MOUNT_POINT = 4
 
 
 def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
-    """Return the type of the filesystem of `path` (`ext4`, `nfs4`); None if the system has no mount table."""
+    """Return the type of the filesystem of `path`, such as `ext4` or `nfs4`; None if the system has no mount table."""
     try:
         lines = mount_table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Escaping of text from disk for printing and encoding: names, paths and contents of files may hold any bytes.
+"""Escaping of text from disk for printing and encoding: names, paths and contents of files may contain any bytes.
 
 A terminal executes control characters as commands.  If bytes of a file name are not UTF-8, Python decodes them to
 surrogates, which cannot be encoded as UTF-8.
@@ -11,7 +11,7 @@ import re
 _UNPRINTABLE = re.compile(
     "["
     "\\x00-\\x1f\\x7f-\\x9f"  # control characters, among them ESC and line ends
-    "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069"  # direction marks change the order of the text shown
+    "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069"  # direction marks change the order in which text is displayed
     "\\u2028\\u2029"  # line ends
     "\\ud800-\\udfff"  # bytes that are not UTF-8, as Python decodes file names
     "]"
@@ -24,12 +24,12 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Return JSON with the same characters escaped as `\u009b`; the result is JSON of the same value."""
+    r"""Return JSON in which the same characters are escaped as `\u009b`; the value does not change."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with undecodable bytes as `\udcff`, for tables and pages; change no other character."""
+    r"""Return `text` with undecodable bytes escaped as `\udcff`, for tables and pages; change no other character."""
     return text.encode(errors="backslashreplace").decode()
 
 

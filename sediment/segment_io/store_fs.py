@@ -5,8 +5,8 @@
                     other reads fetch a window of WINDOW_BYTES, which ends at the wanted bytes if positions decrease, as
                     in a sweep
 
-Invariants: nothing is written, neither here nor in the store.  An open file holds one window, or the largest requested
-range.  A file is identified by its name; the directory in its path is ignored.
+Invariants: nothing is written, neither locally nor to the store.  An open file keeps one window, or the largest
+requested range, in memory.  A file is identified by its name; the directory in its path is ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RangeFile(ReadableFile):
         return self._listed.size_bytes
 
     def change_stamp(self) -> tuple[int, int, int]:
-        """Return size in bytes, mtime in ns, and the mtime again in place of a ctime, which a store does not have."""
+        """Return size in bytes and mtime in ns, and the mtime again instead of a ctime, which a store does not have."""
         return self._listed.size_bytes, self._listed.mtime_ns, self._listed.mtime_ns
 
     def read(self, position: int, count: int) -> bytes:
@@ -93,7 +93,7 @@ class RangeFile(ReadableFile):
         else:
             first = position
         last = min(first + size_bytes, self._listed.size_bytes)
-        self._window = memoryview(b"")  # two windows are never held at once
+        self._window = memoryview(b"")  # two windows are never in memory at the same time
         self._window, self._start = memoryview(self._ranges.read(first, last - first)), first
 
 
@@ -106,7 +106,7 @@ class StoreFs(ListedFs):
         self._source_folder = folder
 
     def exists(self, path: Path) -> bool:
-        """Return True if the listing has the name."""
+        """Return True if the listing contains the name."""
         return path.name in self._files
 
     def entry(self, path: Path) -> FileEntry | None:

@@ -1,4 +1,4 @@
-"""Directories that pyarrow.fs can reach: on this machine, on HDFS (see `hdfs`), and in object stores such as S3.
+"""Directories that pyarrow.fs can access: on this machine, on HDFS (see `hdfs`), and in object stores such as S3.
 
 Names are relative to the directory of a store, with `/` between folders.
 
@@ -52,7 +52,7 @@ class StoredFile:
 
 
 def by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, StoredFile]]:
-    """Return the files directly in each folder, by their names in it; '' is the folder of the store itself."""
+    """Return the files directly in each folder, by their names in the folder; '' is the folder of the store itself."""
     folders: dict[str, dict[str, StoredFile]] = {}
     for name, file in files.items():
         folder, _, rest = name.rpartition("/")
@@ -83,7 +83,7 @@ class Store:
             raise UsageError(
                 f"the URI cannot be used: {_first_line(error)}",
                 path=str(self),
-                advice="name a directory by its path or by a file://, s3://, gs://, abfs:// or hdfs:// URI",
+                advice="give a directory by its path or by a file://, s3://, gs://, abfs:// or hdfs:// URI",
             ) from error
         except UnicodeEncodeError as error:
             raise UsageError(
@@ -108,12 +108,12 @@ class Store:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Kind of filesystem, and path in the filesystem; equal for the same directory."""
+        """The kind of filesystem, and the path in the filesystem; they are equal for the same directory."""
         filesystem, base = self._opened
         return filesystem.type_name, str(Path(base).resolve()) if filesystem.type_name == _LOCAL else base
 
     def beside(self, name: str) -> Store:
-        """Return the store of the directory `../NAME`, seen from this one."""
+        """Return the store of the directory `../NAME`, relative to this directory."""
         path, mark, query = self.where.partition("?")
         return Store(f"{path.rstrip('/').rpartition('/')[0]}/{name.removeprefix('../')}{mark}{query}")
 
@@ -121,7 +121,8 @@ class Store:
     def files(self, folder: str = "") -> dict[str, StoredFile]:
         """Return every file below a folder, sorted by name; empty if the folder does not exist.
 
-        Files whose path is not UTF-8 are left out: pyarrow cannot name them, and Kafka has no such names.
+        Files whose path is not UTF-8 are left out: pyarrow cannot represent these paths, and Kafka does not use such
+        names.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -201,7 +202,7 @@ class Store:
                 filesystem.create_dir(self._path(folder), recursive=True)
 
     def write(self, name: str, chunks: Iterable[Buffer]) -> int:
-        """Write `chunks` to a new file or over an old one; return the bytes written."""
+        """Write `chunks` to a file, replacing an existing one; return the bytes written."""
         filesystem, _ = self._opened
         written = 0
         with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
@@ -262,7 +263,7 @@ class Store:
             return bool(filesystem.get_file_info(self._path(folder)).type == FileType.Directory)
 
     def sync(self, folder: str = "") -> None:
-        """Make the names in a folder of a local store durable; other stores do this themselves."""
+        """Make the names in a folder of a local store durable; other stores need no sync."""
         if self.local_path is not None:
             self._fs.sync_directory(self.local_path / folder)
 
@@ -290,7 +291,7 @@ class Store:
 
 
 class RangeReader:
-    """An open file of a store; each read is one request for a range of its bytes."""
+    """An open file of a store; each read is one request for a range of bytes."""
 
     def __init__(self, file: NativeFile, name: str) -> None:
         self._file = file
@@ -316,7 +317,7 @@ def _has_text_path(info: FileInfo) -> bool:
 
 
 class ListedFs(Fs):
-    """The listing of one folder of a store, in the form that `list_log` reads."""
+    """The listing of one folder of a store, as the filesystem that `list_log` reads."""
 
     def __init__(self, files: Mapping[str, StoredFile]) -> None:
         self._files = files
@@ -331,9 +332,9 @@ class ListedFs(Fs):
 
 
 def _open_filesystem(where: str) -> tuple[FileSystem, str]:
-    if _SCHEME in where and "#" in where:  # pyarrow would use the path before it, which is another directory
+    if _SCHEME in where and "#" in where:  # pyarrow would use the path before the #, which is another directory
         raise UsageError(
-            "the URI has a #, which ends the path of a URI",
+            "the URI contains a #, which ends the path of a URI",
             path=_CREDENTIALS.sub("", where),
             advice="write %23 for a # in a name",
         )
@@ -357,17 +358,17 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
 
 
 def _with_single_puts(where: str) -> str:
-    """Return `where` with an option that uploads a small object in one request, not three, without an empty part."""
+    """Return `where` with an option by which a small object is uploaded in one request instead of three."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
 
 
 def _with_retries(filesystem: FileSystem) -> FileSystem:
-    """Return the filesystem; for S3, add retries with growing waits for servers that are busy or drop connections.
+    """Return the filesystem; for S3, add retries, with increasing waits, for servers that are busy or drop connections.
 
     Without these retries, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write`
-    returns; otherwise pyarrow would queue any number of them in memory.
+    returns; otherwise pyarrow would queue an unlimited number of them in memory.
     """
     if filesystem.type_name != "s3":
         return filesystem
@@ -380,7 +381,7 @@ def _with_retries(filesystem: FileSystem) -> FileSystem:
 
 
 def _named(error: OSError, name: str) -> OSError:
-    """Return the error with `name`, because pyarrow's errors lack the file, and sometimes the error number."""
+    """Return the error with `name`; pyarrow's errors do not contain the file name, and some have no error number."""
     if error.filename is not None:
         return error
     number = error.errno or errno.EIO

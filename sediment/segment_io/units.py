@@ -1,4 +1,4 @@
-"""Units of time."""
+"""The units of time."""
 
 from __future__ import annotations
 

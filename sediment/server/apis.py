@@ -1,8 +1,8 @@
 """Dispatch of requests to their handlers, and the answer to ApiVersions (Kafka's KafkaApis).
 
     1. pass a SASL token to the authenticator of its connection
-    2. if the request repeats an earlier one that a handler has kept, answer it without decoding it
-    3. decode the header; close the connection on an unknown API or version, but answer ApiVersions with its range
+    2. if the request repeats an earlier request that a handler has kept, answer it without decoding it
+    3. decode the header; if the API or version is unknown, close the connection (but answer ApiVersions with its range)
     4. before authentication, accept only ApiVersions and the two SASL requests
     5. decode the body and call the handler
 
@@ -41,7 +41,7 @@ _NO_FRAME = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Features of the cluster: the supported range of each, and their finalized levels with the epoch."""
+    """The features of the cluster: the supported range of each feature, and the finalized levels with their epoch."""
 
     supported: Mapping[str, tuple[int, int]]
     finalized: Mapping[str, int]
@@ -83,7 +83,7 @@ class KafkaApis:
             response = self._apis[request.api_key].handler(request)
             if response is None:
                 request.times.handled_ns = time.monotonic_ns()
-                request.message, request.frame = None, _NO_FRAME  # they would stay in memory during the wait
+                request.message, request.frame = None, _NO_FRAME  # the bytes would stay in memory during the wait
             else:
                 request.respond(response)
         except Exception as error:
@@ -182,7 +182,7 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the answer to an unknown version of ApiVersions: in version 0, with only the range of ApiVersions."""
+    """Return the answer to an unknown version of ApiVersions: in version 0, with only the versions of this API."""
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

@@ -2,11 +2,11 @@
 
     slices of the log --tables--> columns --without superseded records--> records in order
 
-Most records of a coordinator topic are superseded by later ones of the same key until they are compacted.  The reader
-returns tables of about 65,000 records.  In each table, only the last record of a key is decoded, unless another record
-needs the earlier ones.
+Until a coordinator topic is compacted, most of its records are superseded by later records with the same key.  The
+reader returns tables of about 65,000 records.  In each table, only the last record of a key is decoded, unless another
+record needs the earlier ones.
 
-Invariants: the files are only read.  Memory holds one table at a time, for any size of the log.
+Invariants: the files are only read.  Only one table is in memory at a time, for any size of the log.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COLUMNS = ("key", "value", "offset", "producerId", "control")
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLog:
-    """Log of a coordinator: offsets [first_offset, end_offset) of the partition in `source`."""
+    """The log of a coordinator: offsets [first_offset, end_offset) of the partition in `source`."""
 
     source: Source
     bounds: Bounds
@@ -52,7 +52,10 @@ class CoordinatorLog:
 
 
 class LoggedRecord(NamedTuple):
-    """Record of a coordinator's log; `producer_id` is -1 outside a transaction; `is_control` marks its end."""
+    """A record of a coordinator's log; `producer_id` is -1 outside a transaction.
+
+    `is_control` is True for a transaction marker.
+    """
 
     key: bytes
     value: bytes | None
@@ -62,7 +65,7 @@ class LoggedRecord(NamedTuple):
 
 
 def coordinator_partition(key: str, partition_count: int) -> int:
-    """Return the partition that holds a group or a transactional id.
+    """Return the partition that stores a group or a transactional id.
 
     Source: Kafka's GroupMetadataManager.partitionFor, Utils.abs and Java's String.hashCode.
     """
@@ -76,7 +79,7 @@ def coordinator_partition(key: str, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTopic:
-    """Topic of a coordinator, with the logs of its readable partitions.
+    """The topic of a coordinator, with the logs of its readable partitions.
 
     `partition_count` is the number of its partitions on the broker.  Numbers of partitions that cannot be read are
     added to `unreadable`.
@@ -87,7 +90,7 @@ class CoordinatorTopic:
     unreadable: set[int] = field(default_factory=set)
 
     def partition_of(self, key: str) -> int:
-        """Return the partition that holds a group or a transactional id."""
+        """Return the partition that stores a group or a transactional id."""
         return coordinator_partition(key, self.partition_count)
 
     def is_unreadable(self, key: str) -> bool:
@@ -95,10 +98,10 @@ class CoordinatorTopic:
         return bool(self.unreadable) and self.partition_of(key) in self.unreadable
 
     def replay(self, replay_log: Callable[[CoordinatorLog], Mapping[str, _Value]]) -> dict[str, _Value]:
-        """Return the values that `replay_log` finds in all partitions, by key.
+        """Return, by key, the values that `replay_log` finds in all partitions.
 
-        If several partitions hold a key, the value from the key's own partition is used.  A partition that cannot be
-        read is left out, and an error is logged.
+        If several partitions contain a key, the value from the key's own partition is used.  A partition that cannot be
+        read is skipped, and an error is logged.
         """
         found: dict[str, _Value] = {}
         for log in self.logs:
@@ -113,13 +116,13 @@ class CoordinatorTopic:
         return found
 
     def leave_out(self, partition: TopicPartition, error: SedimentError | OSError) -> None:
-        """Note that a partition cannot be read."""
+        """Add a partition to `unreadable`, and log the error."""
         self.unreadable.add(partition.partition)
         _LOGGER.error("%s cannot be read, and clients get an error for its contents: %s", partition, error)
 
 
 def warn_of_unreadable(unreadable: UnreadableRange) -> None:
-    """Log a warning of a batch that is left out."""
+    """Log a warning about an unreadable batch that is skipped."""
     _LOGGER.warning("records of a coordinator are left out: %s", unreadable.error)
 
 
@@ -130,9 +133,10 @@ def read_records(
     on_corruption: str = SKIP,
     on_unreadable: Callable[[UnreadableRange], None] = warn_of_unreadable,
 ) -> Iterator[LoggedRecord]:
-    """Yield the records in order; with SKIP, corrupt batches are left out, and `on_unreadable` gets each.
+    """Yield the records in order; with SKIP, skip corrupt batches and pass each to `on_unreadable`.
 
-    A record with a value and outside a transaction is left out if its table has a later such record with the same key.
+    A plain record has a value and is outside a transaction.  It is skipped if its table has a later plain record with
+    the same key.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
@@ -151,7 +155,7 @@ def _current_records(table: pa.RecordBatch) -> Iterator[LoggedRecord]:
 
 
 def _superseded(table: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return bool[records]: True for a plain record with a value if a later plain record of its key has a value."""
+    """Return bool[records]: True for a plain record if its table has a later plain record with the same key."""
     is_plain = (_numpy(table, "producerId") == NO_PRODUCER_ID) & ~_numpy(table, "control")
     is_plain &= table.column("value").is_valid().to_numpy(zero_copy_only=False)
     keys = table.column("key").dictionary_encode().indices.fill_null(_NULL_KEY).to_numpy(zero_copy_only=False)

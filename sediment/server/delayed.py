@@ -1,14 +1,15 @@
 """Operations that wait for an event or for a time: Kafka's purgatory and its timer.
 
-A fetch at the end of a log waits for its partition, and a joining member for its group.  Such an operation is watched
-under one or more keys.  `DelayedOperations.check` tries the operations under one key, and the timer expires operations
-that have waited too long.
+A fetch at the end of a log waits for its partition, and a joining member for its group.  Such an operation is
+registered under one or more keys.  `DelayedOperations.check` tries the operations under one key, and the timer expires
+operations that have waited too long.
 
 Invariants:
-- `try_complete` and `expire` of one operation never run at the same time, and neither runs once one has succeeded.
-- `check` never waits for another thread, so callers may hold locks.  `expire` runs without any lock of this module
-  except the lock of its operation.
-- A completed operation is under no key and has no timer.
+- `try_complete` and `expire` of one operation never run at the same time.  After one of them has succeeded, neither
+  runs again.
+- `check` never waits for another thread, so callers may hold locks.  While `expire` runs, no lock of this module is
+  held except the lock of its operation.
+- A completed operation is registered under no key and has no timer.
 
 Source: Kafka's DelayedOperation, DelayedOperationPurgatory and SystemTimer.
 """
@@ -32,7 +33,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 _LEAST_CANCELLED_TO_PURGE = 1000
 
 Clock = Callable[[], int]
-"""Monotonic clock in nanoseconds."""
+"""A monotonic clock in nanoseconds."""
 
 
 class Cancelable:
@@ -50,7 +51,7 @@ class Cancelable:
         return self._callback is not None
 
     def cancel(self) -> None:
-        """Prevent the callback from running; has no effect once it runs."""
+        """Prevent the callback from running; this has no effect after the callback has started."""
         if self._callback is not None:
             self._callback = None
             self._timer._count_cancelled()
@@ -66,9 +67,9 @@ class Cancelable:
 
 
 class Timer:
-    """Callbacks that run once, after a delay, on one thread.
+    """A timer that runs each callback once, after a delay, on one thread.
 
-    Without a `name` it has no thread: `run_due` runs the due callbacks in the calling thread.
+    A timer without a `name` has no thread; `run_due` then runs the due callbacks in the calling thread.
     """
 
     def __init__(self, clock: Clock = time.monotonic_ns, *, name: str | None = "ExpirationReaper") -> None:
@@ -108,7 +109,7 @@ class Timer:
             self._thread.join()
 
     def _count_cancelled(self) -> None:
-        """Remove the cancelled entries once they are more than half of the heap."""
+        """Remove the cancelled entries if they are more than half of the heap."""
         with self._changed:
             self._cancelled += 1
             if self._cancelled > max(_LEAST_CANCELLED_TO_PURGE, len(self._heap) // 2):
@@ -136,19 +137,19 @@ class Timer:
 
 
 class DelayedOperation(Protocol):
-    """An operation that waits; its methods raise nothing."""
+    """An operation that waits for a condition; its methods never raise."""
 
     def try_complete(self) -> bool:
-        """Complete the operation if its condition holds; return True if it was completed."""
+        """Complete the operation if its condition is met; return True if it was completed."""
         ...
 
     def expire(self) -> None:
-        """Complete the operation even though its condition does not hold."""
+        """Complete the operation although its condition is not met."""
         ...
 
 
 class _Watched:
-    """An operation with its keys; `attempt` and `expire` exclude each other."""
+    """An operation with its keys; `attempt` and `expire` never run at the same time."""
 
     __slots__ = ("_busy", "_wanted", "is_done", "keys", "operation", "timer")
 
@@ -161,7 +162,10 @@ class _Watched:
         self._wanted = False
 
     def attempt(self) -> bool:
-        """Try to complete; return True if this call did.  If another thread is trying, make that thread retry."""
+        """Try to complete the operation; return True if this call completed it.
+
+        If another thread is trying, make that thread retry.
+        """
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):
             try:
@@ -195,7 +199,7 @@ class DelayedOperations:
         self._is_closed = False
 
     def __len__(self) -> int:
-        """Return the number of waiting operations, each counted once."""
+        """Return the number of waiting operations."""
         with self._guard:
             return len({number for watched in self._watchers.values() for number in watched})
 
@@ -216,7 +220,7 @@ class DelayedOperations:
                     self._watchers.setdefault(key, {})[id(watched)] = watched
         if is_closed:
             return watched.expire()
-        # Tried again, because an event between the first attempt and the registration would otherwise be missed.
+        # Try again: an event between the first attempt and the registration would otherwise be missed.
         if watched.attempt():
             self._forget(watched)
             return True
@@ -246,7 +250,7 @@ class DelayedOperations:
             self._expire(watched)
 
     def close(self) -> None:
-        """Expire every operation now; from then on, an operation expires as soon as it is watched."""
+        """Expire every operation now; from then on, every operation passed to `watch` expires immediately."""
         with self._guard:
             self._is_closed = True
         self.expire_all()

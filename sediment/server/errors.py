@@ -1,4 +1,4 @@
-"""Errors of Sediment as error codes of Kafka's protocol.
+"""The mapping from Sediment's errors to the error codes of Kafka's protocol.
 
 Source: Kafka 4.2.0, Errors.
 """
@@ -46,7 +46,7 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
     (InvalidProducerEpochError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (TransactionCoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
-    # CORRUPT_MESSAGE would be retried in vain, because the bytes of a log never change.
+    # A client would retry after CORRUPT_MESSAGE, in vain, because the bytes of a log never change.
     (CorruptDataError, ErrorCode.UNKNOWN_SERVER_ERROR),
     (UnsupportedDataError, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -68,7 +68,10 @@ def error_code_of(error: BaseException) -> ErrorCode:
 
 
 def append_error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code for an append that raised `error`: corrupt bytes came from the client, which may retry."""
+    """Return the code for an append that raised `error`.
+
+    Corrupt bytes came from the client, so the client may retry.
+    """
     if isinstance(error, CorruptDataError):
         return ErrorCode.CORRUPT_MESSAGE
     if isinstance(error, RecordValidationError) and error.has_invalid_timestamp:
@@ -89,5 +92,5 @@ def naming_option(option: str, path: Path) -> Iterator[None]:
         raise UsageError(
             f"{option} cannot be used: {(error.strerror or str(error)).lower()}",
             path=str(path),
-            advice="name a path that this user may write to",
+            advice="give a path that this user may write to",
         ) from error

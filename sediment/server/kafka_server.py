@@ -1,7 +1,7 @@
 """KafkaServer: a server over log directories, with its start and stop.
 
     start                                             undone by the stop, in reverse order
-     1  raise the limit of open files                 -
+     1  raise the limit on open files                 -
      2  read certificate and users                    -
      3  check the address, bind it                    close it
      4  open the backend: the log directories         close it
@@ -11,10 +11,10 @@
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
     10  load groups and transactions, in a thread     answer waiting members, fetches and produces; none waits again
-    11  listen, and accept connections                accept none, close the idle ones, read no further request
+    11  listen, and accept connections                accept none, close idle connections, read no further request
 
 If a step fails, the steps before it are undone.  A wrong address is refused before a log directory is opened.  Clients
-can connect only after the logs are loaded.  A stop takes about STOP_SECONDS at most.  Then the process can exit,
+can connect only after the logs are loaded.  A stop takes at most about STOP_SECONDS.  After that, the process can exit
 even if threads are still running.
 
 Source: Kafka's BrokerServer and SocketServer.
@@ -99,7 +99,7 @@ class ServerOptions:
 
 
 class KafkaServer:
-    """A server that runs from `start` to `stop`, or within a `with` block; `stop_start` ends a long start."""
+    """A server that runs from `start` to `stop`, or in a `with` block; set `stop_start` to abort a long start."""
 
     def __init__(self, options: ServerOptions, fs: Fs, stop_start: threading.Event | None = None) -> None:
         self._options = options
@@ -135,7 +135,7 @@ class KafkaServer:
         self._undo.close()
 
     def check_usable(self) -> None:
-        """Check that something can still be served.
+        """Check that at least one log directory can still be served.
 
         Raises:
             StorageError: every log directory has failed.
@@ -263,7 +263,7 @@ class KafkaServer:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause the garbage collector, which would otherwise scan a million loaded offsets many times."""
+    """Pause the garbage collector, which would scan a million loaded offsets again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -274,7 +274,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _raise_open_files_limit(connections: int) -> None:
-    """Raise the limit of open files as far as allowed, and warn if it is too low for the number of connections."""
+    """Raise the limit on open files as far as allowed; warn if it is too low for the number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -311,7 +311,7 @@ def _maker_of_authenticators(
 
 
 def _features_of(metadata: ClusterMetadata | None) -> Features:
-    """Return the finalized features of the cluster; this server supports exactly these levels."""
+    """Return the cluster's finalized features; this server supports exactly their levels."""
     if metadata is None:
         return Features({}, {})
     levels = dict(metadata.features)

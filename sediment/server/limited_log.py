@@ -1,7 +1,7 @@
-"""Log lines about peers, at a limited rate: many bad connections must not cause as many lines.
+"""Log lines about peers, at a limited rate, so that many bad connections do not fill the log.
 
-Invariant: at most `lines_per_second` lines are logged in a second.  The next line after that gives the number of
-dropped lines.
+Invariant: at most `lines_per_second` lines are logged in a second.  The next line then contains the number of dropped
+lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LINES_PER_SECOND = 10
 
 
 class LimitedLog:
-    """Warnings to `logger`, with a limit on their number in each second."""
+    """A log that passes a limited number of warnings per second to `logger`."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class RequestLog:
     """A log file for several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path` to append.
+        """Open `path` for appending.
 
         Raises:
             OSError: the file cannot be opened.
@@ -38,7 +38,7 @@ class RequestLog:
         self._guard = threading.Lock()
 
     def log(self, request: Request, response_bytes: int) -> None:
-        """Write a line for a request after its response was sent; on a full disk, the line is lost."""
+        """Write a line for a request whose response was sent; if the disk is full, the line is lost."""
         times = request.times
         line = json.dumps(
             {

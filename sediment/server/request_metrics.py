@@ -7,7 +7,7 @@
     ResponseSendTimeMs    from the first byte of the response to its last
     TotalTimeMs           the sum of all times
 
-Invariant: a processor writes only its own counters, so counting takes no lock.  A reader may see a request in some of
+Invariant: a processor writes only its own counters, so counting needs no lock.  A reader may see a request in some of
 the counters but not yet in others.
 
 Source: Kafka's RequestMetrics and its documentation, monitoring.
@@ -44,8 +44,8 @@ def request_name(api_key: ApiKey) -> str:
 
 
 def stage_durations_ns(times: RequestTimes) -> tuple[int, int, int, int, int]:
-    """Return the time in each of STAGES, in nanoseconds."""
-    # A handler that calls `respond` itself does so before it returns.
+    """Return the duration of each stage in STAGES, in nanoseconds."""
+    # A handler may call `respond` itself before it returns.
     handled_ns = min(times.handled_ns, times.responded_ns) if times.handled_ns else times.responded_ns
     return (
         times.dequeued_ns - times.received_ns,

@@ -3,8 +3,8 @@
 A handler takes a `Request` and returns the response message.  If it must wait, it returns None, and calls
 `Request.respond` later from any thread.
 
-Invariants: a request is answered or failed at most once.  Until then its connection reads no further request, so
-responses keep the order of requests.
+Invariants: a request is answered or failed at most once.  Until then, its connection reads no further request, so
+responses have the order of the requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class TokenChannel(Protocol):
-    """Sender of frames without a header."""
+    """A sender of frames without a header."""
 
     connection: Connection
 
@@ -48,7 +48,7 @@ class Authenticator(Protocol):
         ...
 
     def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """Process such a frame, and send the next token or close the connection."""
+        """Process a SASL token, and send the next token or close the connection."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class Connection:
 
     @property
     def is_authenticated(self) -> bool:
-        """True if the client has proved its identity, or need not."""
+        """True if the client has proved its identity or does not have to."""
         return self.authenticator is None or self.authenticator.is_complete
 
     @property
@@ -100,16 +100,16 @@ class RepeatedRequest(Protocol):
 
     @property
     def is_in_use(self) -> bool:
-        """True unless many requests in a row were different ones."""
+        """False after many requests in a row that differ from this one."""
         ...
 
     def answer(self, frame: memoryview) -> tuple[int, Sequence[Any]] | None:
-        """Return correlation id and encoded response; None if the frame is another request."""
+        """Return the correlation id and the encoded response; None if the frame is a different request."""
         ...
 
 
 class ResponseChannel(Protocol):
-    """Receiver of the outcome of a request."""
+    """The receiver of a request's response or failure."""
 
     def send(self, request: Request, response: Any, version: int) -> None:
         """Encode and send `response`; None lets the connection continue without a response."""
@@ -126,12 +126,12 @@ class ResponseChannel(Protocol):
 
 @dataclass(slots=True)
 class RequestTimes:
-    """Times of the stages of a request, in nanoseconds of the monotonic clock; 0: not reached yet."""
+    """The times of the stages of a request, in nanoseconds of the monotonic clock; 0: not reached yet."""
 
     received_ns: int
     dequeued_ns: int = 0
     handled_ns: int = 0
-    """End of the handler, if the request then had to wait for an event."""
+    """The end of the handler, if the request then had to wait for an event."""
 
     responded_ns: int = 0
     """Time at which the response was encoded."""
@@ -196,10 +196,10 @@ class Request:
         with _finishing:
             is_done, self._is_done = self._is_done, True
         if is_done:
-            raise RuntimeError(f"a second outcome of the request {self.correlation_id} of {self.connection.id}")
+            raise RuntimeError(f"request {self.correlation_id} of {self.connection.id} was already answered")
 
 
 _finishing = threading.Lock()
 
 Handler = Callable[[Request], Any]
-"""Function that returns the response message, or None if it calls `Request.respond` later."""
+"""A function that returns the response message, or None if it calls `Request.respond` later."""

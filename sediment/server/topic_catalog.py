@@ -42,7 +42,7 @@ class FetchedRecords(Protocol):
 class ServedLog(Protocol):
     """The log of one partition.
 
-    Every member that reads raises StorageError if the log cannot be read, and OpenFilesLimitError if this process may
+    Every method that reads raises StorageError if the log cannot be read, and OpenFilesLimitError if this process may
     open no more files.
     """
 
@@ -60,7 +60,7 @@ class ServedLog(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which no read can succeed; None before such an error."""
+        """The error because of which every read fails; None if there was none."""
 
     @property
     def log_start_offset(self) -> int:
@@ -68,31 +68,31 @@ class ServedLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """End of reads with READ_UNCOMMITTED."""
+        """The end offset of reads with READ_UNCOMMITTED."""
 
     @property
     def last_stable_offset(self) -> int:
-        """End of reads with READ_COMMITTED."""
+        """The end offset of reads with READ_COMMITTED."""
 
     @property
     def leader_epoch(self) -> int:
-        """Epoch of the leader."""
+        """The epoch of the leader."""
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """Producers with a batch in the log."""
+        """The producers with a batch in the log."""
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the end of reads with this isolation level."""
+        """Return the end offset of reads with this isolation level."""
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start and the end of reads; the range changes if the log is closed or goes offline."""
+        """Return the log start offset and the end offset of reads; both change if the log is closed or goes offline."""
 
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> FetchedRecords:
-        """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
+        """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        With `min_one`, a first batch above the size limit is returned whole; without `min_one`, the slice is empty in
-        this case (KIP-74).
+        If the first batch is larger than `max_bytes`, it is returned whole with `min_one`; without `min_one`, the slice
+        is empty (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -102,12 +102,12 @@ class ServedLog(Protocol):
         """Return the first record at or after a time; None if there is none."""
 
     def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None without such a record."""
+        """Return the first record with the largest timestamp; None if there is none."""
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one.
+        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log.
 
-        Return (-1, -1) if there is none.
+        Return (-1, -1) if such a point does not exist.
         """
 
     def epoch_at_log_start(self) -> int:
@@ -127,11 +127,11 @@ class ServedTopic(Protocol):
 
     @property
     def partitions(self) -> Mapping[int, ServedLog]:
-        """Logs of its partitions by number."""
+        """The logs of its partitions by number."""
 
     @property
     def configs(self) -> Mapping[str, str]:
-        """Configs that the topic itself sets."""
+        """The configs that are set on the topic itself."""
 
     @property
     def is_internal(self) -> bool:
@@ -140,7 +140,7 @@ class ServedTopic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedDirectory:
-    """A log directory with the logs served from it, under the names that clients use."""
+    """A log directory with the logs that are served from it, under the names that clients use."""
 
     path: Path
     logs: Mapping[TopicPartition, ServedLog]

@@ -237,7 +237,7 @@ def test_the_maximum_lag_can_come_before_the_ratio():
         (log_view([(0, 100), (10, 0)], end=10, last_stable=4), "transaction is open from offset 4"),
         (log_view([(0, 100), (10, 0)], end=10, high_watermark=7), "high watermark 7"),
         (log_view([(0, 100), (10, 0)], end=10, high_watermark=None), "high watermark is unknown"),
-        (log_view([(0, 100), (10, 0)], end=10, unverified_from=0), "nothing from segment 0 on is cleaned"),
+        (log_view([(0, 100), (10, 0)], end=10, unverified_from=0), "segments from 0 on are not cleaned"),
     ],
 )
 def test_the_reason_is_one_sentence_with_its_numbers(view, words):
@@ -248,7 +248,7 @@ def test_the_lag_and_the_policy_are_explained_too():
     view = log_view([(0, 100, NOW_MS), (10, 0)], end=10)
     lag = config(min_compaction_lag_ms=1000)
     sentence = cleanable_range(view, lag, now_ms=NOW_MS).reason
-    assert sentence == "segment 0 holds records younger than min.compaction.lag.ms 1000"
+    assert sentence == "segment 0 contains records younger than min.compaction.lag.ms 1000"
     delete = CompactionConfig()
     found = cleanable_range(view, delete, now_ms=NOW_MS)
     assert found.reason == "cleanup.policy does not contain compact"

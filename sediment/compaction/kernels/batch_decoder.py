@@ -53,8 +53,9 @@ from sediment.segment_io.format.record_decoder import (
 class Batches(NamedTuple):
     """The checked batches of one chunk.
 
-    `flags` is uint8[batches], or empty for all zero.  `payloads`, int64[batches, 2], holds the address and bytes of the
-    decompressed records of compressed batches, or NOT_DECOMPRESSED; it is empty if no batch is compressed.
+    `flags` is uint8[batches], or empty if all flags are zero.  `payloads`, int64[batches, 2], contains the address and
+    size of the decompressed records of each compressed batch, or NOT_DECOMPRESSED; it is empty if no batch is
+    compressed.
     """
 
     buffer: npt.NDArray[np.uint8]
@@ -125,10 +126,10 @@ def flags_of(batches: Batches, ordinal: int) -> int:
 
 @inlined_kernel
 def locate_records(header: Header, payloads: npt.NDArray[np.int64], ordinal: int) -> tuple[int, int, int]:
-    """Return (status, address of the batch's records, their bytes).
+    """Return (status, address of the batch's records, their size in bytes).
 
-    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  Reserve room for the header's record count only if the status
-    is OK.
+    The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  If the status is OK, the header's record count fits the
+    payload, so room for that many rows may be reserved.
     """
     if header.codec == 0:
         address, payload_bytes = header.address + BATCH_HEADER_BYTES, header.size_bytes - BATCH_HEADER_BYTES
@@ -241,7 +242,7 @@ def _prefetch_first_key(
 ) -> None:
     """Prefetch the slot of the first record's key of the batch at `header`, if it is uncompressed and has a key.
 
-    `decode_and_hash` prefetches only within one batch; for small batches, this is too late.
+    `decode_and_hash` prefetches only within one batch, which is too late for small batches.
     """
     if load_i16(header + ATTRIBUTES) & (CODEC_MASK | CONTROL_BIT):
         return

@@ -1,6 +1,6 @@
 """The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2).
 
-1. A batch of aborted data is dropped, and so is a marker after its delete horizon (`is_discarded`).
+1. A batch of aborted data is dropped.  A marker is dropped after its delete horizon (`is_discarded`).
 2. If a batch loses all its records, its header is kept if the log's last offset or a producer's sequence numbers
    depend on it (`keeps_header`).
 

@@ -1,18 +1,18 @@
 """Kafka's transaction state machine, run forward over batch headers before the backward sweep.
 
-A backward sweep finds a marker before its data.  At the marker, it cannot know whether any batch of the transaction is
-left, and so whether the marker may be dropped.  In a partition with control or transactional batches, a forward scan
-therefore first reads headers and control keys.  The scan sets a few flags for each batch; the sweep needs no other
-information on transactions.
+A backward sweep reads a marker before the data of its transaction.  At the marker, it cannot know whether any batch of
+the transaction is left, so it cannot decide whether to drop the marker.  Therefore a partition with control or
+transactional batches is first scanned forward: headers and control keys only.  The scan sets flags for each batch; the
+sweep needs no other information about transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, sorted by first offset
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-Kafka fills its offset map in a separate pass over the dirty range.  This pass has a second state of the same kind,
-which starts at the first dirty segment.  If a batch is aborted according to this second state, its keys do not enter
-the map.
+Kafka fills its offset map in a separate pass over the dirty range.  The scan has a second state of the same kind for
+that pass, which starts at the first dirty segment.  If a batch is aborted according to the second state, its keys do
+not enter the map.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MARKS_NOTHING = 2  # a marker of a transaction without batches; it is dropped af
 UNMAPPED = 4  # its keys do not enter the offset map
 # Flags that do not come from transactions
 LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begins at the first survivor
-TOMBSTONES_GO = 16  # its tombstones have expired because of the modification time of their segment
+TOMBSTONES_GO = 16  # its tombstones are expired by the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
 LEAVES_HEADER = 128  # its header is kept even if all its records are dropped
@@ -57,7 +57,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer, or the empty row for this producer; there is always an empty row."""
+    """Return the row of a producer, or the empty row where it belongs; there is always an empty row."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -90,13 +90,14 @@ def classify_batches(
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
     `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset; `cursor` is the index of the first
-    transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; DISCARD on a marker
-    takes effect only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in `aborted`) of
-    each ABORT whose transaction index entry survives.
+    transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; A marker with
+    DISCARD is dropped only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
+    `aborted`) of each ABORT whose transaction index entry survives.
 
     Returns:
-        (cursor, number of kept aborts, row of the last marker that contradicts `aborted`, or -1).  A contradiction is
-        an ABORT after batches without an entry, or a COMMIT after batches that an entry lists as aborted.
+        (cursor, number of kept aborts, row of the last marker that contradicts `aborted`, or -1).  Two things are a
+        contradiction: an ABORT after batches that no entry lists, and a COMMIT after batches that an entry lists as
+        aborted.
     """
     kept = 0
     contradicted = -1
@@ -155,7 +156,7 @@ def _empty_states(rows: int) -> npt.NDArray[np.int64]:
 class TransactionScan:
     """The state machine over one pass; call `classify` with header rows in log order.
 
-    `aborted` are the aborted transactions known to the pass, in any order; duplicates are allowed.
+    `aborted` are the aborted transactions that the pass knows, in any order; duplicates are allowed.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:

@@ -50,7 +50,7 @@ _DIGEST_SHIFT = np.uint64(29)
 
 
 class RunKeys(NamedTuple):
-    """The keys of one run: hash, uint64[n, 2]; 1 if the key enters the map, uint8[n]; record number, int64[n]."""
+    """The keys of one run: hashes, uint64[n, 2]; 1 if the key enters the map, uint8[n]; record numbers, int64[n]."""
 
     hashes: npt.NDArray[np.uint64]
     mapped: npt.NDArray[np.uint8]
@@ -66,7 +66,7 @@ def collect_keys(
     run: RunKeys,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Collect the latest occurrence of every key below CURSOR, last batch first; only these survive BY_BITMAP.
+    """Collect the latest occurrence of every key below CURSOR, last batch first; only these can survive BY_BITMAP.
 
     `run` receives the keys from index RUN_KEYS on.  RECORDS counts the records read so far, so it is also the number of
     the next record.
@@ -130,9 +130,9 @@ def _collect_latest(
 ) -> int:
     """Collect the records that `keep_latest` would keep, in the same order.
 
-    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already hold `keys` keys.  They
-    receive the hash, 1 if the key enters the map, and the record's number; the last record has number `first`.  Return
-    the new number of keys.
+    `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already contain `keys` keys.  For
+    each new key, they receive its hash, 1 if it enters the map, and the number of its record; the last record has
+    number `first`.  Return the new number of keys.
     """
     for index in range(count - 1, -1, -1):
         if records[index, KEY_BYTES] < 0:

@@ -1,4 +1,4 @@
-"""The delete horizon of a batch: the time after which its tombstones, or a marker without batches, are dropped.
+"""The delete horizon of a batch: the time after which its tombstones, or the marker in it, may be dropped.
 
 If a batch needs a horizon and has none, a cleaning writes one into it (kafka-log 02 §6.4).  If bit 6 of the attributes
 is set, the batch's base timestamp is its horizon.

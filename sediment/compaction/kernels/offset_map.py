@@ -3,15 +3,14 @@
     slot      | low | high |              16 bytes, a set of keys
               | low | high | offset |     24 bytes, a map with offsets
 
-A map is 64 tables, selected by the top bits of the hash.  Each table grows separately, so while one grows, at most one
-64th of the map exists twice.  Small tables share a large page, which is freed when all of them have grown.
-low = high = 0 marks an empty slot; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is
-at most 3/4.
+A map is 64 tables, selected by the top bits of the hash.  Each table grows separately, so at most one 64th of the map
+exists twice at any time.  Small tables share a large page, which is freed when all of them have grown. low = high = 0
+marks an empty slot; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
 
-A map has one of two uses:
-* A set of keys: a backward sweep only needs to know if a key occurred nearer to the log's end.
+A map is used in one of two ways:
+* A set of keys: a backward sweep only needs to know whether a key occurs nearer to the log's end.
 * A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by it.
-  Kafka bounds such a map by its keys; `put_bounded` is Kafka's rule for a full map.
+  Kafka limits the number of keys in such a map; `put_bounded` implements Kafka's rule for a full map.
 
 Invariant: every table has an empty slot, so probing ends.
 """
@@ -76,13 +75,16 @@ def find_slot(tables: npt.NDArray[np.int64], slot_bytes: int, low: np.uint64, hi
 
 @kernel
 def normal(low: np.uint64, high: np.uint64) -> np.uint64:
-    """Return `low`, or 1 if the pair would otherwise mark an empty slot."""
+    """Return `low`, or 1 if both halves are zero, because (0, 0) marks an empty slot."""
     return np.uint64(1) if low == np.uint64(0) and high == np.uint64(0) else low
 
 
 @kernel
 def range_of(high: np.uint64, ranges: int) -> int:
-    """Return the index of a key's range among `ranges` equal ranges of hashes, a power of two up to 2^31."""
+    """Return the index of the hash range that contains a key.
+
+    `ranges`, a power of two up to 2^31, is the number of ranges.
+    """
     return np.int64(((high >> np.uint64(32)) * np.uint64(ranges)) >> np.uint64(32))
 
 
@@ -96,7 +98,7 @@ def fill_slot(tables: npt.NDArray[np.int64], address: int, low: np.uint64, high:
 
 @kernel
 def is_held(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64, is_mapped: bool) -> bool:
-    """Return True if a set already holds a key; otherwise add the key if `is_mapped`."""
+    """Return True if a set already contains a key; if not, add the key if `is_mapped`."""
     found, address = find_slot(tables, SET_SLOT_BYTES, low, high)
     if not found and is_mapped:
         fill_slot(tables, address, low, high)

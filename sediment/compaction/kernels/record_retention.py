@@ -78,8 +78,8 @@ def keep_latest(
 ) -> int:
     """Mark the latest occurrences of keys in `kept`, from the last record to the first.
 
-    A key that the map holds occurred nearer to the log's end.  Keys at or above `first_mapped_offset` enter the map;
-    keys below it are only looked up.  Return the number of records kept.
+    A key that is in the map occurs nearer to the log's end.  Keys at or above `first_mapped_offset` enter the map; keys
+    below it are only looked up.  Return the number of records kept.
     """
     total = 0
     for index in range(count - 1, -1, -1):
@@ -105,7 +105,7 @@ def survives(survivors: npt.NDArray[np.uint8], number: int) -> bool:
 
 @kernel
 def count_survivors(survivors: npt.NDArray[np.uint8], first: int, count: int) -> int:
-    """Return the number of bits set among `count` bits of `survivors`, from bit `first` on."""
+    """Return the number of set bits among `count` bits of `survivors`, from bit `first` on."""
     total = 0
     number = first
     while number < first + count:
@@ -126,9 +126,9 @@ def find_survivors(
     first: int,
     surviving: npt.NDArray[np.bool_],
 ) -> int:
-    """Set `surviving`, bool[batches], for each batch with records that `sweep_chunk` reads BY_BITMAP.
+    """Set `surviving`, bool[batches], for each batch whose records `sweep_chunk` has to read when it filters BY_BITMAP.
 
-    `first` is the value of RECORDS before the chunk; return the value after it.
+    `first` is the value of RECORDS before the chunk.  Return its value after the chunk.
     """
     number = first
     for ordinal in range(positions.size - 1, -1, -1):
@@ -178,7 +178,7 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records of a batch that are set in the bitmap `survivors`; bit `first` is that of the last record.
+    """Mark the records of a batch whose bit in `survivors` is set; bit `first` belongs to the last record.
 
     `rows` is the number of decoded records: all of the `count` records, or only the survivors.  Return the number of
     records kept.
@@ -202,7 +202,7 @@ def keep_by_offset(
     tables: npt.NDArray[np.int64],
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records that no later offset in a filled map supersedes; return the number of records kept."""
+    """Mark the records whose key has no later offset in a filled map; return the number of records kept."""
     total = 0
     for index in range(count):
         kept[index] = 0
@@ -221,7 +221,7 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record; the records of a control batch are not filtered one by one.  Return `count`."""
+    """Mark every record, for a control batch: its records are not filtered one by one.  Return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

@@ -8,7 +8,8 @@
 `sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
 
 1. Read the header, and check that offsets descend during the sweep.  `batch_decoder.read_header`
-2.  Decide if the whole batch is dropped, and otherwise if its header is kept even without records.  `batch_retention`
+2. Decide whether the whole batch is dropped and, if not, whether its header is kept even without records.
+   `batch_retention`
 3. If no record of the batch has to be decoded, finish the batch: write its header or nothing.  `_settle_whole`
 4. Decode its records and hash their keys, if the buffers and the map have room for all of them.  `batch_decoder`
 5. Filter the records.  `record_retention.filter_records`
@@ -109,7 +110,7 @@ from sediment.segment_io.format.timestamps import kept_timestamps
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
-_SPARSE_FACTOR = 4  # with at least this many records for each survivor, skipping the others is faster than decoding
+_SPARSE_FACTOR = 4  # with at least this many records per survivor, skipping the others is faster than decoding them
 
 
 @kernel
@@ -128,8 +129,8 @@ def sweep_chunk(
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
-    `survivors` is read only BY_BITMAP.  It has one bit for each record of the split, numbered as RECORDS counts them.
-    The bit is 1 if no later record of any split supersedes the record.
+    `survivors` is read only BY_BITMAP.  It has one bit for each record of the split; RECORDS counts the records.  A bit
+    is 1 if no later record of any split supersedes its record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)
@@ -221,8 +222,7 @@ def sweep_chunk(
             if status != OK:
                 return status
         elif keeps_it and flags & LEGACY:
-            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the offset at which
-            # the log ends.
+            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the log end offset.
             state[MESSAGES_WRITTEN] += header.record_count
             return NEEDS_ORIGINAL
         else:
@@ -235,7 +235,7 @@ def sweep_chunk(
 
 @inlined_kernel
 def _settle_whole(header: Header, discarded: bool, keeps_it: bool, out: int, state: npt.NDArray[np.int64]) -> None:
-    """Step 3: write the header of a batch or nothing; the output has room for a header."""
+    """Do step 3: write the header of a batch, or nothing; the output has room for a header."""
     if not discarded or keeps_it:
         state[MESSAGES_READ] += header.record_count
     state[RECORDS] += header.record_count
@@ -269,7 +269,7 @@ def _emit_survivors(
     compressors: Tools,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Step 6 for a batch that keeps `retained` records: copy or rebuild it; return OK or NEEDS_COMPRESSION."""
+    """Do step 6 for a batch that keeps `retained` records: copy or rebuild it; return OK or NEEDS_COMPRESSION."""
     records = rows.records
     if retained < decoded:
         pack_kept(records, decoded, rows.kept)

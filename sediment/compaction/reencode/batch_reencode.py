@@ -40,8 +40,8 @@ _FIRST_BYTES = 256 << 10
 class BatchEncoder:
     """The encoder for the chunks of one segment or group; `source` names their batches in errors.
 
-    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits a batch that is larger than
-    its originals, and a merged batch before compression.
+    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits a merged batch before
+    compression, and any batch that is larger than its originals.
     """
 
     def __init__(self, source: BatchLocator, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:
@@ -73,10 +73,12 @@ class BatchEncoder:
         return int(self._state[kernels.BATCHES_ENCODED])
 
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
-        """Return the batches of a checked chunk, preceded by the open group; valid until the next call.
+        """Return the encoded batches of a checked chunk, after those of the open group.
+
+        The result is valid until the next call.
 
         `wanted` and `joins` are bool[batches]: the batches that may change, and the batches that may join the previous
-        batch.  The last group is left out; the next chunk or `finish` returns it.
+        batch.  The result does not contain the last group; the call for the next chunk, or `finish`, returns it.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -103,7 +105,7 @@ class BatchEncoder:
                 raise self._source.error(status, span, ordinal)
 
     def finish(self) -> ByteArray:
-        """Return the last group; valid until the next call."""
+        """Return the last group.  The result is valid until the next call."""
         self._state[kernels.OUT_END] = 0
         while True:
             status = kernels.end_group(self._rules, self._memory, self._output, self._compressors, self._state)
@@ -112,7 +114,7 @@ class BatchEncoder:
             assert self._provides(status)
 
     def _provides(self, status: int) -> bool:
-        """Do the work that the kernel requests by its status; return False if it requests nothing."""
+        """Do the work that the kernel's status requests; return False if it requests none."""
         needed = int(self._state[kernels.NEEDED])
         if status == NEEDS_COMPRESSION:
             self._compress()
@@ -132,7 +134,7 @@ class BatchEncoder:
     def _compress(self) -> None:
         """Compress and write the group."""
         if not self._compressors.any():
-            # Loaded at the first request; after that, the kernel itself compresses groups if it can.
+            # Loaded at the first request; from then on, the kernel itself compresses groups if it can.
             self._compressors = find_compressors(self._encoding.codec, self._encoding.level)
         codec = self._encoding.codec
         if codec is None:
@@ -148,7 +150,7 @@ class BatchEncoder:
 
 
 def _enlarged(memory: ByteArray, size_bytes: int) -> ByteArray:
-    """Return a copy of `memory` that is at least as large and has room for twice `size_bytes`."""
+    """Return a copy of `memory` with room for at least twice `size_bytes`; it is never smaller than `memory`."""
     larger = np.empty(max(2 * size_bytes, memory.size), dtype=np.uint8)
     larger[: memory.size] = memory
     return larger

@@ -41,7 +41,7 @@ class CleanedBatches:
         error.path, error.offset = str(self._path), int(span.rows["base_offset"][ordinal])
 
     def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
-        """Return the error that a decoder's `status` means for batch `ordinal` of a chunk."""
+        """Return the error for a decoder's `status` at batch `ordinal` of a chunk."""
         position = int(span.rows["position"][ordinal])
         return batch_error(status, self._path, position, span.buffer, span.start + position - span.position)
 

@@ -1,4 +1,4 @@
-"""An estimate of the bytes that a re-encoding would leave, from a sample of batches that are encoded in memory.
+"""An estimate of the log size after a re-encoding, from a sample of batches that are encoded in memory.
 
 1. Take chunks of whole batches, spread evenly over the log (`segment_io.partition.sample`).
 2. Encode the batches of each chunk again, and merge batches of the same chunk, as `reencode_segment` does.
@@ -40,7 +40,7 @@ class ReencodeEstimate:
 def estimate_reencode(
     view: LogView, encoding: Encoding, config: CompactionConfig, fs: Fs, *, sample_bytes: int
 ) -> ReencodeEstimate:
-    """Return an estimate from a sample of about `sample_bytes`; a smaller log is encoded as a whole.
+    """Estimate from a sample of about `sample_bytes`; a smaller log is encoded completely.
 
     Raises:
         OSError: a file cannot be read.
@@ -50,7 +50,7 @@ def estimate_reencode(
     bases = [segment.base_offset for segment in segments]
     chunks: list[_SampledChunk] = []
     with ExitStack() as stack:
-        # A log that is read completely may end in an incomplete batch; the sample ends before it.
+        # If the whole log is read, its last batch may be incomplete; the sample ends before that batch.
         with suppress(CorruptDataError):
             for span in sampled_batches(view.listing.path, segments, fs, budget_bytes=sample_bytes):
                 if not chunks or not chunks[-1].continues(span):
@@ -68,7 +68,7 @@ def estimate_reencode(
 
 
 class _SampledChunk:
-    """Adjacent batches of one segment, and their size in bytes before and after the re-encoding."""
+    """Neighbouring batches of one segment, and their size in bytes before and after the re-encoding."""
 
     def __init__(self, task: ReencodeTask, fs: Fs, stack: ExitStack) -> None:
         encoding, config = task.encoding, task.config

@@ -1,4 +1,6 @@
-"""The rule that finds, from headers alone, the batches that may be re-encoded and the neighbours that may be merged.
+"""The rule that selects the batches that may be re-encoded and the neighbours that may be merged.
+
+It reads only headers.
 
 A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
 previous batch if both may change, neither is among the last five data batches of its producer in the segment, and these
@@ -7,14 +9,16 @@ are equal:
     field                                         reason
     codec, unless all batches get a new one       each batch keeps its codec
     producer, epoch, transaction flag             a header has one of each
-    leader epoch                                  a truncation to the end of an epoch ends between two batches
+    leader epoch                                  a log can be truncated at the end of an epoch only between batches
     timestamp type; the time, if LogAppendTime    the header's time applies to all records
     delete horizon                                a header has one
 
-Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
+Offsets and sequence numbers must continue without a gap, because a header contains only the first offset and sequence
+number.
 
-A broker that loads the log remembers the last five batches of each producer, to recognise a duplicate from a client.
-So these batches are not merged in any segment, and the producer state at the segment's end is the same.
+A broker that loads the log keeps the last five batches of each producer in memory, to recognise a duplicate from a
+client.  Therefore the last five batches of each producer in a segment are not merged, and the producer state at the
+segment's end does not change.
 """
 
 from __future__ import annotations

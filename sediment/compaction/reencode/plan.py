@@ -1,7 +1,7 @@
 """The requested encoding, the tasks of a partition, and their results.
 
-Every segment gets a task, because only its headers show if a batch will change.  The bound is the last stable offset,
-as in a rewrite by verdicts: batches that end at or above the bound are not changed.
+Every segment gets a task, because only the headers in a segment show whether a batch will change.  As in a rewrite by
+verdicts, the bound is the last stable offset; batches that end at or above the bound are not changed.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
@@ -53,7 +53,7 @@ class Encoding:
 
     def __post_init__(self) -> None:
         if self.codec is None and self.batch_bytes is None:
-            raise UsageError("nothing is to be encoded differently; give a codec or a batch size")
+            raise UsageError("no new encoding is requested; give a codec or a batch size")
         if self.level is not None:
             levels = _LEVELS.get(-1 if self.codec is None else self.codec)
             if levels is None:
@@ -64,7 +64,7 @@ class Encoding:
                     f"level {self.level} is outside {levels.start} to {levels.stop - 1}; give a level of the codec"
                 )
         if self.batch_bytes is not None and self.batch_bytes <= BATCH_HEADER_BYTES:
-            raise UsageError(f"a batch of {self.batch_bytes} bytes holds no record; give a larger batch size")
+            raise UsageError(f"a batch of {self.batch_bytes} bytes cannot contain a record; give a larger batch size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ReencodeTask:
 
 @dataclass(frozen=True, slots=True)
 class ReencodeStats:
-    """Counts of one segment: batches before and after, and the number of batches that were encoded again."""
+    """Counts of one segment: batches before and after, and the number of batches that were re-encoded."""
 
     batches_before: int = 0
     batches_after: int = 0

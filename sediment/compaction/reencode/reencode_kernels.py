@@ -1,4 +1,4 @@
-"""Compiled loop that re-encodes the batches of one chunk, first batch first, and copies the others.
+"""The compiled loop that re-encodes batches of one chunk, first batch first, and copies the others.
 
     chunk      | batch | batch | batch | batch |        `wanted`: batches to open; `joins`: may join the previous one
                                        ^ CURSOR
@@ -9,8 +9,9 @@
 
 A group consists of batches that become one batch.  It may extend from one chunk into the next.
 1. Add the batch to the group if it may join, and if the result stays within the limit.
-2. Otherwise end the group: compress `raw` and write one batch, or copy `originals` if that batch is not smaller.
-3.  Copy the batch if it is not wanted; encode it alone if no other may join it; otherwise begin the next group with it.
+2. Otherwise end the group: compress `raw` and write one batch.  If that batch is not smaller, copy `originals` instead.
+3. If the batch is not wanted, copy it.  If no other batch may join it, encode it alone.  Otherwise begin a new group
+   with it.
 
     field                                     in a new batch
     base offset, base timestamp, sequence     from the first batch
@@ -27,7 +28,7 @@ The loop is resumable: if the caller must do some work, the loop returns a statu
 at the next call.
 
 Invariants
-* Records are decoded before a second batch joins them.
+* The records of a batch are decoded before another batch joins it.
 * Compressed or merged batches take fewer bytes than the originals.  Only uncompressed batches may take more, if the
   requested codec is none, and only up to the size limit of a batch.
 """
@@ -107,9 +108,9 @@ class GroupMemory(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Batches that become one: addresses and sizes of their uncompressed records, and of the original batches.
+    """Batches that become one: addresses and sizes of their uncompressed records and of the original batches.
 
-    The other fields describe the batches together.
+    The other fields describe the merged batch.
     """
 
     records: int
@@ -267,7 +268,7 @@ def end_group(rules: Int64s, memory: GroupMemory, output: ByteArray, compressors
 def place_compressed(
     rules: Int64s, compressed: ByteArray, memory: GroupMemory, output: ByteArray, state: Int64s
 ) -> int:
-    """Write the group for which NEEDS_COMPRESSION was returned last, with `compressed` as its records.
+    """Write the group that last requested NEEDS_COMPRESSION, with `compressed` as its records.
 
     Return OK or NEEDS_OUTPUT_ROOM.
     """
@@ -314,7 +315,7 @@ def _write_group(group: Group, rules: Int64s, output: ByteArray, compressors: To
 
 @kernel
 def _finish_group(group: Group, codec: int, packed_bytes: int, rules: Int64s, output: ByteArray, state: Int64s) -> None:
-    """Write the header before the encoded records; if the result is not smaller, write the originals."""
+    """Write the header in front of the encoded records; if the result is not smaller, write the originals instead."""
     size_bytes = BATCH_HEADER_BYTES + packed_bytes
     may_grow = rules[CODEC] == CODEC_NONE and size_bytes <= rules[BATCH_BYTES]
     if size_bytes >= group.originals_bytes and not may_grow:

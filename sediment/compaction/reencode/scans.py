@@ -1,11 +1,12 @@
-"""The two scans of a re-encoding, over the batches of a segment, or of a cleaned group before it is written.
+"""The two scans of a re-encoding, over a segment, or over a cleaned group before it is written.
 
 1. Scan the headers, to see if any batch may change.  If batches may be merged, also find the last five batches of each
    producer; otherwise, stop at the first batch that may change.
 2. Scan again: encode and merge batches, and copy the others.
 
-Messages of magic 0 and 1, control batches such as transaction markers, batches without records, and batches that end at
-or above the bound are copied.  So an aborted transaction keeps its entry in the transaction index.
+These batches are copied: messages of magic 0 and 1, control batches such as transaction markers, batches without
+records, and batches that end at or above the bound.  So an aborted transaction keeps its entry in the transaction
+index.
 
 Memory: one chunk, one decompressed batch, and the batches of a group.
 """
@@ -29,14 +30,14 @@ from sediment.segment_io.segment.reader import BatchSpan
 
 
 class BatchSource(BatchLocator, Protocol):
-    """Batches to re-encode in log order, chunk by chunk; each call begins at the first batch."""
+    """Batches to re-encode, chunk by chunk in log order; each call starts again at the first batch."""
 
     def spans(self) -> Iterator[BatchSpan]:
         """Yield the chunks; their checksums are not checked."""
         ...
 
     def checked_spans(self) -> Iterator[BatchSpan]:
-        """Yield the chunks; the lengths and checksums of their batches are right."""
+        """Yield the chunks; the lengths and checksums of their batches are verified."""
         ...
 
 
@@ -56,7 +57,8 @@ class ReencodingScans:
         last = np.zeros((0, 2), dtype=np.int64)
         may_change = False
         before = np.zeros(0, dtype=BATCH_ROW)
-        # Without the last batches of producers, the rule permits at least every batch that may change.
+        # The last batches of producers are not known yet; without them, the rule permits too many batches, never too
+        # few.
         rule = self._rule()
         for span in self._source.spans():
             rows = span.rows
@@ -71,7 +73,9 @@ class ReencodingScans:
         return may_change
 
     def pieces(self) -> Iterator[ByteArray]:
-        """Do the second scan: yield the new batches, a piece for each chunk; a piece is valid until the next one.
+        """Do the second scan: yield the new batches, one piece for each chunk.
+
+        A piece is valid until the next is yielded.
 
         Raises:
             CorruptBatchError: a batch fails its CRC, or its records cannot be decompressed or decoded.

@@ -3,7 +3,7 @@
 1. Scan the headers (`scans`), and check whether any batch may change.
 2. Scan again: check every checksum, encode and merge batches, and copy the others.
 
-Invariant: the checksum of every copied batch is checked first; an unchanged segment gets no parts.
+Invariant: the checksum of every batch is checked before the batch is copied; an unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def reencode_segment(
 ) -> ReencodedSegment:
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
-    `progress` is called with the size of each chunk in either scan; an exception from it ends the re-encoding.
+    In both scans, `progress` is called with the size of each chunk; an exception from it ends the re-encoding.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.

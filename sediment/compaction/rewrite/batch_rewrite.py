@@ -41,8 +41,8 @@ _FIRST_RECORDS = 4096
 class BatchRewriter:
     """The rewriter for the chunks of one segment; compressed records of a batch may expand to `limit_bytes`.
 
-    `seen` and `without_key`, bool[verdicts], mark the verdicts for which a record was found, and the verdicts that
-    request a tombstone for a record without a key.
+    `seen`, bool[verdicts], marks the verdicts for which a record was found.  `without_key`, bool[verdicts], marks the
+    verdicts that request a tombstone for a record without a key.
     """
 
     def __init__(self, source: SourceSegment, verdicts: Verdicts, limit_bytes: int) -> None:
@@ -51,7 +51,7 @@ class BatchRewriter:
         self.seen = np.zeros(len(verdicts), dtype=np.bool_)
         self.without_key = np.zeros(len(verdicts), dtype=np.bool_)
         self._replacements = verdicts.replacements
-        # Copied, because the kernel would be compiled a second time for read-only columns.
+        # Copied, because for read-only columns the kernel would be compiled a second time.
         self._verdicts = VerdictColumns(
             verdicts.offsets.copy(),
             verdicts.actions.copy(),
@@ -82,7 +82,7 @@ class BatchRewriter:
         return int(self._state[kernels.REPLACED])
 
     def rewrite(self, span: BatchSpan, wanted: npt.NDArray[np.bool_], keeps_header: npt.NDArray[np.bool_]) -> ByteArray:
-        """Return the batches of a checked chunk after applying the verdicts; valid until the next call.
+        """Apply the verdicts to a checked chunk and return its batches.  The result is valid until the next call.
 
         `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and the batches that keep their header
         if they lose all records.
@@ -113,7 +113,7 @@ class BatchRewriter:
             self._provide(status, span, batches)
 
     def _provide(self, status: int, span: BatchSpan, batches: ChunkBatches) -> None:
-        """Do the work that the kernel requests by its status."""
+        """Do the work that the kernel's status requests."""
         ordinal, needed = int(self._state[kernels.CURSOR]), int(self._state[kernels.NEEDED])
         if status == NEEDS_PAYLOAD:
             try:
@@ -141,8 +141,7 @@ class BatchRewriter:
 
     def _compress(self, batches: ChunkBatches, codec: int) -> None:
         if not self._compressors.any():
-            # Loaded at the first request for a compression; after that, the kernel itself compresses batches if
-            # possible.
+            # Loaded at the first request to compress; from then on, the kernel itself compresses batches if it can.
             self._compressors = find_compressors()
         raw = self._raw.data[: int(self._state[kernels.RAW_BYTES])]
         compressed = np.frombuffer(compress(codec, raw), dtype=np.uint8)

@@ -74,7 +74,7 @@ class KeyMatches:
 
 
 # -------------------------------------------------------------------------------------------------------------- kernels
-# Registers in addition to NEEDED, which `decode_and_hash` sets
+# registers besides NEEDED, which `decode_and_hash` sets
 CURSOR = 0  # batches of the chunk that are done
 MATCHES = STATE_REGISTERS
 SCANNED = STATE_REGISTERS + 1
@@ -92,7 +92,7 @@ class KeyTable(NamedTuple):
 
 
 class MatchColumns(NamedTuple):
-    """The columns of `KeyMatches`, with free rows."""
+    """The columns of `KeyMatches`, with unused rows at the end."""
 
     offsets: Int64s
     keys: Int64s
@@ -101,7 +101,10 @@ class MatchColumns(NamedTuple):
 
 @kernel
 def enter_keys(table: KeyTable) -> int:
-    """Add the keys to the table, which has enough room; return the first key whose hash is already there, or -1."""
+    """Add the keys to the table, which has enough room.
+
+    Return the first key whose hash is already in the table, or -1.
+    """
     for number in range(table.edges.size - 1):
         start = table.edges[number]
         low, high = hash_key(
@@ -128,8 +131,8 @@ def match_keys(
     """Search the wanted batches from CURSOR on, and append the records with keys in the table to `matches`.
 
     `records`, int64[n, RECORD_FIELDS], and `hashes`, uint64[n, 2], are working memory.  Return DONE, a request for a
-    payload or room, or a decoder's status.  The last two concern the batch at CURSOR; the kernel has not processed this
-    batch yet.
+    payload or room, or a decoder's status.  A request or a decoder's status concerns the batch at CURSOR, which the
+    kernel has not processed yet.
     """
     while state[CURSOR] < batches.headers.size:
         ordinal = state[CURSOR]
@@ -222,7 +225,7 @@ class _KeySearch:
     def __init__(self, source: SourceSegment, keys: KeySet, limit_bytes: int) -> None:
         self._source = source
         self._opener = BatchOpener(limit_bytes)
-        # The set and the map own the memory of the table.
+        # These references keep the memory of the table alive.
         self._keys = keys
         self._map, self._table = _table_of(keys)
         self._state = np.zeros(_REGISTERS, dtype=np.int64)
@@ -280,7 +283,7 @@ def _columns_of(rows: int) -> MatchColumns:
 
 
 def _table_of(keys: KeySet) -> tuple[OffsetMap, KeyTable]:
-    """Return the table of a set; draw new seeds until all keys have different hashes."""
+    """Return the table of a set; try new seeds until all keys have different hashes."""
     while True:
         seed = draw_seed()
         slots = OffsetMap(with_offsets=True)

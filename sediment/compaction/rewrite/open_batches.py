@@ -6,9 +6,9 @@
     wanted     bool[batches]       the batches that the kernel opens
 
 Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, it returns
-NEEDS_PAYLOAD, and the caller opens the batch.  Kernels then decompress as many of the next batches as fit into an area
-of the size of a CPU's cache.  Batches that kernels cannot decompress are decompressed one at a time; messages of magic
-0 and 1 are converted one at a time.
+NEEDS_PAYLOAD, and the caller opens the batch.  Kernels then also decompress as many of the next batches as fit into an
+area of the size of a CPU cache.  Batches that kernels cannot decompress are decompressed one at a time; messages of
+magic 0 and 1 are converted one at a time.
 
 Invariant: the payload of a batch is valid until a later batch is opened.
 """
@@ -44,7 +44,7 @@ class ChunkBatches(NamedTuple):
 
 
 class BatchOpener:
-    """Opens batches, one chunk after another; compressed records may expand to `limit_bytes`."""
+    """An opener of batches, one chunk after another; compressed records may expand to `limit_bytes`."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -69,7 +69,7 @@ class BatchOpener:
         return self.batches
 
     def open_batch(self, ordinal: int) -> None:
-        """Set the payload of batch `ordinal`, which has none yet, and the payloads of some of the next batches.
+        """Set the payload of batch `ordinal`, which has none yet, and of some of the next batches.
 
         Raises:
             CorruptBatchError: the records cannot be decompressed or decoded.
@@ -138,6 +138,6 @@ class BatchOpener:
         self._hold(ordinal, payload)
 
     def _hold(self, ordinal: int, payload: ByteArray) -> None:
-        """Keep padded records until the next batch is opened, and set them as the payload of a batch."""
+        """Set padded records as the payload of a batch, and keep them until the next batch is opened."""
         self._held.append(payload)
         self.batches.payloads[ordinal] = payload.ctypes.data, payload.size - PADDING_BYTES

@@ -33,7 +33,7 @@ class SegmentTask:
     """The rewrite of one segment.
 
     `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches whose last offset
-    is `bound` or higher are not changed, for the reason `bound_reason`.
+    is `bound` or higher are not changed; `bound_reason` is the reason.
     """
 
     partition: TopicPartition
@@ -62,7 +62,7 @@ class RewritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteStats:
-    """Counts of records in one segment; a compressed message of magic 0 or 1 without a verdict counts as one record.
+    """Counts of records in one segment; a compressed message of magic 0 or 1 counts as one record if it has no verdict.
 
     `matched` are all changed records: `dropped`, `tombstoned` and `replaced`.
     """
@@ -132,7 +132,7 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
 
 
 def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
-    """Return `offsets`, all at or above the bound, each with the reason why its verdict is not applied."""
+    """Return `offsets`, all at or above the bound, with the reason why each verdict is not applied."""
     replicated_end = view.log_start_offset if view.high_watermark is None else view.high_watermark
     verified_end = view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset
     reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
@@ -143,7 +143,7 @@ def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
 
 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
-    """Return the cleaner checkpoint, lowered to the first record with a new key: an older record may have that key."""
+    """Return the cleaner checkpoint, lowered to the first record with a new key; an older record may have this key."""
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]
     return min([checkpoint, *(int(offset) for offset in new_keys[:1])])

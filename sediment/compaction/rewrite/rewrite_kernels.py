@@ -1,4 +1,4 @@
-"""Compiled loop that applies verdicts to the batches of one chunk, first batch first, and copies the others.
+"""The compiled loop that applies verdicts to batches of one chunk, first batch first, and copies the others.
 
     chunk     | batch | batch | batch | batch | batch |       `wanted`: the batches with verdicts
                       ^ COPIED          ^ CURSOR
@@ -7,7 +7,7 @@
 
 `rewrite_batches` takes each batch with verdicts through four steps:
 
-1. Decode its records, if there is room for all their rows.
+1. Decode its records, if there is room for a row of each record.
 2.  Find their verdicts, move the surviving records together, and record the edits.
 3. If the batch changes, copy the batches before it.
 4. Write the surviving records, compressed with the batch's own codec.  If none survives, write the header or nothing.
@@ -19,10 +19,10 @@
     record count, length, CRC                           recomputed
 
 A batch with a new tombstone loses its delete horizon, so that the next cleaning writes a new horizon.  With the old
-horizon, the tombstone could be dropped before consumers have had time to read it.
+horizon, the tombstone could be dropped before consumers have read it.
 
 The loop is resumable: if the caller must do some work, the loop returns a status that requests this work, and continues
-at the next call.  A repeated call may only set marks of verdicts a second time.
+at the next call.  If a call repeats a batch, the only effect is that marks of verdicts are set a second time.
 
 Invariant: a batch without changed records is copied byte for byte.
 """
@@ -105,14 +105,16 @@ REPLACED = 11
 REGISTERS = 12
 
 _NULL = -1
-# Copied from `Action`, because the cache of compiled code depends on this file and not on the file of `Action`.
+# Copied from `Action`, because the cache of compiled code depends on this file, not on the file of `Action`.
 _DROP, _TOMBSTONE, _REPLACE_KEY = 0, 1, 3
 assert (_DROP, _TOMBSTONE, _REPLACE_KEY) == (Action.DROP, Action.TOMBSTONE, Action.REPLACE_KEY)
 _ROW_BYTES = 8 * RECORD_FIELDS
 
 
 class VerdictColumns(NamedTuple):
-    """The columns of `Verdicts`, with marks: the verdict has a record; the record to become a tombstone has no key.
+    """The columns of `Verdicts`, with two marks: the verdict's record was found.
+
+    A record to become a tombstone has no key.
 
     `replacements` is the address of the replacement bytes.
     """
@@ -133,7 +135,7 @@ class Rows(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The changes to one batch: numbers of records, and the size of their replacements."""
+    """The changes to one batch: numbers of changed records, and the size of the replacements."""
 
     kept: int
     dropped: int
@@ -155,8 +157,9 @@ def rewrite_batches(
 ) -> int:
     """Write the batches from CURSOR on to the output; return DONE, a request, or the status of a bad batch.
 
-    A batch that loses all records keeps its header if `keeps_header`, bool[batches]; otherwise it is dropped.  `raw` is
-    working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
+    If a batch loses all its records, it keeps its header if `keeps_header`, bool[batches], is set; otherwise it is
+    dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is
+    zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:
@@ -274,7 +277,10 @@ def _apply_verdicts(
 
 @kernel
 def _first_from(offsets: Int64s, offset: int) -> int:
-    """Return the index of the first of ascending `offsets`, int64[n], at or above `offset`; n if there is none."""
+    """Return the index of the first of `offsets`, int64[n] ascending, that is at or above `offset`.
+
+    Return n if there is none.
+    """
     low, high = 0, offsets.size
     while low < high:
         middle = (low + high) // 2
@@ -302,7 +308,7 @@ def _write_changed(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Step 4 for a batch with surviving records; return OK or NEEDS_COMPRESSION.  The output has room for it."""
+    """Do step 4 for a batch with surviving records, for which the output has room; return OK or NEEDS_COMPRESSION."""
     count = changes.kept
     has_horizon = header.has_horizon and changes.tombstoned == 0
     base_timestamp, max_timestamp = kept_timestamps(header.address, rows.records, count)

@@ -5,8 +5,8 @@
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
-* one of the last five data batches of a producer in the segment: a broker that loads the log remembers these batches,
-  to recognise a duplicate from a client.  Because their headers are kept, the producer state at the end of every
+* one of the last five data batches of a producer in the segment: a broker that loads the log keeps these batches in
+  memory, to recognise a duplicate from a client.  Their headers are kept, so the producer state at the end of the
   segment does not change
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
@@ -14,7 +14,7 @@ entry in the transaction index.
 
 Memory: one chunk, the largest decompressed batch, and columns for the batches with verdicts.
 
-Invariant: the checksum of every copied batch is checked first; an unchanged segment gets no parts.
+Invariant: the checksum of every batch is checked before the batch is copied; an unchanged segment gets no parts.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def rewrite_segment(
 ) -> RewrittenSegment:
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
-    `progress` is called with the size of each chunk in either scan; an exception from it ends the rewrite.
+    In both scans, `progress` is called with the size of each chunk; an exception from it ends the rewrite.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
@@ -86,7 +86,7 @@ class _Targets:
     """The batches with verdicts: their positions in the file, int64[n], and True if their header is kept, bool[n].
 
     `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
-    `excluded`, bool[verdicts], marks these verdicts.
+    `excluded`, bool[verdicts], marks the same verdicts.
     """
 
     positions: Int64s
@@ -105,7 +105,7 @@ class _SegmentRewrite:
         self._rewriter = BatchRewriter(source, task.verdicts, task.config.max_decompressed_batch_bytes)
 
     def run(self, run_id: str, attempt: str) -> RewrittenSegment:
-        """Perform both scans; the second only if a batch has a verdict."""
+        """Scan the headers, and scan a second time only if a batch has a verdict."""
         task, rewriter = self._task, self._rewriter
         targets = self._find_targets()
         parts: tuple[PartSegment, ...] = ()
@@ -166,7 +166,7 @@ class _SegmentRewrite:
 
     # --------------------------------------------------------------------------------------------- the scan that writes
     def _pieces(self, targets: _Targets) -> Iterator[ByteArray]:
-        """Yield the new batches, a piece for each chunk."""
+        """Yield the new batches, one piece for each chunk."""
         for span in self._source.checked_spans():
             low, high = np.searchsorted(targets.positions, [span.position, span.position + span.end - span.start])
             if low == high:
@@ -180,7 +180,7 @@ class _SegmentRewrite:
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Return, for each batch, the range [low, high) of verdicts that may apply; the batches follow `last_offset`.
+    """Return, for each batch, the range [low, high) of verdicts that may apply to it; the batches follow `last_offset`.
 
     The first offset of a compressed message of magic 0 or 1 is unknown, but it is above the last offset of the previous
     batch.

@@ -30,7 +30,7 @@ Progress = Callable[[int], None]
 
 
 class BatchLocator(Protocol):
-    """Names the place of a batch in errors."""
+    """Adds the position of a batch to errors."""
 
     def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None:
         """Set path, position and offset of an error about batch `ordinal` of a chunk."""

@@ -6,8 +6,8 @@
 
 An entry means that no record with this key may have a value in this topic.  A tombstone of the key is permitted.
 
-Invariants: a list contains neither keys nor the secret.  A list is used only with the secret of its HMACs, because with
-any other secret no key would match, and nothing would be suppressed.
+Invariants: a list contains neither keys nor the secret.  A list is used only with the secret that made its HMACs.  With
+any other secret, no key would match and no record would be suppressed.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _checked_hmac(value: Any) -> str:
 
 # ----------------------------------------------------------------------------------------------------------- the search
 def find_suppressed(source: Source, keys: SuppressedKeys, fs: Fs) -> Int64s:
-    """Return the ascending offsets, int64[n], of the data records of `source` with a value and a suppressed key.
+    """Return the offsets, int64[n] ascending, of the data records of `source` that have a suppressed key and a value.
 
     Data of aborted and of open transactions is included.
 
@@ -130,7 +130,7 @@ def find_suppressed(source: Source, keys: SuppressedKeys, fs: Fs) -> Int64s:
         CorruptBatchError, UnsupportedDataError: a batch cannot be read.
         SourceChangedError: a segment changed during the search.
     """
-    # Imported here: it compiles kernels that a driver without anything to search never needs.
+    # Imported here, because it compiles kernels that a driver needs only if it searches.
     from sediment.segment_io.tables.readers import read_table
 
     offsets = [np.zeros(0, dtype=np.int64)]

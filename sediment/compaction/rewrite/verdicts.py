@@ -29,10 +29,10 @@ class Reason(IntEnum):
 
     NO_RECORD = 0  # the log has no record at this offset
     CONTROL_RECORD = 1  # transaction markers and leader changes are not data
-    NO_KEY = 2  # a tombstone without a key deletes nothing
+    NO_KEY = 2  # a tombstone without a key would delete nothing
     ABOVE_HIGH_WATERMARK = 3  # not fully replicated; a broker may truncate it
     OPEN_TRANSACTION = 4  # at or above the last stable offset
-    UNVERIFIED = 5  # the broker did not stop cleanly; the next start verifies it
+    UNVERIFIED = 5  # the broker did not stop cleanly; its next start verifies this record
 
     @property
     def code(self) -> str:
@@ -73,12 +73,12 @@ class Verdicts:
         if self.actions.size != count or self.edges.size != count + 1:
             raise UsageError("the columns of verdicts have different lengths")
         if count and (self.offsets[0] < 0 or np.any(self.offsets[1:] <= self.offsets[:-1])):
-            raise UsageError("the offsets of verdicts are negative or do not increase; sort them and keep one of each")
+            raise UsageError("the offsets of verdicts are negative or do not increase; sort them, one for each")
         if np.any(self.actions > max(Action)):
             raise UsageError("a verdict has an unknown action")
         sizes = np.diff(self.edges)
         if self.edges[0] != 0 or self.edges[-1] != self.replacements.size or np.any(sizes < 0):
-            raise UsageError("the edges of replacements do not fit their bytes")
+            raise UsageError("the edges of replacements do not match the replacement bytes")
         if np.any(sizes[self.actions < Action.REPLACE_VALUE] > 0):
             raise UsageError("a verdict that drops a record or makes it a tombstone has a replacement")
 
@@ -131,7 +131,7 @@ class NotReached:
 
     @classmethod
     def of(cls, offsets: Int64s, reason: Reason) -> NotReached:
-        """Return `offsets` with a common reason."""
+        """Return `offsets`, all with the same reason."""
         return cls(offsets, np.full(offsets.size, reason, dtype=np.uint8))
 
     @classmethod

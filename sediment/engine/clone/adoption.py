@@ -6,12 +6,12 @@
     4. write      without a metadata log: checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
                   with one: entries in the checkpoints, then records in the metadata log (`metadata_append`)
 
-A broker that starts before the last write of step 4 does not know the folders.  It renames them to `-stray`, as it
-would have before the adoption, and changes no record.  partition.metadata is written before the records of its topic,
-because a broker that knows a topic also renames the topic's folder to `-stray` if that file is missing.
+A broker that starts before the last write of step 4 does not know the folders.  As before the adoption, it would rename
+them to `-stray`, and change no record.  partition.metadata is written before the metadata records of its topic: if the
+file is missing, a broker that knows the topic also renames the topic's folder to `-stray`.
 
 Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
-of a clean stop.  Brokers ignore the kept copies.
+of a clean stop.  Brokers ignore the copies of step 3.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ KEPT_SUFFIX = ".kept"
 
 
 def has_metadata_log(log_dir: Path, fs: Fs) -> bool:
-    """Return True if the directory holds a metadata log; a broker then does not read `bootstrap.checkpoint`."""
+    """Return True if the directory contains a metadata log; a broker then does not read `bootstrap.checkpoint`."""
     return fs.exists(log_dir / str(METADATA_PARTITION))
 
 
 # ----------------------------------------------------------------------------------------------------------- partitions
 def survey_partition(partition: ClonedPartition, config: LogConfig, fs: Fs, *, now_ms: int) -> PartitionClone:
-    """Return the partition as `adopt_partition` would leave it, without markers; change nothing.
+    """Return the partition as `adopt_partition` would leave it, but without transaction markers; change nothing.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
@@ -83,11 +83,11 @@ def adopt_partition(
     ends_transactions: bool,
     has_coordinator: bool = True,
 ) -> PartitionClone:
-    """Bring a partition into the state of a clean stop, in place; the lock of its directory must be held.
+    """Bring a partition into the state after a clean stop, in place; the lock of its directory must be held.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
-        UsageError: `ends_transactions` is False, and a transaction without a coordinator is open.
+        UsageError: `ends_transactions` is False, and a transaction is open that has no coordinator.
         OSError: the disk failed.
     """
     (replica,) = partition.replicas
@@ -107,7 +107,7 @@ def adopt_partition(
 
 
 def check_no_open_transaction(clone: PartitionClone) -> None:
-    """Check that no transaction is open: its coordinator is in another cluster, so the transaction would never end.
+    """Check that no transaction is open: its coordinator would be in another cluster, so it would never end.
 
     Raises:
         UsageError: a transaction is open.
@@ -123,7 +123,7 @@ def check_no_open_transaction(clone: PartitionClone) -> None:
 def _load(
     name: TopicPartition, replica: Replica, directory: Path, config: LogConfig, fs: Fs, now_ms: int
 ) -> tuple[LoadedLog, LoadedLog]:
-    """Load and repair a log, and write its producer snapshot; return the log as repaired, and as first loaded."""
+    """Load and repair a log, and write its producer snapshot; return the repaired log, and the log as first loaded."""
     checkpoints = _checkpoints_of(replica)
     note_producers_of_bare_copy(name, directory, checkpoints, fs)
     first = load_log(name, directory, config, checkpoints, fs, now_ms=now_ms, verify_trusted=True)
@@ -134,8 +134,8 @@ def _load(
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
     """Return the checkpoints with which a log is loaded.
 
-    A log without an entry in the recovery points is a bare copy.  Without the marker of a clean stop, a load would
-    verify such a copy from its first batch, and cut all batches after a corrupt one, including good batches.
+    A log without a recovery point is a bare copy.  Without the marker of a clean stop, loading would verify such a copy
+    from its first batch, and cut off all batches after a corrupt one, including good batches.
     """
     found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
     return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
@@ -155,10 +155,10 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """Write the files of the whole directory; return the names of the kept copies of replaced files.
+    """Write the files that concern the whole directory; return the names of the kept copies of replaced files.
 
     meta.properties is replaced last: if the run is interrupted, the directory still belongs to its former node, or to
-    none.  The properties file is written only if there is none.
+    no node.  The server properties file is written only if it does not exist.
     """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):

@@ -1,13 +1,13 @@
 """The directory of a clone, from the claim to the manifest.
 
-    1. claim         .sediment-output, under the directory's lock; leftovers of an unfinished clone are removed
-    2. partitions    each is built in a folder of its own and then renamed, in any order
+    1. claim         .sediment-output, under the directory's lock; files of an unfinished clone are removed
+    2. partitions    each is built in a separate folder and then renamed, in any order
     3. checkpoints   recovery point and high watermark at the log end, log start, cleaner
     4. start files   server.properties, bootstrap.checkpoint, the marker of a clean stop
     5. owner         meta.properties: without it no broker starts on the directory
     6. manifest      the clone is complete
 
-Invariant: at every moment, either the directory is complete, or no broker starts on it and the next run starts over.
+Invariant: at any time, either the directory is complete, or no broker starts on it and the next run starts again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DRIVER = "driver"
 
 @dataclass(frozen=True, slots=True)
 class StartFiles:
-    """Contents of the files that a broker needs to start: its node, metadata records and properties."""
+    """The contents of the files that a broker needs to start: its node, metadata records and properties."""
 
     node: Node
     records: Sequence[bytes]
@@ -70,14 +70,14 @@ class CloneDirectory:
         self._topic_ids: dict[TopicPartition, str] = {}
 
     def check(self, sources: Sequence[Store]) -> None:
-        """Check that the directory is absent, empty or an unfinished output, and separate from the sources.
+        """Check that the directory is absent, empty or an unfinished output, and is separate from the sources.
 
         Raises:
             UsageError: the directory fails the check; nothing was changed.
         """
         if "," in str(self.path) or "\\" in str(self.path):
             raise UsageError(
-                "a broker's log.dirs cannot hold this path", path=str(self.path), advice="name one without , and \\"
+                "a broker's log.dirs cannot contain this path", path=str(self.path), advice="give one without , and \\"
             )
         check_output_path(self._publisher.store, sources)
 
@@ -86,11 +86,11 @@ class CloneDirectory:
         self._publisher.store.make_folder("")
 
     def begin(self) -> str | None:
-        """Claim the directory and empty it; return the run whose unfinished files were removed, if any."""
+        """Claim the directory and empty it; if files of an unfinished run were removed, return that run."""
         return self._publisher.begin()
 
     def add(self, target: TopicPartition, topic_id: str, clone: PartitionClone) -> None:
-        """Give a finished partition its name."""
+        """Rename a finished partition to its final name."""
         self._publisher.check()
         self._fs.rename(self.path / clone.folder, self.path / str(target))
         self._partitions[target] = clone
@@ -98,7 +98,7 @@ class CloneDirectory:
         self._files += [replace(file, name=f"{target}/{file.name}") for file in clone.files]
 
     def finish(self, start: StartFiles, *, sources: Sequence[str], now_ms: int) -> int:
-        """Write the files of the whole directory, then the manifest; return the number of files.
+        """Write the files that concern the whole directory, then the manifest; return the number of files.
 
         Raises:
             OwnershipError: another run owns the directory, or one of its files is missing.

@@ -1,14 +1,14 @@
 """Metadata records of a clone, in the order in which a controller reads them; one node leads every partition.
 
-    FeatureLevelRecord        levels of the source, metadata.version first
+    FeatureLevelRecord        the levels of the source, metadata.version first
     TopicRecord               and for each topic
       PartitionRecord         leader epoch: the last of the log; directory: the one of the clone
       ConfigRecord
     ConfigRecord              the dynamic configs of all brokers that concern logs
-    ProducerIdsRecord         above every producer id that the source or a log knows
+    ProducerIdsRecord         above every producer id in the source's metadata or in a log
     ACLs, quotas, SCRAM       only on request
 
-Invariant: a producer id that a log knows is never assigned to a new producer.
+Invariant: a producer id that occurs in a log is never assigned to a new producer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.message import Message
 
 PRODUCER_ID_BLOCK = 1000
-"""Producer ids that a controller gives to a broker at once."""
+"""The number of producer ids that a controller assigns to a broker at once."""
 
 _VERSION = 0
 _NO_BROKER_EPOCH = -1
@@ -51,7 +51,7 @@ def cluster_records(
     broker_configs: Mapping[str, str],
     next_producer_id: int,
 ) -> Iterator[bytes]:
-    """Yield the records; a partition without an entry in `leader_epochs` begins with epoch 0."""
+    """Yield the records; the leader epoch of a partition that is not in `leader_epochs` is 0."""
     for name in sorted(features, key=lambda name: (name != METADATA_VERSION, name)):
         yield _encoded(m.FeatureLevelRecord(name=name, feature_level=features[name]))
     for topic in topics:
@@ -70,8 +70,8 @@ def added_topic_records(
 ) -> Iterator[bytes]:
     """Yield the records that add topics to a cluster with `metadata`.
 
-    They include a ProducerIdsRecord only if this record raises the next id, because a controller fails if a record
-    lowers or repeats it.
+    They include a ProducerIdsRecord only if it raises the next producer id: a controller fails if a record lowers or
+    repeats that id.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
@@ -105,7 +105,7 @@ def topic_records(
 
 
 def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
-    """Return the record that makes a controller give out producer ids from `next_producer_id` on."""
+    """Return the record after which a controller assigns producer ids from `next_producer_id` on."""
     return _encoded(
         m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)
     )
@@ -126,7 +126,7 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first id of a block of producer ids that is above all `known` ids and not assigned yet."""
+    """Return the first id of a block of producer ids that is not assigned yet and is above all `known` ids."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

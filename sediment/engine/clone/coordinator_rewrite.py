@@ -1,4 +1,4 @@
-"""Records of the coordinators' topics in a clone that lacks a partition, or has other topic names or ids.
+"""Records of the coordinators' topics, in a clone that does not have all partitions or has other topic names or ids.
 
     record of __consumer_offsets            in the clone
     offset commit                           kept if its partition is cloned, with the topic's new name and id
@@ -6,12 +6,12 @@
     epochs of consumer and streams groups   kept, if one of the group's offset commits is kept
     members, assignments, share groups      dropped: they name topics that the clone lacks
     record of __transaction_state           in the clone
-    transactional id                        kept, with its cloned partitions only, if its producer wrote to one of them
+    transactional id                        kept, with only its cloned partitions, if its producer wrote to one of them
 
 A record that cannot be decoded is kept.  Kafka's coordinators skip records of unknown types.
 
 Invariants: offsets do not change; a dropped record leaves a gap, as after a compaction.  Either all records of a group
-or transactional id are dropped, or its last state is kept.
+or transactional id are dropped, or the record with its last state is kept.
 
 Source: Kafka's GroupMetadataManager.replay and TransactionStateManager.loadTransactionMetadata.
 """
@@ -63,7 +63,7 @@ _PREPARE_COMMIT = 2  # Kafka's TransactionState
 
 @dataclass(frozen=True, slots=True)
 class ClonedNames:
-    """Partitions of the source that are cloned; records of the coordinators must not name any others.
+    """The partitions of the source that are cloned; records of the coordinators must not name any other partition.
 
     `names` and `ids` are the new names and topic ids, by the topic's name in the source.  `producer_ids` are the
     producers that wrote to one of the partitions.
@@ -77,7 +77,7 @@ class ClonedNames:
 
 @dataclass(slots=True)
 class RewriteCounts:
-    """Counts of the groups or transactional ids that a rewrite kept and dropped, and of the records that it changed."""
+    """The numbers of groups or transactional ids that a rewrite kept and dropped, and of records that it changed."""
 
     kept: int = 0
     dropped: int = 0
@@ -94,7 +94,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Changes:
-    """Verdicts for two passes over the log, because a single pass can change only the key or the value of a record."""
+    """Verdicts for two passes over the log; one pass can change only the key or the value of a record, not both."""
 
     first: list[Verdict] = field(default_factory=list)
     second: list[Verdict] = field(default_factory=list)
@@ -156,7 +156,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose transaction was being committed at `until_ms`, or at the end of the source.
+    """Return the producers whose transaction was being committed at `until_ms`, or at the end of the source's log.
 
     Raises:
         CorruptDataError: a batch cannot be read.
@@ -207,7 +207,7 @@ def _group_changes(read: Any, names: ClonedNames) -> tuple[_Changes, RewriteCoun
 
 
 def _groups_of(records: Iterable[_Record], names: ClonedNames) -> frozenset[str]:
-    """Return the groups that have an offset of a cloned partition."""
+    """Return the groups that have committed an offset of a cloned partition."""
     live: dict[tuple[str, str, int], bool] = {}
     for record in records:
         key = record.decoded.key
@@ -234,7 +234,7 @@ def _change_commit(record: _Record, names: ClonedNames, changes: _Changes) -> No
 
 
 def _empty_classic_group(record: _Record, changes: _Changes) -> None:
-    """Write the group as if all members had left.  Source: Kafka's ClassicGroup, state EMPTY."""
+    """Encode the group as if all members had left.  Source: Kafka's ClassicGroup, state EMPTY."""
     value = record.decoded.value
     if value is not None and value.members:
         value.members, value.protocol, value.leader = [], None, None
@@ -257,7 +257,7 @@ def _transaction_changes(read: Any, names: ClonedNames) -> tuple[_Changes, Rewri
 
 
 def _transactional_ids_of(records: Iterable[_Record], names: ClonedNames) -> frozenset[str]:
-    """Return the ids whose last state names a producer or a partition of the clone."""
+    """Return the transactional ids whose last state names a producer or a partition of the clone."""
     kept: dict[str, bool] = {}
     for record in records:
         key, value = record.decoded.key, record.decoded.value

@@ -1,4 +1,4 @@
-"""Feature levels of Kafka's releases, and feature levels of a clone.
+"""The feature levels of Kafka's releases, and the feature levels of a clone.
 
 A clone has the feature levels of its source, limited to the levels of the release that will start the clone.
 
@@ -15,9 +15,9 @@ METADATA_VERSION = "metadata.version"
 NEWEST_RELEASE = "4.2"
 
 _KRAFT_VERSION = "kraft.version"
-_LEAST_METADATA_VERSION = 7  # of a broker of Kafka 4: 3.3-IV3
+_LEAST_METADATA_VERSION = 7  # the lowest of a broker of Kafka 4: 3.3-IV3
 _DIRECTORIES_SINCE = 17  # metadata.version of partition records with directories: 3.7-IV2
-_ELIGIBLE_REPLICAS_SINCE = 23  # and with eligible leader replicas: 4.0-IV1
+_ELIGIBLE_REPLICAS_SINCE = 23  # metadata.version of partition records with eligible leader replicas: 4.0-IV1
 _LEVELS: Mapping[str, Mapping[str, int]] = {
     "4.0": {METADATA_VERSION: 25, "transaction.version": 2, "group.version": 1},
     "4.1": {METADATA_VERSION: 27, "transaction.version": 2, "group.version": 1, "eligible.leader.replicas.version": 1},
@@ -34,7 +34,7 @@ RELEASES = tuple(_LEVELS)
 
 
 def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, int]:
-    """Return the levels of a clone for `release`, one of RELEASES; `source` is None if the source states no levels.
+    """Return the levels of a clone for `release`, one of RELEASES; `source` is None if the source's levels are unknown.
 
     Raises:
         UsageError: a broker of that release does not start on the source's metadata.version.
@@ -44,7 +44,7 @@ def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, 
         return dict(target)
     if source[METADATA_VERSION] < _LEAST_METADATA_VERSION:
         raise UsageError(
-            f"the source has metadata.version {source[METADATA_VERSION]}, which brokers of Kafka 4 do not read",
+            f"the source has metadata.version {source[METADATA_VERSION]}, which brokers of Kafka 4 do not support",
             advice="clone without its metadata log, or upgrade the cluster's metadata.version first",
         )
     levels = {name: min(level, target.get(name, 0)) for name, level in source.items() if name != _KRAFT_VERSION}
@@ -52,7 +52,7 @@ def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, 
 
 
 def partition_record_version(metadata_version: int) -> int:
-    """Return the version in which a controller with that metadata.version writes partition records.
+    """Return the version of the partition records that a controller with this metadata.version writes.
 
     Source: Kafka's MetadataVersion.partitionRecordVersion.
     """

@@ -57,7 +57,7 @@ def folders_of(source: Source, metadata: ClusterMetadata, node: Node, fs: Fs) ->
         raise UsageError(
             f"the folders of {internal[0]} are from another cluster's coordinators, and this cluster has no such topic",
             path=str(directory.path),
-            advice="move them out of the log directory; to keep groups and transactions, clone all the folders",
+            advice="move them out of the log directory; to keep groups and transactions, clone all folders",
         )
     return Folders(tuple(known), {name: source.topics[name] for name in sorted(foreign)})
 

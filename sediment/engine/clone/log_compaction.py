@@ -4,7 +4,7 @@
     2. clean     one sweep of the log into `.part` files
     3. commit    the cleaned segments replace the copied ones
 
-Invariant: a log with a corrupt batch is left exactly as it was copied.
+Invariant: a log with a corrupt batch is not changed after it was copied.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CORRUPT_BATCH = "corrupt-batch"
 
 @dataclass(frozen=True, slots=True)
 class LogCompaction:
-    """Outcome of compacting a log of `bytes_before`; `reason` is None if the log was compacted.
+    """The outcome of compacting a log of `bytes_before`; `reason` is None if the log was compacted.
 
-    `first_dirty` is the new cleaner checkpoint, or None if there is none.  `batches_without_horizon` are batches that
-    keep their tombstones because delete.retention.ms is unknown.  `damage` describes the corrupt batch that prevented
-    the compaction.
+    `first_dirty` is the new cleaner checkpoint, or None if there is none.  `batches_without_horizon` counts batches
+    that keep their tombstones because delete.retention.ms is unknown.  `damage` describes the corrupt batch that
+    prevented the compaction.
     """
 
     bytes_before: int

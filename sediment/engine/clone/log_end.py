@@ -1,11 +1,11 @@
-"""The end of a cloned log: cut the log at an offset or a time, and end open transactions that lost their coordinator.
+"""The end of a cloned log: cut the log at an offset or a time, and end open transactions without a coordinator.
 
     1. cut       the log ends at the offset; a batch that spans the offset keeps the records below it, but a message of
                  magic 0 or 1 is dropped entirely
     2. markers   each open transaction gets a COMMIT marker if its coordinator had decided to commit, otherwise ABORT
 
-A cut at a time ends the log before its first record with a later timestamp, as `kafka-consumer-groups --to-datetime`
-finds it.  Control records count too.
+A cut at a time ends the log before its first record with a later timestamp, the record that `kafka-consumer-groups
+--to-datetime` finds.  Control records count too.
 
 Both steps use the live log, so that segments, indexes, leader epochs and producers stay consistent.
 """
@@ -54,7 +54,7 @@ _TRANSACTION_VERSION = 0  # a marker with the producer's own epoch
 
 
 class AtOnce:
-    """A scheduler that runs every task immediately; files can be removed without delay, because no reader uses them."""
+    """A scheduler that runs every task immediately; files need no delay before removal, because no reader uses them."""
 
     def schedule_once(self, _name: str, task: Callable[[], None], *, delay_ms: int = 0) -> None:
         """Run `task` now."""
@@ -114,7 +114,7 @@ def _cut(log: PartitionLog, offset: int, fs: Fs) -> None:
         raise UsageError(
             f"offset {offset} is below the log start offset {log.log_start_offset}",
             partition=str(log.partition),
-            advice="cut at an offset that the log still has",
+            advice="cut at an offset that is still in the log",
         )
     spanning = _spanning_batch(log, offset, fs)
     if spanning is None:

@@ -1,4 +1,4 @@
-"""Verdicts applied to a log of the clone, which no other process uses."""
+"""Applying verdicts to a log of the clone, which no other process uses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def change_records(
         now_ms=0,
         producer_id_expiration_ms=None,
     )
-    # No other process has this copy, so even records of open transactions may change.
+    # No other process uses this copy, so even records of open transactions may change.
     view = replace(view, last_stable_offset=view.log_end_offset, high_watermark=view.log_end_offset)
     rewrite = rewrite_log(plan_rewrite(view, verdicts, config), fs, run_id=run_id, attempt=attempt)
     missed = {reason: count for reason, count in rewrite.not_reached.by_reason().items() if count}

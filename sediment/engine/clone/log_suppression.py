@@ -1,10 +1,10 @@
-"""Suppression of erased records in a cloned log: a restored backup does not bring them back.
+"""Suppression of erased records in a cloned log, so that a restored backup does not bring them back.
 
     1. find      records with a value and a key of the list
-    2. rewrite   in a compacted topic they become tombstones; in other topics they are dropped
-    3. verify    find again: no such record may be left
+    2. rewrite   in a compacted topic, they become tombstones; in other topics, they are dropped
+    3. verify    search again: no such record may be left
 
-Invariant: if a log cannot be searched to its end, an error is raised, because the rest may contain such a record.
+Invariant: if a log cannot be searched to its end, an error is raised, because the rest may contain erased records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class LogSuppression:
-    """Outcome of a suppression: the number of records, and the new cleaner checkpoint if there is one."""
+    """The outcome of a suppression: the number of records, and the new cleaner checkpoint if there is one."""
 
     records: int
     first_dirty: int | None
@@ -42,7 +42,7 @@ def suppress_records(
     run_id: str,
     attempt: str,
 ) -> LogSuppression:
-    """Suppress the records that have one of `keys` in the log in `directory`, which no other process uses.
+    """Suppress the records with one of `keys` in the log in `directory`, which no other process uses.
 
     Raises:
         CorruptDataError, UnsupportedDataError: a batch cannot be read or rewritten.

@@ -6,14 +6,14 @@
                 After a crash, the node starts as before.
     3. append   all batches in one write, in the last leader epoch of the log
                 After a crash, the next start cuts a torn batch, and the controller aborts an unfinished metadata
-                transaction.  So the node starts as adopted if the write is complete, otherwise as before.
+                transaction.  So if the write is complete, the node starts as adopted; otherwise it starts as before.
     4. sync     the log and its indexes, then write a producer snapshot at the log end
                 After a crash, the node starts as adopted.
 
-The records take effect at the next election: a sole voter wins it immediately, and then every record of its log is
-committed.  The log's snapshots remain valid, because they all end below the appended records.
+The records take effect at the next election.  A sole voter wins it immediately, and then every record of its log is
+committed.  The snapshots of the log remain valid, because all of them end below the appended records.
 
-Invariant: records that need more than one batch are appended as one metadata transaction.
+Invariant: if the records need more than one batch, they are appended as one metadata transaction.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -50,8 +50,8 @@ _CHUNK_BYTES = 1 << 20
 def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> ClusterMetadata:
     """Return the metadata of a node that has been the active controller at least once.
 
-    A node that never was the active controller has no feature levels in its log.  Its controller would not write them
-    after other records.
+    A node that was never the active controller has no feature levels in its log.  Its controller writes them only into
+    an empty log.
 
     Raises:
         UsageError: the node has never started.
@@ -62,13 +62,13 @@ def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> Cl
         raise UsageError(
             "the node of this directory has never been started, or its metadata log is empty",
             path=str(log_dir),
-            advice="move the foreign folders away, start the node once, stop it, and move them back",
+            advice="move the foreign folders away, start the node once, stop it, and move the folders back",
         )
     return metadata
 
 
 def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
-    """Check that the records can be appended as one change of the cluster.
+    """Check that the records can be appended as one atomic change.
 
     Raises:
         UsageError: the records need several batches, and the cluster does not support metadata transactions.
@@ -76,7 +76,7 @@ def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
     version = metadata.features[METADATA_VERSION]
     if needs_transaction(values) and version < _TRANSACTIONS_SINCE:
         raise UsageError(
-            f"{len(values)} records need a metadata transaction, which metadata.version {version} does not have",
+            f"{len(values)} records need a metadata transaction, which metadata.version {version} does not support",
             advice="upgrade the cluster's metadata.version first, or adopt fewer folders at a time",
         )
 
@@ -84,7 +84,7 @@ def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
 def keep_metadata_log(log_dir: Path, kept_name: str, fs: Fs) -> None:
     """Write a durable archive of every file of the metadata log.
 
-    The archive gets the log's owner and mode, because the log may hold password hashes.
+    The archive gets the owner and mode of the log, because the log may contain password hashes.
     """
     directory = log_dir / str(METADATA_PARTITION)
     logs = [
@@ -123,12 +123,12 @@ def _header(path: Path, name: str, kind: bytes, size_bytes: int) -> bytes:
 
 
 def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMetadata, fs: Fs, *, now_ms: int) -> None:
-    """Append records to the metadata log, as one change; the directory's lock must be held.
+    """Append records to the metadata log as one atomic change; the directory's lock must be held.
 
     `metadata` is the cluster state after replaying the log.
 
     Raises:
-        CommitStateUnknownError: the append broke off; the log may or may not have the records.
+        CommitStateUnknownError: the append was interrupted; the log may or may not contain the records.
         CorruptDataError, OSError: the log cannot be loaded; it was not changed.
     """
     writer = MetadataLogWriter(
@@ -141,7 +141,7 @@ def append_records(log_dir: Path, values: Sequence[bytes], metadata: ClusterMeta
 
 
 def check_appended(log_dir: Path, topic_ids: set[str], fs: Fs) -> None:
-    """Check that the metadata log has the topics after the append.
+    """Check that the metadata log contains the topics after the append.
 
     Raises:
         CommitStateUnknownError: a topic is missing.

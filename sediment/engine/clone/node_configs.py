@@ -1,12 +1,12 @@
-"""Topic configs of a clone: the configs of the source, changed for a single node, local storage, and a held clone.
+"""The topic configs of a clone: those of the source, changed for a single node, local storage, and a held clone.
 
     change      keys                                    reason
     single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all
     local       remote.*, local.retention.*             left out: the clone has no tiered storage
     hold        retention.ms, retention.bytes           -1, so that a broker started on old records deletes none
 
-If no metadata log states the configs of a topic, the topic is always held: the default retention would delete its
-records.
+If no metadata log contains the configs of a topic, the topic is always held, because the default retention would delete
+its records.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class ConfigChange:
 def cloned_configs(
     topic: str, configs: Mapping[str, str] | None, *, keep: bool, hold: bool, local_only: bool
 ) -> tuple[dict[str, str], tuple[ConfigChange, ...]]:
-    """Return the configs of a cloned topic, and how they differ from `configs`; None if the source states no configs.
+    """Return the configs of a cloned topic, and how they differ from `configs`.
 
-    Without `keep`, only Kafka's internal topics keep their configs.
+    `configs` is None if the configs of the source are unknown.  Without `keep`, only Kafka's internal topics keep their
+    configs.
     """
     is_internal = topic in INTERNAL_TOPICS
     original = dict(configs or {}) if keep or is_internal else {}

@@ -1,4 +1,4 @@
-"""Options of a clone, as values."""
+"""The options of a clone, as values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_NODE_ID = 1
 
 
 class Part(StrEnum):
-    """Parts of a cluster that a clone may take in addition to the records."""
+    """The parts of a cluster that a clone may contain in addition to the records."""
 
     GROUPS = "groups"
     TRANSACTIONS = "transactions"
@@ -28,11 +28,11 @@ DEFAULT_PARTS = frozenset({Part.GROUPS, Part.TRANSACTIONS, Part.CONFIGS})
 
 
 class LinkMode(StrEnum):
-    """Ways in which a clone takes over unchanged files."""
+    """The ways in which a clone gets unchanged files."""
 
     COPY = "copy"
     REFLINK = "reflink"
-    """Separate files that share disk blocks if the filesystem supports it; otherwise copies."""
+    """Separate files that share disk blocks, if the filesystem supports this; otherwise copies."""
 
     HARD = "hard"
     """Hard links to closed segments; copies of all other files."""
@@ -40,14 +40,14 @@ class LinkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloneOptions:
-    """Options of a clone.
+    """The options of a clone.
 
     `topics` and `partitions` are globs; empty means all.  `renames` maps old topic names to new ones.  Without a
-    `cluster_id`, a random id is generated.  A held clone neither expires nor cleans anything.  `until_ms` cuts every
-    log, except the logs of partitions in `until_offsets`, which are cut at the given offset.  `since` is the directory
-    or the manifest of an earlier clone; unchanged closed segments are linked from that clone.  `compact` cleans the
-    logs of compacted topics, and with an `encoding`, their records get this encoding.  Records with `suppressed` keys
-    are left out.
+    `cluster_id`, a random id is generated.  In a held clone, no records expire and no log is cleaned.  `until_ms` cuts
+    every log except those of the partitions in `until_offsets`, which are cut at the given offset.  `since` is the
+    directory or the manifest of an earlier clone; unchanged closed segments are linked from that clone.  `compact`
+    cleans the logs of compacted topics, and with an `encoding`, their records get this encoding.  Records with
+    `suppressed` keys are left out.
     """
 
     topics: tuple[str, ...] = ()

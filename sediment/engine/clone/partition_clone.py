@@ -4,15 +4,15 @@
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
     3. rewrite   names in records of the coordinators, if they changed
     4. end       cut the log and end its open transactions, if requested
-    5. suppress  records with keys on the list of erased keys, if there is one
+    5. suppress  records with keys on the list of erased keys, if there is a list
     6. settle    write partition.metadata and the producer snapshot at the log end (the snapshot also before 3 and 4)
     7. compact   the log, if requested
     8. digest    SHA-256 of every file; all files are durable
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
-Invariant: if a log has damage that a broker would not notice at its start, the log is cloned byte for byte, and the
-damage is reported.
+Invariant: if a log is corrupt in a way that a starting broker would not notice, it is cloned byte for byte, and the
+corruption is reported.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class CloneTask:
-    """The cloning of one partition into the directory `to`; `config` has the sizes of segments and indexes."""
+    """The cloning of one partition into the directory `to`; `config` contains the sizes of segments and indexes."""
 
     partition: ClonedPartition
     topic_id: str
@@ -88,21 +88,21 @@ class CloneTask:
     link: LinkMode = LinkMode.COPY
     log_bytes: int = 0
     names: ClonedNames | None = None
-    """Names that the records of a coordinator's log may have; None if the records are not changed."""
+    """The names that the records of a coordinator's log may contain; None if the records are not changed."""
 
     ends_transactions: bool = False
     committing: frozenset[int] = frozenset()
-    """Producers whose open transactions are to be committed."""
+    """The producers whose open transactions must be committed."""
 
     suppressed: SuppressedKeys | None = None
-    """Keys whose records are left out; None for no such list."""
+    """The keys whose records are suppressed; None if no suppression list is used."""
 
     compacts: bool = False
     encoding: Encoding | None = None
     """New encoding of the records that the compaction keeps; None: each batch keeps its codec."""
 
     earlier: EarlierFiles | None = None
-    """Files of the partition in the earlier clone that this one continues."""
+    """The files of the partition in the earlier clone that this clone continues."""
 
     @property
     def changes_end(self) -> bool:
@@ -112,20 +112,23 @@ class CloneTask:
 
     @property
     def rules(self) -> CopyRules:
-        """The allowed ways to take over files; a log that this task changes shares no file with another directory."""
+        """The allowed ways to get files into the clone.
+
+        A log that this task changes shares no file with another directory.
+        """
         if self.changes_end or self.names is not None:
             return CopyRules()
         links = () if self.earlier is None else (LinkKind.REFLINK, LinkKind.HARD)
         return replace(_RULES[self.link], earlier_links=links)
 
     def weight(self) -> int:
-        """Return the size of the log in bytes, by which tasks are packed."""
+        """Return the size of the log in bytes; tasks are distributed by it."""
         return self.log_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction without an end marker in a log."""
+    """A transaction in a log that has no end marker."""
 
     producer_id: int
     producer_epoch: int
@@ -138,8 +141,9 @@ class PartitionClone:
     """A finished partition in `folder`, a directory of the clone; `files` are named relative to it.
 
     `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None if there is none.
-    `producer_ids` are all ids that occur in the log.  `linked_bytes` were linked, not copied.  `damage` describes
-    corruption that a broker would not notice.  `is_unchanged` is True if the earlier clone has the same files.
+    `producer_ids` are all producer ids in the log.  `linked_bytes` is the size of files that were linked, not copied.
+    `damage` describes corruption that a broker would not notice.  `is_unchanged` is True if the earlier clone has the
+    same files.
     """
 
     folder: str
@@ -256,7 +260,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
-    """Return True if the earlier clone has all copied files, so that the log has already been verified."""
+    """Return True if the earlier clone contains all copied files, so that the log has already been verified."""
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
@@ -296,7 +300,7 @@ def _checkpoints(loaded: LoadedLog, first_dirty: int | None) -> PartitionCheckpo
 
 
 def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> LoadedLog:
-    """Load the log again after a change of its files; keep the repairs and damage that were reported so far."""
+    """Load the log again after its files have changed; keep the repairs and damage reported so far."""
     checkpoints = PartitionCheckpoints(log_start=before.log_start_offset, clean_shutdown=True)
     config = keeping_producers(task.config)
     again = load_log(task.partition.target, directory, config, checkpoints, fs, now_ms=task.now_ms)
@@ -328,7 +332,7 @@ def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) 
 def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
     """Return the files to copy.
 
-    Files of an interrupted replacement are copied too, so that loading the copy finishes or undoes the replacement.
+    Files of an interrupted replacement are copied too, so that loading the copy completes or undoes the replacement.
     After an unclean stop, the active segment's indexes may still be preallocated.  They are not copied; loading the
     copy rebuilds them.
     """
@@ -380,8 +384,8 @@ def note_producers_of_bare_copy(
 ) -> None:
     """Before a log without snapshots is loaded, write the producer snapshot at its end, durably.
 
-    Otherwise, after a clean stop, a load would assume that the log has no producers, and would record this for later
-    starts.
+    Otherwise, loading after a clean stop would assume that the log has no producers, and would write this to a snapshot
+    for later starts.
 
     Source: kafka-log 05 §6.
     """
@@ -407,17 +411,17 @@ def note_producers_of_bare_copy(
 
 
 def _ignore_corruption(_error: SedimentError) -> None:
-    """Ignore the error, because loading the log reports it."""
+    """Suppress an error that loading the log reports."""
     return
 
 
 def keeping_producers(config: LogConfig) -> LogConfig:
-    """Return a config that makes a load keep every producer; the clone's broker decides when producers expire."""
+    """Return a config with which loading keeps every producer; the clone's broker decides when producers expire."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
 
 def _is_trusted(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True if a broker would not cut the log: after a clean stop, and for a bare copy."""
+    """Return True if a broker would not verify and cut the log: after a clean stop, and for a bare copy."""
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 
@@ -426,13 +430,13 @@ def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
 
 
 def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
-    """Return the offset below which no source broker truncates: records there are durable and fully replicated."""
+    """Return the offset below which no source broker truncates: records below it are durable and fully replicated."""
     bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
     return min(bounds, default=0)
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:
-    """Leave the snapshots of a clean stop (one at the log end, and none past it), and write partition.metadata."""
+    """Settle the snapshots as after a clean stop (one at the log end, none past it), and write partition.metadata."""
     for entry in fs.scan(directory):
         parsed = parse_segment_file(entry.name)
         if parsed and parsed.kind is SegmentFileKind.SNAPSHOT and parsed.base_offset > loaded.log_end_offset:
@@ -444,7 +448,7 @@ def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None
 def describe_log(
     replica: Replica, loaded: LoadedLog, *, repairs: Iterable[Repair], damage: Iterable[LoadCorruption]
 ) -> PartitionClone:
-    """Describe a log that is adopted in place, with its cleaner checkpoint but without files."""
+    """Describe a log that is adopted in place: its cleaner checkpoint, but no list of files."""
     found = _result(replica, loaded, "", (), 0, replica.checkpoints.first_dirty)
     return replace(
         found,
@@ -491,7 +495,7 @@ def _made_durable(
 ) -> tuple[ManifestFile, ...]:
     """Make every file durable and return the files, with new digests for files that changed after the copy.
 
-    `stamps` are the stamps of the files right after the copy.
+    `stamps` are the stamps of the files taken directly after copying.
     """
     files = []
     for entry in fs.scan(directory):

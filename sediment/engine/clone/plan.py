@@ -1,10 +1,10 @@
-"""Plan of a clone: its topics with ids, configs and partitions, and the partitions that are left out.
+"""The plan of a clone: its topics with ids, configs and partitions, and the partitions that are left out.
 
     source topic  --selected, renamed-->  cloned topic  --each replicated partition-->  cloned partition
     a topic of the coordinators     cloned if its part was requested; the globs do not apply
-    a topic that metadata lacks     left out unless it is selected by name: a broker would rename it to `-stray`
+    a topic not in the metadata     left out unless it is selected by name: a broker would rename it to `-stray`
     a topic with tiered segments    left out unless only its local segments are wanted
-    a partition without replica     created empty, so that the topic keeps its number of partitions
+    a partition without a replica   created empty, so that the topic keeps its number of partitions
 
 This module is pure.
 """
@@ -64,14 +64,14 @@ class ClonedTopic:
 
     @property
     def empty_partitions(self) -> tuple[int, ...]:
-        """Numbers of the partitions that start empty."""
+        """The numbers of the partitions that are created empty."""
         present = {each.target.partition for each in self.partitions}
         return tuple(number for number in range(self.partition_count) if number not in present)
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A partition of the source that is not cloned; `log_dir` is empty if no directory has it."""
+    """A partition of the source that is not cloned; `log_dir` is empty if no directory contains it."""
 
     partition: TopicPartition
     log_dir: str
@@ -128,7 +128,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
             is_whole = is_whole and unchanged
         left_out += _missing(topic, options)
     if not is_whole:
-        # Its records name topics by id, and the clone does not convert records of share groups.
+        # The records of this topic name topics by id, and a clone does not convert records of share groups.
         topics.pop(SHARE_GROUP_STATE, None)
     _check_ids(topics)
     _check_used(options, topics)
@@ -149,7 +149,7 @@ def _check_globs(source: Source, options: CloneOptions) -> None:
         if not is_topic_name(new) or new == METADATA_TOPIC or {old, new} & INTERNAL_TOPICS:
             raise UsageError(
                 f"--rename {old}={new} is not possible",
-                advice="use 1 to 249 letters, digits, dots, underscores and hyphens; internal topics keep theirs",
+                advice="use 1 to 249 letters, digits, dots, underscores and hyphens; internal topics keep their names",
             )
 
 
@@ -200,7 +200,7 @@ def _missing(topic: SourceTopic, options: CloneOptions) -> list[LeftOut]:
     missing = (
         TopicPartition(topic.name, number) for number in range(topic.partition_count) if number not in topic.replicas
     )
-    reason = "no directory of the source has it; it is created empty in the clone"
+    reason = "no directory of the source contains it; it is created empty in the clone"
     return [
         LeftOut(each, "", NO_REPLICA, reason)
         for each in missing
@@ -251,12 +251,12 @@ def _check_ids(topics: Mapping[str, ClonedTopic]) -> None:
         if other != topic.name:
             raise UsageError(
                 f"topics {other} and {topic.name} have the same topic id {topic.topic_id}",
-                advice="one is a copy of the other; remove partition.metadata from its folders to give it a new id",
+                advice="one is a copy of the other; to give it a new id, remove partition.metadata from its folders",
             )
 
 
 def _check_collisions(options: CloneOptions, topics: Mapping[str, ClonedTopic]) -> None:
-    """Check that no new name equals another after dots become underscores.  Source: Topic.hasCollision."""
+    """Check that no two new names are equal after dots become underscores.  Source: Topic.hasCollision."""
     for name in sorted(options.renames.values()):
         for other in sorted(topics.keys() - {name}):
             if name.replace(".", "_") == other.replace(".", "_"):

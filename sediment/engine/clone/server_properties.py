@@ -3,7 +3,7 @@
     static quorum of one       controller.quorum.voters
     loopback listeners         the controller's port is the broker's plus one
     internal topics            replication factor 1, the partition counts of the source
-    held                       cleaner off; longest expiration of offsets, producers and transactional ids
+    held                       cleaner off; the longest expiration times for offsets, producers and transactional ids
 
 Invariant: no line contains a secret, and no line of a held clone permits the broker to delete records.
 """
@@ -34,7 +34,7 @@ _HELD = {
     "offsets.retention.minutes": str(INT32_MAX),
     "producer.id.expiration.ms": str(INT32_MAX),
     "transactional.id.expiration.ms": str(INT32_MAX),
-    # Keeps open transactions open: their timeouts passed long ago.
+    # Keeps open transactions open, although their timeouts passed long ago.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(INT32_MAX),
 }
 
@@ -51,7 +51,7 @@ def server_properties(
 ) -> str:
     """Return the content of the file; `partition_counts` are the partition counts of the internal topics, by name.
 
-    `more` are further static settings; the file's own settings take precedence.
+    `more` contains further static settings; settings that this function writes take precedence over them.
     """
     address = f"[{host}]" if ":" in host else host
     controller = f"{address}:{port + 1}"

@@ -1,14 +1,14 @@
 """The check that a stopped node is the sole voter of its quorum, so that its metadata log may be appended to.
 
-    source                                     states
+    source                                     contents
     meta.properties                            node, cluster and id of the directory
     process.roles                              the node is a controller and a broker
     controller.quorum.voters                   voters of a static quorum
     quorum-state                               voters of a static quorum
     KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
 
-Every source that exists must name this node only, and at least one source must name the voters.  If there were a second
-voter, the record could be lost: that voter does not have it, and may win the next election.
+Every source that exists must name only this node, and at least one source must name the voters.  With a second voter,
+appended records could be lost: the second voter does not have them, and may win the next election.
 
 This module is pure.
 
@@ -38,10 +38,10 @@ _RECORD_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class QuorumSources:
-    """The statements of each source about the quorum of a node; None if a file is absent.
+    """The contents of each source on the quorum of a node; None if a file is absent.
 
-    `properties` are the `QUORUM_KEYS` of the broker's own file.  `has_broker_files` is True if a broker has used the
-    directory.
+    `properties` contains the `QUORUM_KEYS` from the broker's properties file.  `has_broker_files` is True if a broker
+    has used the directory.
     """
 
     meta: MetaProperties | None
@@ -65,11 +65,11 @@ def sole_voter(sources: QuorumSources) -> Node:
         if voters != {node.node_id}:
             raise UsageError(
                 f"node {node.node_id} is not the sole voter of its quorum: {where} lists {_listed(voters)}",
-                advice=f"the other voters would not have what is appended here; {_CLONE}",
+                advice=f"the other voters would not have the appended records; {_CLONE}",
             )
     if not known:
         raise UsageError(
-            f"no file says which nodes vote with node {node.node_id}", advice="give the node's own file with --config"
+            f"no file lists the voters of node {node.node_id}'s quorum", advice="give the node's own file with --config"
         )
     return node
 
@@ -77,8 +77,8 @@ def sole_voter(sources: QuorumSources) -> Node:
 def _node(meta: MetaProperties | None) -> Node:
     if meta is None or meta.node_id is None or meta.cluster_id is None or meta.directory_id is None:
         raise UsageError(
-            f"the directory holds {METADATA_PARTITION}, and its meta.properties does not name a node, a cluster and a "
-            "directory.id",
+            f"the directory contains {METADATA_PARTITION}, but its meta.properties does not name a node, a cluster "
+            "and a directory.id",
             advice="restore meta.properties and start the node once, or move the metadata log away if its cluster is "
             "lost",
         )
@@ -90,8 +90,8 @@ def _check_roles(node: Node, sources: QuorumSources) -> None:
     file_node = properties.get("node.id", "").strip()
     if file_node and file_node != str(node.node_id):
         raise UsageError(
-            f"the broker's file belongs to node {file_node}, and the directory to node {node.node_id}",
-            advice=f"give the file that belongs to node {node.node_id} with --config",
+            f"the properties file belongs to node {file_node}, but the directory to node {node.node_id}",
+            advice=f"give the properties file of node {node.node_id} with --config",
         )
     roles = {role.strip() for role in properties.get("process.roles", "").split(",") if role.strip()}
     if not roles:
@@ -113,7 +113,7 @@ def _check_roles(node: Node, sources: QuorumSources) -> None:
 
 
 def _voters(node: Node, sources: QuorumSources) -> Iterator[tuple[str, frozenset[int]]]:
-    """Yield each source that names voters, with their node ids."""
+    """Yield each source that names voters, with the voters' node ids."""
     if sources.state is not None and sources.state.voters is not None:
         yield "quorum-state", sources.state.voters
     stated = (sources.properties or {}).get("controller.quorum.voters", "").strip()
@@ -151,7 +151,7 @@ def _decoded(record: Any, value: bytes) -> Any:
 
 
 def _parsed(text: str) -> frozenset[int]:
-    """Return the node ids of `1@host:port,2@host:port`.
+    """Return the node ids in `1@host:port,2@host:port`.
 
     Raises:
         UsageError: `text` is malformed.

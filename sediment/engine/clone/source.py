@@ -38,14 +38,14 @@ _LOGGER = logging.getLogger(__name__)
 
 _IN_USE = "stop the broker, or clone a snapshot or a copy of the directory"
 _SEVERAL_CLUSTERS = "clone one cluster at a time"
-_SEVERAL_TOPICS = "name the directories of one of them"
+_SEVERAL_TOPICS = "give the directories of one of them"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
     """A topic of the source: its id (22 characters, or None), its partition count, and its replicas by partition.
 
-    `configs` are None if no metadata log states them.
+    `configs` is None if no metadata log contains them.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Log directories of one cluster; `topics` are those with a partition in them, by name."""
+    """The log directories of one cluster; `topics` are, by name, the topics with a partition in these directories."""
 
     directories: tuple[ClusterDirectory, ...]
     meta: MetaProperties | None
@@ -65,7 +65,7 @@ class Source:
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
     def knows(self, topic: SourceTopic) -> bool:
-        """Return False if the metadata lacks the topic; a broker would rename its partitions to `-stray`."""
+        """Return False if the metadata does not contain the topic; a broker would rename its partitions to `-stray`."""
         return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
 
 
@@ -74,7 +74,7 @@ def open_log_dir(path: Path, fs: Fs, *, is_locked_here: bool = False) -> Cluster
 
     Raises:
         DirectoryInUseError: another process holds its lock.
-        NotALogDirectoryError: the path does not exist, or holds no files of a log directory.
+        NotALogDirectoryError: the path does not exist, or does not contain the files of a log directory.
         OwnershipError: the lock file cannot be read.
     """
     advice = None if is_locked_here else _IN_USE
@@ -95,12 +95,12 @@ def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
         return open_log_dir(path, fs)
     files = store.files()
     if not files:
-        raise NotALogDirectoryError("no such directory", path=str(store), advice="name the URI of a log directory")
+        raise NotALogDirectoryError("no such directory", path=str(store), advice="give the URI of a log directory")
     if any(parse_segment_file(name) for name in files):
         raise NotALogDirectoryError(
             "this is the directory of one partition",
             path=str(store),
-            advice="name its parent, and select the partition with --partition",
+            advice="give its parent, and select the partition with --partition",
         )
     stand_in.mkdir()
     make_stand_in(store, files, stand_in, topic_ids=True)
@@ -112,10 +112,10 @@ def open_store(store: Store, fs: Fs, stand_in: Path) -> ClusterDirectory:
 def open_source(directories: Sequence[ClusterDirectory], fs: Fs, *, metadata_dir: Path | None = None) -> Source:
     """Return the topics in log directories, which may belong to several brokers of one cluster.
 
-    `metadata_dir` is another log directory, which holds the metadata log of the cluster.
+    `metadata_dir` is another log directory, which contains the metadata log of the cluster.
 
     Raises:
-        UsageError: the directories belong to several clusters, or hold different topics with the same name.
+        UsageError: the directories belong to several clusters, or contain different topics with the same name.
         CorruptDataError, UnsupportedDataError: no metadata log can be read, and at least one is corrupt or unsupported.
         SourceChangedError: the metadata log's files changed too often while they were read.
     """
@@ -140,7 +140,7 @@ def open_source(directories: Sequence[ClusterDirectory], fs: Fs, *, metadata_dir
 
 def _warn(file: Path, error: SedimentError | OSError) -> None:
     why = error.strerror if isinstance(error, OSError) else error
-    _LOGGER.warning("%s counts as absent: %s", file, why)
+    _LOGGER.warning("%s is ignored: %s", file, why)
 
 
 def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | None, fs: Fs) -> SourceTopic:
@@ -175,7 +175,7 @@ def fetch_partition(replica: Replica, fs: Fs) -> None:
 
 
 def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
-    """Return the replicas with the best leader epoch and log end, in the order of their ranks."""
+    """Return the replicas with the highest leader epoch and log end, best first."""
     if len(replicas) == 1:
         return tuple(replicas)
     ranks = [(rank_of(replica, fs), replica) for replica in replicas]
@@ -186,7 +186,7 @@ def _by_rank(replicas: Sequence[Replica], fs: Fs) -> tuple[Replica, ...]:
 
 
 def rank_of(replica: Replica, fs: Fs) -> ReplicaRank:
-    """Return the rank of a replica for comparison with others; a replica that cannot be read has the lowest rank."""
+    """Return the rank of a replica, for comparison with others; an unreadable replica has the lowest rank."""
     fs = replica.fs(fs)
     is_undamaged = True
 

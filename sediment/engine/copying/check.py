@@ -19,14 +19,14 @@ _OWN_FILES = frozenset({MANIFEST_FILE, LOCK_FILE, CLAIM_FILE})
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A file that differs from the manifest, with the difference as a clause."""
+    """A file that differs from the manifest; the difference is a clause, such as "does not exist"."""
 
     name: str
     what: str
 
     @property
     def folder(self) -> str:
-        """Directory of the partition, empty for a file outside the partitions."""
+        """The directory of the partition; empty for a file outside the partitions."""
         return self.name.rpartition("/")[0]
 
 
@@ -41,11 +41,11 @@ class CheckedCopy:
 
 
 def _ignore(count: int) -> None:
-    """Ignore the number of bytes."""
+    """Do nothing with the number of bytes."""
 
 
 def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
-    """Read one file of a copy, or of the earlier copy that holds it; return the difference, or None.
+    """Read one file of a copy, or of the earlier copy that contains it; return the difference, or None.
 
     Raises:
         OSError: the file exists and cannot be read.
@@ -85,8 +85,8 @@ def check_copy(
 ) -> CheckedCopy:
     """Read every file of a copy and compare it with the manifest, which the caller may have read already.
 
-    A file that cannot be read is a difference.  `on_bytes` is called in several threads, with the size of each chunk
-    that was read; an error that it raises ends the check.  `on_folder` gets the size of each folder that was checked.
+    A file that cannot be read is a difference.  Several threads call `on_bytes` with the size of each chunk that was
+    read; an error that it raises ends the check.  `on_folder` is called with the size of each folder that was checked.
 
     Raises:
         UsageError, CorruptDataError: as `read_copy_manifest`.
@@ -97,7 +97,7 @@ def check_copy(
     for file in manifest.files:
         folders.setdefault(file.folder, []).append(file)
     differences = [
-        Difference(f"{each.partition}/", "has no file in the manifest")
+        Difference(f"{each.partition}/", "contains no file of the manifest")
         for each in manifest.partitions
         if each.partition not in folders
     ]

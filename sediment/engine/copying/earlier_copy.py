@@ -1,7 +1,7 @@
 """The earlier copy that an incremental copy continues, with its files by partition.
 
 A chain of copies is flat: if three copies share a file, one of them contains it, and the manifests of the other two
-name that copy.  All copies of a chain are in one parent directory, so they can be moved together.
+refer to that copy.  All copies of a chain are in one parent directory, so they can be moved together.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sediment.segment_io.stores import Store
 
 @dataclass(frozen=True, slots=True)
 class EarlierFiles:
-    """The files of one partition in the earlier copy `store`, by their names in its folder.
+    """The files of one partition in the earlier copy `store`, by their names in the partition's folder.
 
-    `beside` is the earlier copy as `../NAME`; None if the new copy may not refer to files in the earlier copy.
-    `damage` is the corruption that the earlier copy found in the log.
+    `beside` is the path `../NAME` of the earlier copy; None if the new copy must not refer to its files.  `damage` is
+    the corruption that the earlier copy found in the log.
     """
 
     store: Store
@@ -36,11 +36,14 @@ class EarlierFiles:
         return None not in digests.values() and {name_in_folder(file): file.sha256 for file in files} == digests
 
     def holder(self, file: ManifestFile) -> str | None:
-        """Return the copy that has the content of `file`, as `../NAME`; None if the new copy cannot refer to it."""
+        """Return the path `../NAME` of the copy that contains `file`; None if the new copy cannot refer to it."""
         return None if self.beside is None else file.held_in or self.beside
 
     def path(self, file: ManifestFile) -> Path | None:
-        """Return the local path of `file`, in this copy or in the copy that holds it; None if the copy is not local."""
+        """Return the local path of `file`, in this copy or in the copy that contains it.
+
+        Return None if that copy is not local.
+        """
         root = self.store.local_path
         if root is None:
             return None
@@ -60,7 +63,10 @@ class EarlierCopy:
             self._files.setdefault(file.folder, {})[name_in_folder(file)] = file
 
     def files_of(self, partition: str, topic_id: str | None) -> EarlierFiles | None:
-        """Return the files of a partition; None if it is new, or if its topic was deleted and created again."""
+        """Return the files of a partition.
+
+        Return None if the partition is new, or if its topic was deleted and created again.
+        """
         files, known = self._files.get(partition), self._partitions.get(partition)
         if files is None or (None if known is None else known.topic_id) != topic_id:
             return None

@@ -1,21 +1,21 @@
 """Copies of a partition's files, each with its digest for the manifest.
 
-A file gets into a copy in one of these ways, the first that the rules allow and that succeeds:
+A file gets into a copy in one of these ways.  The first one is used that the rules allow and that succeeds:
 
     held      unchanged since the earlier copy: the file is not copied, and the manifest names the earlier copy
-    linked    a reflink or a hard link, to the source's file, or to the earlier copy's file if that is unchanged
+    linked    a reflink or a hard link: to the source's file, or to the earlier copy's file if the file is unchanged
     copied    read once, digested and written
 
 A file is unchanged if the earlier copy has a file of the same name, partition, topic id and size, and if one of these
 checks succeeds:
 
-    trusted   size, modification time, inode and ctime are those of the copied file; the file is not read
-    compared  its SHA-256 is the same; the file is read and not written
+    trusted   size, modification time, inode and ctime are those at the time of the earlier copy; the file is not read
+    compared  its SHA-256 is the same; the file is read but not written
 
 Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  It maps
-their indexes into memory, so modification times may be late.  A stamp is stored only if the file did not change for
-SETTLED_NS: a later change could otherwise fall into the same tick of the clock.  An object store has no inode and no
-ctime, so the size and the modification time that the server sets are trusted.
+their indexes into memory, so their modification times may be updated late.  A stamp is stored only if the file did not
+change for SETTLED_NS.  Otherwise a later change could fall into the same tick of the filesystem's clock.  An object
+store has no inode and no ctime, so the size and the modification time that the server sets are trusted.
 
 Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
 """
@@ -39,10 +39,11 @@ from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.stores import Store, StoredFile
 
 OnBytes = Callable[[int], None]
-"""Callback with the number of bytes of each read; it may wait, and it may raise an error to end the copy."""
+"""A callback with the number of bytes of each read.  It may wait, and it may raise an error to end the copy."""
 
 SETTLED_NS = 2_000_000_000
-"""Least age of a file's last change for which its stamp is stored; clocks of filesystems tick at least every second."""
+"""The minimum age of a file's last change for which its stamp is stored; filesystem clocks tick at least every
+second."""
 
 
 class CopyMethod(StrEnum):
@@ -61,9 +62,10 @@ _METHOD_OF_LINK = {LinkKind.REFLINK: CopyMethod.REFLINKED, LinkKind.HARD: CopyMe
 class CopyRules:
     """The ways, other than copying, in which files may get into a copy.
 
-    `links` are tried for files of the source, `earlier_links` for unchanged files of the earlier copy; only closed
-    segments get hard links.  Without `digests_links`, linked files are not read; the manifest has the digest of a
-    linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files are left in the earlier copy.
+    `links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy; only closed
+    segments get hard links.  Without `digests_links`, linked files are not read, so the manifest contains the digest of
+    a linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files are left in the earlier
+    copy.
     """
 
     links: tuple[LinkKind, ...] = ()
@@ -74,7 +76,7 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """Files of one partition to copy: `files` of `folder` in `source`, as listed by the driver, to `target`.
+    """The copying of one partition: `files` of `folder` in `source`, as the driver listed them, to `target`.
 
     `closed` names the files that no broker will change again (`closed_files`); `earlier` are the files of the partition
     in the earlier copy.
@@ -95,7 +97,7 @@ class PartitionCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopiedFile:
-    """A file of the copy, and the bytes that were read and written for it."""
+    """A file of the copy, and the numbers of bytes read and written for it."""
 
     file: ManifestFile
     method: CopyMethod
@@ -106,8 +108,8 @@ class CopiedFile:
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
     """Return the files of closed segments that end at or below `below_offset`.
 
-    For hard links, `below_offset` is the recovery point or the high watermark, whichever is lower: a broker may
-    truncate segments above it in place.
+    For hard links, `below_offset` is the lower of the recovery point and the high watermark: a broker may truncate
+    segments above it in place.
     """
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
@@ -119,7 +121,7 @@ def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> froz
 def copy_partition(
     work: PartitionCopy, publisher: Publisher, *, attempt: str, on_bytes: OnBytes
 ) -> tuple[CopiedFile, ...]:
-    """Copy the files of one partition, or a part of them; their names are durable when this returns.
+    """Copy all or some files of one partition; when this returns, their names are durable.
 
     Raises:
         SourceChangedError: a file differs from the listed one, or changed while it was read.
@@ -169,10 +171,10 @@ class _FileCopy:
         return f"{self.work.target}/{self.file_name}" if self.work.target else self.file_name
 
     def _stamp(self) -> FileStamp:
-        """Return the state of the source's file, which must be the listed one."""
+        """Return the stamp of the source's file, which must be the listed file."""
         stamp, listed = self.work.source.stamp(self._source_name), self.work.files[self.file_name]
         if stamp is None or (stamp.size_bytes, stamp.mtime_ns) != (listed.size_bytes, listed.mtime_ns):
-            raise self._changed("is not the one that the driver listed")
+            raise self._changed("is not the file that the driver listed")
         return stamp
 
     def _changed(self, what: str) -> SourceChangedError:
@@ -201,7 +203,7 @@ class _FileCopy:
             if self.publisher.link(self._target_name, root / self._source_name, kind, attempt=self.attempt):
                 if digest is None and work.rules.digests_links:
                     digest = self._digest()
-                # A hard link changes the ctime, and the next copy may add another link.
+                # A hard link changes the ctime, and so does each link that a later copy adds.
                 stamped = kept if kind is LinkKind.REFLINK else None
                 file = ManifestFile(self._target_name, stamp.size_bytes, digest, source=stamped)
                 return CopiedFile(file, _METHOD_OF_LINK[kind], self.read_bytes, 0)

@@ -1,4 +1,4 @@
-"""A local stand-in for the log directory at a URI: its folders, and the small files that describe it.
+"""A local stand-in for a log directory at a URI: its folders, and the small files that describe it.
 
 Invariant: only the metadata log, `partition.metadata` and files outside the partitions are fetched, never a segment of
 a partition.
@@ -21,7 +21,8 @@ def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_id
     """Return the `names` that describe a log directory: the metadata log, and files outside the partitions.
 
     With a metadata log, a `bootstrap.checkpoint` or `topic_ids`, `partition.metadata` of the partitions is included.
-    A bucket may hold objects of any name, so only files directly in the directory or in one of `folders` are returned.
+    A bucket may contain objects of any name, so only files directly in the directory or in one of `folders` are
+    returned.
     """
     listed = [(name, *name.rpartition("/")) for name in names]
     metadata = str(METADATA_PARTITION)
@@ -52,7 +53,7 @@ def make_stand_in(store: Store, files: Mapping[str, StoredFile], path: Path, *, 
 
 @contextmanager
 def errors_naming(shown: str, work: Path) -> Iterator[None]:
-    """Replace the path `work` by the source's name, `shown`, in errors."""
+    """Replace, in errors, the path `work` by the name of the source, `shown`."""
     try:
         yield
     except SedimentError as error:

@@ -1,17 +1,17 @@
 """Deletion of segments, in an order that is safe if a crash interrupts any step.
 
-`mark_deleted` and `remove_deleted` are the two steps of every deletion of whole segments: by retention, by a truncation
+`mark_deleted` and `remove_deleted` are the two steps of every deletion of whole segments: by retention, by truncation,
 and by a load that cuts a log.  `expire_log` deletes the segments past their retention limits:
 
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
-    2  log start raised   by the caller, durably, so readers are not offered a deleted offset
+    2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
     3  leader epochs      truncated to the new log start
-    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the rest
-    5  unlinked           or left for the next start, which removes them
+    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show what is left
+    5  unlinked           or left for the next start, which removes the files
 
-Invariants: after a crash, the log begins at the new log start, or still has some of the expired segments below it; the
-next run with the same rules deletes them.  A kept segment is not changed.  Producer state survives, because each kept
-segment keeps its snapshot.
+Invariants: after a crash, the log begins at the new log start, or still contains some of the expired segments below it;
+the next run with the same rules deletes these.  A kept segment is not changed.  Producer state survives, because each
+kept segment keeps its snapshot.
 
 Source: kafka-log 03 §3, §4.
 """
@@ -47,9 +47,9 @@ def mark_deleted(
 ) -> tuple[str, ...]:
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
-    Pass segments at the start of a log ascending and those at its end descending, because a crash then leaves no gap.
-    The log of a segment is renamed before its indexes: the next start removes an index without a log, but would rebuild
-    the missing index of a log.  The next start also removes every `.deleted` file.
+    Pass segments at the start of a log in ascending order, and segments at its end in descending order, so that a crash
+    leaves no gap.  The log of a segment is renamed before its indexes: the next start removes an index without a log,
+    but would rebuild the missing index of a log.  The next start also removes every `.deleted` file.
 
     Returns:
         The new names of the files that existed.
@@ -75,10 +75,10 @@ def remove_deleted(directory: Path, names: Iterable[str], fs: Fs) -> None:
 
 
 def roll_empty(view: LogView, fs: Fs) -> None:
-    """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls the log.
+    """Create an empty segment and a producer snapshot at the log end offset, as an append does when it rolls a log.
 
-    The `.log` is written last; without it, start-up removes the indexes as orphans.  An existing snapshot, for example
-    from a clean stop, is not changed.
+    The `.log` is written last; without it, the next start removes the indexes as orphans.  An existing snapshot, for
+    example from a clean stop, is not changed.
 
     Raises:
         OwnerNotKeptError: the files cannot get the owner of the existing segments.
@@ -91,7 +91,7 @@ def roll_empty(view: LogView, fs: Fs) -> None:
 
 
 def rolled_files(view: LogView) -> tuple[str, ...]:
-    """Return the names of the files that `roll_empty` makes: the `.log` last."""
+    """Return the names of the files that `roll_empty` creates; the `.log` is last."""
     names = {kind: segment_file_name(view.log_end_offset, kind) for kind in _ROLLED}
     if view.log_end_offset in view.listing.snapshots:
         del names[SegmentFileKind.SNAPSHOT]
@@ -128,8 +128,8 @@ def expire_log(
     bases = [decision.segment.base_offset for decision in plan.deleted]
     if log_start_is_durable:
         _truncate_epochs(directory / LEADER_EPOCH_FILE, epochs, plan.log_start_offset, fs)
-    # Snapshots first, unlike Kafka: after a crash the remaining logs show which segments are still to be deleted, and
-    # no start needs these snapshots.
+    # Snapshots first, unlike Kafka: after a crash, the remaining logs show which segments are still to be deleted.  No
+    # start needs these snapshots.
     names = mark_deleted(directory, bases, fs, kinds=(SegmentFileKind.SNAPSHOT,))
     for some in [bases] if log_start_is_durable else [[base] for base in bases]:
         names += mark_deleted(directory, some, fs)
@@ -140,7 +140,7 @@ def expire_log(
 
 
 def settle_epochs(view: LogView, fs: Fs) -> None:
-    """Truncate the leader epochs to the log start, after a run that deleted only segments because the disk was full.
+    """Truncate the leader epochs to the log start, after a run that left them unchanged because the disk was full.
 
     Raises:
         CorruptCheckpointError: the leader epochs are malformed.

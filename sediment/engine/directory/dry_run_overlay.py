@@ -3,7 +3,7 @@
 Renaming, removing or replacing a link does not change its target.  So a dry run executes the same code as a real run,
 and needs no permission to write to the files.
 
-Invariant: nothing outside the overlay changes.  A truncation does not change the file: the caller knows the new size
+Invariant: nothing outside the overlay changes.  A truncation does not change the file; the caller knows the new size
 and does not read past it.
 """
 
@@ -38,7 +38,7 @@ class OverlayFs(Fs):
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:
-    """Create, for one `with` block, a temporary directory of the same name with a link to each file of `directory`.
+    """Create, for one `with` block, a temporary directory with the name of `directory` and a link to each of its files.
 
     Its sub-directories are empty, and dangling links are copied unchanged.
     """

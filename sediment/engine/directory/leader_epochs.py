@@ -1,4 +1,4 @@
-"""The leader epochs of a log as a value, and the changes that loads and appends make to them (kafka-log 04 §4).
+"""The leader epochs of a log, as a value, and the changes that loading and appending make to them (kafka-log 04 §4).
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """
@@ -15,7 +15,7 @@ Epochs = tuple[EpochEntry, ...]
 
 
 def latest_epoch(entries: Sequence[EpochEntry]) -> int:
-    """Return the last entry's epoch, -1 if there is none."""
+    """Return the epoch of the last entry; -1 if there is none."""
     return entries[-1].epoch if entries else NO_LEADER_EPOCH
 
 
@@ -49,7 +49,7 @@ def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epo
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return (epoch, end offset) up to which this log agrees with a log that ends in `epoch`, or (-1, -1).
+    """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`, or (-1, -1).
 
     Source: kafka-log 04 §4 (endOffsetFor).
     """

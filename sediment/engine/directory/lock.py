@@ -5,8 +5,8 @@ run exclude each other.  POSIX locks belong to a process, not to a descriptor: c
 the locks of the process.
 
 Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one.  `.lock`
-is never removed: a process with the removed file open could lock it while another process locks a new file.  When the
-lock is taken, and at each `check`, the path still names the locked file.
+is never removed: a process that still has the removed file open could lock it while another process locks a new file.
+`acquire` and `check` verify that the path still refers to the locked file.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -41,12 +41,12 @@ _LOCAL = Fs()
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}
-"""Device and inode of each log directory locked here -> the process that locked it; a fork inherits this table."""
+"""The process that locked each log directory, by device and inode of the directory; a fork inherits this table."""
 
 
 # ------------------------------------------------------------------------------------------------------------- the lock
 class DirectoryLock:
-    """The exclusive right to change a log directory, held inside the `with` block, or from `acquire` to `release`."""
+    """The exclusive right to change a log directory; it is held in the `with` block, or from `acquire` to `release`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -70,7 +70,7 @@ class DirectoryLock:
         Raises:
             DirectoryInUseError: a broker, another run or another `DirectoryLock` of this process holds the lock.
             NotALogDirectoryError: the directory does not exist.
-            OwnerNotKeptError: the broker could not open a `.lock` created by this process.
+            OwnerNotKeptError: the broker could not open a `.lock` that this process creates.
             OwnershipError: the file may not be opened, or its filesystem has no locks.
         """
         with _guard:
@@ -132,7 +132,10 @@ class DirectoryLock:
         raise self._in_use("the lock file of this log directory is replaced repeatedly")
 
     def _try_lock(self, descriptor: int) -> bool:
-        """Lock the file; return False if another file now has this path, for example because a broker stopped."""
+        """Lock the file.
+
+        Return False if the path now refers to another file, for example because a broker has stopped.
+        """
         locked = False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,7 +221,7 @@ def _holder(descriptor: int) -> int | None:
 
 
 def _conflict(descriptor: int) -> int | None:
-    """Return the process whose lock conflicts with this one; 0 if the process is unknown; None if no lock conflicts."""
+    """Return the process whose lock conflicts with ours; 0 if the process is unknown; None if no lock conflicts."""
     if sys.platform != "linux":
         return None
     try:
@@ -230,12 +233,12 @@ def _conflict(descriptor: int) -> int | None:
 
 
 def is_locked(directory: Path) -> bool:
-    """Return True if this or another process holds the lock of a log directory; neither lock nor change anything."""
+    """Return True if this or another process holds the lock of a log directory; do not lock or change anything."""
     return lock_holder(directory) is not None
 
 
 def lock_holder(directory: Path) -> int | None:
-    """Return the process that holds the lock of a log directory; 0 if the system does not know which.
+    """Return the process that holds the lock of a log directory; 0 if the process is unknown.
 
     Return None if no process holds it.  This neither locks nor changes anything.
     """
@@ -255,7 +258,7 @@ def lock_holder(directory: Path) -> int | None:
 
 # -------------------------------------------------------------------------------------------------------- the run token
 def place_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
-    """Write the token of run `run_id` into the log directory, for tasks to find; the lock must be held.
+    """Write the token of run `run_id`, which tasks look for, into the log directory; the lock must be held.
 
     The token of a run that has ended is replaced.
 
@@ -282,14 +285,14 @@ def check_run_token(directory: Path, run_id: str, fs: Fs = _LOCAL) -> None:
         is_ours = False
     if not is_ours:
         raise SourceChangedError(
-            "this host has another disk under the same path, or the run of this task has ended",
+            "this host has another disk at this path, or the run of this task has ended",
             path=str(path),
-            advice="mount the log directory under the same path on every host that runs tasks",
+            advice="mount the log directory at the same path on every host that runs tasks",
         )
 
 
 def remove_run_token(directory: Path, fs: Fs = _LOCAL) -> None:
-    """Remove the token; tasks that start later fail."""
+    """Remove the token; tasks that start later then fail."""
     fs.unlink(directory / RUN_TOKEN_FILE, missing_ok=True)
 
 

@@ -2,7 +2,7 @@
 
     file                     written                 content
     .sediment-output         first, removed last     the run that owns the output; checked before every file
-    .lock                    on a local disk         keeps a broker and a second run away
+    .lock                    on a local disk         excludes a broker and a second run
     <topic-N>/…              by tasks                segments, indexes, snapshots, epochs, partition.metadata
     <checkpoints>            by the driver
     sediment-manifest.json   after all files         name, size, SHA-256 of every file: the output is complete
@@ -53,10 +53,10 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 class LinkKind(StrEnum):
-    """Ways to give an output the content of a local file without copying it.
+    """The ways to put the content of a local file into an output without copying it.
 
     A reflink is a separate file that shares disk blocks until either file changes.  A hard link is a second name of the
-    same file: a program that changes the file in place changes it under both names.
+    same file: a change of the file in place is visible under both names.
     """
 
     REFLINK = "reflink"
@@ -76,9 +76,9 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
             raise UsageError("the output is the source", path=str(output), advice="name another directory")
         if kind == source_kind and (_is_below(path_name, source_name) or _is_below(source_name, path_name)):
             raise UsageError(
-                f"the output and the source {source} contain one another",
+                f"the output is inside the source {source}, or contains it",
                 path=str(output),
-                advice="name a directory beside the source",
+                advice="give a directory beside the source",
             )
     path = output.local_path
     if path is not None:
@@ -88,7 +88,7 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
                     f"the output would be inside the log directory {parent}, and a broker would not start on such a "
                     "directory",
                     path=str(output),
-                    advice="name a directory outside it",
+                    advice="give a directory outside it",
                 )
     if output.is_file():
         raise UsageError("the output is a file", path=str(output), advice="name a directory")
@@ -99,15 +99,15 @@ def check_output_path(output: Store, sources: Sequence[Store]) -> None:
     manifest = output.read(MANIFEST_FILE)
     if manifest is not None:
         raise UsageError(
-            f"the output is complete already{_by_run(manifest)}",
+            f"the output is already complete{_by_run(manifest)}",
             path=str(output),
-            advice="name another directory, or remove this one first",
+            advice="give another directory, or remove this one first",
         )
     if output.read(CLAIM_FILE) is None and any(not _is_claim_file(name) for name in output.files()):
         raise UsageError(
-            "the output is not empty, and it is not from an unfinished run",
+            "the output is not empty, and no unfinished run wrote it",
             path=str(output),
-            advice="name a directory that is empty or does not exist",
+            advice="give a directory that is empty or does not exist",
         )
 
 
@@ -141,7 +141,7 @@ class Publisher:
         self._fs = Fs()
 
     def begin(self) -> str | None:
-        """Claim the output and empty it; return the run whose unfinished files were deleted, if any.
+        """Claim the output and empty it; if files of an unfinished run were deleted, return that run.
 
         Call `check_output_path` first, and lock the directory if it is local.
         """
@@ -150,7 +150,7 @@ class Publisher:
         before = None
         if claim is not None:
             before = _run_of(claim) or "unknown"
-            # A claim file exists at every moment, so a later run can start over if this run is killed here.
+            # A claim file exists at any time, so a later run can start again if this run is killed here.
             self._claim()
             for name in self.store.files():
                 if "/" not in name and name not in (CLAIM_FILE, LOCK_FILE):
@@ -169,7 +169,7 @@ class Publisher:
         self.store.sync()
 
     def withdraw(self) -> None:
-        """Make a complete output of this run incomplete; a later run starts over."""
+        """Make a complete output of this run incomplete; a later run starts again."""
         self._claim()
         self.store.delete(MANIFEST_FILE)
         self.store.sync()
@@ -184,7 +184,7 @@ class Publisher:
         claim = self.store.read(CLAIM_FILE)
         if claim is None or _run_of(claim) != self.run_id:
             raise OwnershipError(
-                "the output no longer belongs to this run, or this host does not see it",
+                "the output no longer belongs to this run, or is not mounted on this host",
                 path=str(self.store),
                 advice="run one command at a time on this output, and mount it on every host that runs tasks",
             )
@@ -198,7 +198,7 @@ class Publisher:
         mtime_ns: int | None = None,
         source: FileStamp | None = None,
     ) -> ManifestFile:
-        """Write one file; its content is durable immediately, its name only after the folder is synced.
+        """Write one file; its content is durable immediately, but its name only after the folder is synced.
 
         `source` is recorded in the manifest, for a later incremental copy.
         """
@@ -211,7 +211,7 @@ class Publisher:
         return ManifestFile(name, written, digest.hexdigest(), source=source)
 
     def link(self, name: str, source: Path, kind: LinkKind, *, attempt: str) -> bool:
-        """Give the output the content of the local file `source` without a copy; return False if that is impossible.
+        """Link the local file `source` into the output; return False if that is impossible.
 
         The name is durable only after the folder is synced.  Links need a local output.
 
@@ -225,7 +225,7 @@ class Publisher:
         self.check()
         target = root / name
         if kind is LinkKind.HARD:
-            # An earlier attempt may have made the link.
+            # An earlier attempt may have created the link.
             self._fs.unlink(target, missing_ok=True)
             try:
                 self._fs.link(source.resolve(), target)
@@ -252,7 +252,7 @@ class Publisher:
     ) -> None:
         """Check that all `files` exist, write their manifest, and delete other files.
 
-        Files that an earlier copy holds (`held_in`) are not checked.
+        Files that are in an earlier copy (`held_in`) are not checked.
 
         Raises:
             OwnershipError: the output does not belong to this run, or a file is missing or has another size.
@@ -267,9 +267,9 @@ class Publisher:
                 raise OwnershipError(
                     "a file of the output is missing, or its size is not the one that this run wrote",
                     path=f"{self.store}/{file.name}",
-                    advice="keep other processes away from the output and run again",
+                    advice="make sure that no other process changes the output and run again",
                 )
-        # Parts of abandoned attempts.
+        # These are parts of abandoned attempts.
         for name in found.keys() - {file.name for file in here} - {CLAIM_FILE, LOCK_FILE}:
             self.store.delete(name)
         for folder in {file.folder for file in here}:
@@ -339,8 +339,8 @@ class _Part:
 class PublishingFs(Fs):
     """The file operations of one task: `.part` files are written to the output, other files to local disk.
 
-    `used` is called with the number of bytes written to the output.  Without a publisher, for a dry run, the bytes are
-    only counted.
+    `used` is called with the number of bytes written to the output.  Without a publisher, as in a dry run, the bytes
+    are only counted.
     """
 
     def __init__(self, publisher: Publisher | None, folder: str, used: Callable[[int], None]) -> None:
@@ -409,9 +409,9 @@ class PublishingFs(Fs):
 
 
 class SourcePublishingFs(PublishingFs, StoreFs):
-    """The file operations of a task that reads its source in place: only parts are written, to the output.
+    """The file operations of a task that reads its source in place: it writes only parts, and only to the output.
 
-    `files` has the files of `folder` in `source`, as listed.
+    `files` contains the files of `folder` in `source`, as listed.
     """
 
     def __init__(

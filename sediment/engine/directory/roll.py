@@ -1,14 +1,14 @@
 """Rolling the last segment of a stopped log, so that the segment becomes cleanable.
 
-The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes, and there are a
-producer snapshot and an empty active segment at the log end offset.
+The result is the same as after Kafka's roll: the old active segment has complete, trimmed indexes.  At the log end
+offset there are a producer snapshot and an empty active segment.
 
 Invariants: files that are already correct are kept, and no existing inode changes.  New files appear in this order;
 after a crash at any point, Sediment and a broker can load the directory:
 
     indexes of the old active segment   each is replaced as a whole
     <log end>.snapshot                  any log may have one snapshot past the last segment's base
-    <log end>.index, .timeindex         orphans without their log, which start-up removes
+    <log end>.index, .timeindex         orphans without their log, which a start removes
     <log end>.log                       empty; with it the segment is complete
 
 Source: kafka-log 04 §6 (rolling), 05 §2 pass 4 (orphans), 05 §6 (snapshots past the last base), 07 AP-25.
@@ -33,7 +33,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """A planned roll: it first replaces the files `replaced`, then creates the files `created`, in this order.
+    """A planned roll: it first replaces the files in `replaced`, then creates the files in `created`, in this order.
 
     `listing` has the segments after the roll, but the snapshots before it, so a view of this listing needs only files
     that already exist.

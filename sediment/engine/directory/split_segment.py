@@ -1,7 +1,7 @@
 """Splitting a segment whose offsets span more than 2^31, as brokers before 2.1 could write (kafka-log 02 §8.2).
 
-Invariants: the bytes of the log do not change; they are distributed over more files.  Nothing changes unless the
-offsets ascend and end before the next segment: no checksum covers an offset, so one flipped bit in it can look like an
+Invariants: the bytes of the log do not change; they are distributed over more files.  A segment is split only if its
+offsets ascend and end before the next segment: no checksum covers an offset, so one flipped bit can look like an
 overflow.
 """
 
@@ -44,7 +44,8 @@ def split_segment(
 
     Raises:
         CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.
-        UnsupportedDataError: the segment has messages of magic 0 or 1, whose wrappers do not state their first offset.
+        UnsupportedDataError: the segment contains messages of magic 0 or 1, whose wrappers do not contain their first
+            offset.
 
     Source: kafka-log 02 §8.2.
     """
@@ -85,7 +86,7 @@ def _no_overflow(
 def _check_batches(
     partition: TopicPartition, path: Path, source: SegmentRef, overflow: IndexOffsetOverflowError, fs: Fs
 ) -> int:
-    """Check that the complete batches have magic 2 and ascend; return the position after the last one."""
+    """Check that the complete batches have magic 2 and ascending offsets; return the position after the last one."""
     scan = HeaderScan(path, size_bytes=source.log_bytes, fs=fs)
     last_offset = source.base_offset - 1
     for rows in _whole_batches(scan):
@@ -105,7 +106,10 @@ def _check_batches(
 
 
 def _whole_batches(scan: HeaderScan) -> Iterator[Rows]:
-    """Yield header rows up to a torn tail; the tail goes into the last new segment, where recovery cuts it off."""
+    """Yield header rows up to a torn tail.
+
+    The tail becomes part of the last new segment, where recovery cuts it off.
+    """
     with suppress(CorruptBatchError):
         yield from scan
 

@@ -1,6 +1,6 @@
 """The spool: a folder in which jobs leave prepared swaps for the engine that owns the log directories.
 
-Operators know the spool as the hand-off folder; the option `--hand-off` names it.
+Operators know the spool as the hand-off folder; it is the value of the option `--hand-off`.
 
     file                         written by   content
     engine.json                  the engine   the log directories for which it commits swaps
@@ -9,7 +9,7 @@ Operators know the spool as the hand-off folder; the option `--hand-off` names i
     <topic-N>.<run>.committed    the engine   the reply to a committed swap
     <topic-N>.<run>.refused      the engine   the reply to a refused swap with the reason; its parts are deleted
 
-Invariants: the folder is outside every log directory.  A job renames and commits nothing.  Each file is written
+Invariants: the folder is outside every log directory.  A job does not rename or commit anything.  Each file is written
 completely or not at all.  A swap's file is kept until its reply is written.
 """
 
@@ -56,7 +56,7 @@ def announce(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
         raise UsageError(
             "the hand-off folder is inside a log directory",
             path=str(folder),
-            advice="name a folder outside it; a broker refuses to start on such a log directory",
+            advice="give a folder outside it; a broker refuses to start on such a log directory",
         )
     if not fs.exists(folder):
         fs.make_directory(folder)
@@ -85,7 +85,7 @@ def check_announced(folder: Path, log_dirs: Iterable[Path], fs: Fs) -> None:
             raise UsageError(
                 f"no running engine accepts cleaned segments of this log directory from {folder}",
                 path=str(log_dir),
-                advice="name the folder of the engine that owns it, or stop the engine and leave --hand-off out",
+                advice="give the folder of the engine that owns it, or stop the engine and omit --hand-off",
             )
 
 
@@ -109,7 +109,7 @@ def reply(prepared: Path, answer: CommitReply, fs: Fs) -> None:
 
 
 def read_replies(folder: Path, fs: Fs) -> list[CommitReply]:
-    """Return the last reply for each partition, by name; unreadable replies are left out."""
+    """Return the last reply for each partition, by partition name; skip unreadable replies."""
     replies = []
     for entry in fs.scan(folder):
         match = _REPLY.fullmatch(entry.name)

@@ -1,11 +1,12 @@
-"""Replacement of segments by cleaned ones; after a crash at any step, Sediment and a broker can load the log.
+"""Replacement of segments by cleaned segments; after a crash at any step, Sediment and a broker can load the log.
 
-Kafka's loader decides by names alone (kafka-log 05 §2):
+Kafka's loader decides by file names alone (kafka-log 05 §2):
 
 * `.deleted` files are deleted.
 * If there is a `.cleaned`, every `.swap` at or above the lowest `.cleaned` is also deleted, which undoes the
   replacement.
-* Otherwise the `.swap` files replace every file numbered between the lowest `.swap` and the end of the highest.
+* Otherwise the `.swap` files replace every file whose offset is between the lowest `.swap` and the end of the highest
+  one.
 
 So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
 time.
@@ -15,7 +16,7 @@ all its new files are durably `.swap`.  The old files are removed after the new 
 Only then does the next group's first `.cleaned` appear.  So after a crash and a start, each group is either old or new,
 and all new groups come first.
 
-The next start finishes or undoes an interrupted replacement: `interrupted_swaps`.
+The next start completes or undoes an interrupted replacement: see `interrupted_swaps`.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def commit(
     2. `.cleaned` -> `.swap`, the highest segment first, each in the order log, index, timeindex, txnindex.
        Start during this step: every `.swap` is above a remaining `.cleaned` and is deleted; the sources are untouched.
        Start after this step: sources within the offset range of the new segments are deleted, and `.swap` becomes
-       final.  A source that begins at or after the last new offset is kept; the next cleaning drops the same records of
-       this source.
+       final.  A source that begins at or after the last new offset is kept; the next cleaning drops the same records
+       from it.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
     4.  Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
@@ -85,8 +86,9 @@ def commit(
     8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
        Start: as after step 7; the loader removes snapshots without a segment.
 
-    Step 8 need not be durable, because the next start removes the rest.  A group without parts is not changed.  To keep
-    the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after the last group.
+    Step 8 need not be durable, because the next start removes the remaining files.  A group without parts is not
+    changed.  To keep the old files, hard-link them first (`originals`).  The caller writes the cleaner checkpoint after
+    the last group.
 
     Returns:
         True if every group is done, False if `should_stop` returned True before one of them.
@@ -95,7 +97,7 @@ def commit(
         UsageError: the swap is malformed; nothing changed.
         SourceChangedError: sources or parts differ from `swap`, or files of another replacement are present; the groups
             before this one are done, and all others are unchanged.
-        CommitStateUnknownError: a group broke off after its first rename; the next start completes or undoes it.
+        CommitStateUnknownError: a group was interrupted after its first rename; the next start completes or undoes it.
         OSError: a group failed before its first rename; the groups before it are done, and all others are unchanged.
 
     Source: kafka-log 02 §8.1, 05 §7.1.
@@ -118,7 +120,7 @@ def commit(
             if _is_untouched(directory, group, fs):
                 raise
             raise CommitStateUnknownError(
-                f"the replacement of the segments from {group.sources[0].base_offset} on broke off: {error}",
+                f"the replacement of the segments from {group.sources[0].base_offset} on was interrupted: {error}",
                 partition=str(swap.partition),
                 path=str(directory),
                 advice="run again: the next run, or a broker's start, completes or undoes it, and no record is lost",
@@ -183,7 +185,7 @@ def _snapshots_without_segment(directory: Path, group: CleanedGroup, fs: Fs) -> 
 
 
 def _is_untouched(directory: Path, group: CleanedGroup, fs: Fs) -> bool:
-    """Return True if no file of `group` has been renamed yet; False if this cannot be found out."""
+    """Return True if no file of `group` has been renamed yet; False if this cannot be determined."""
     try:
         return fs.exists(directory / group.parts[0].files[0].part_name)
     except OSError:
@@ -209,7 +211,7 @@ def _check_shape(partition: TopicPartition, groups: Sequence[CleanedGroup]) -> N
                 raise _malformed(partition, f"the files of segment {segment.base_offset} are out of order: {names}")
     ends = [(group.sources[0].base_offset, max(_bases(group))) for group in groups]
     if any(highest >= following for (_, highest), (following, _) in pairwise(ends)):
-        raise _malformed(partition, "groups do not ascend")
+        raise _malformed(partition, "groups are not in ascending order")
 
 
 def _bases(group: CleanedGroup) -> Iterator[int]:
@@ -228,7 +230,7 @@ def _malformed(partition: TopicPartition, what: str) -> UsageError:
 def _check_listing(partition: TopicPartition, directory: Path, groups: Sequence[CleanedGroup], fs: Fs) -> None:
     """Check that no other replacement left files, and that the sources of each group are adjacent and unchanged.
 
-    Leftover names of another replacement would change the outcome of this one.
+    Files that another replacement left would change the outcome of this one.
     """
     listing = list_log(partition, directory, fs)
     for leftover in listing.leftovers:
@@ -301,9 +303,9 @@ def insert(
 ) -> None:
     """Insert prepared segments before the first segment of a log, or after its last one.
 
-    Pass segments before the first one descending and those after the last one ascending, so that a crash leaves no gap.
-    The directory's lock must be held.  All parts are made durable first.  For each segment, `before_segment` is called;
-    it may raise an error to end the insertion.  Then:
+    Pass segments before the first one in descending order, and segments after the last one in ascending order, so that
+    a crash leaves no gap.  The directory's lock must be held.  All parts are made durable first.  For each segment,
+    `before_segment` is called; it may raise an error to end the insertion.  Then:
 
     1. The indexes get their final names.
        Start: the indexes are removed, because they have no log.
@@ -314,8 +316,8 @@ def insert(
     4. Sync the directory.
 
     Raises:
-        SourceChangedError: a file of that name exists, or a part is missing or has another size; the earlier segments
-            are inserted, this one and later ones are not.
+        SourceChangedError: a file with that name exists, or a part is missing or has another size.  Earlier segments
+            have been inserted; this one and later ones have not.
         OSError: an operation failed; the segments before this one are inserted.
 
     Source: kafka-log 05 §2 pass 4 (orphans).
@@ -333,7 +335,7 @@ def insert(
             if found is None or found.size_bytes != part.size_bytes:
                 raise _changed(partition, directory / part.part_name, "a prepared file is missing or has another size")
             if fs.exists(directory / part.final_name):
-                raise _changed(partition, directory / part.final_name, "a segment of this base offset exists")
+                raise _changed(partition, directory / part.final_name, "a segment with this base offset exists")
         log, *indexes = segment.files
         for part in indexes:
             fs.rename(directory / part.part_name, directory / part.final_name)
@@ -355,8 +357,8 @@ def discard_parts(
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
     Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are also kept, because
-    other runs may still commit their parts.  Only `finish_interrupted` can be sure that no run will commit them,
-    because its caller holds the lock and has started no task.
+    those runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit its parts, because
+    its caller holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -1,11 +1,11 @@
 """A limit on the disk bandwidth of cleaning: Kafka's throttle, shared by all processes of a run on one host.
 
-Kafka's cleaner threads share one throttle, and sleep while they hold its lock, so together they stay below the rate.
+Kafka's cleaner threads share one throttle and sleep while they hold its lock, so together they stay below the rate.
 Here the tasks are processes, so a small file stores the start of the window and the bytes that were counted in the
 window.  Each process locks the file while it counts.
 
-Invariants: the rate may be exceeded within one check interval, but not over several; a throttle never waits for bytes
-that were not read or written.
+Invariants: the rate may be exceeded within one check interval, but not over several intervals; a throttle never waits
+for bytes that were not read or written.
 
 Source: kafka-log 02 §6.1 (throttle).
 """
@@ -25,14 +25,14 @@ from sediment.segment_io.units import NS_PER_MS
 
 CHECK_INTERVAL_MS = 300
 
-_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero, because an operating system limits the time of a sleep
+_LONGEST_SLEEP_SECONDS = 1e9  # for a rate near zero, because operating systems limit the duration of a sleep
 
 _NS_PER_S = 1_000_000_000
 _STATE = struct.Struct("=qq")  # start of the window in ns of the system's monotonic clock, bytes observed in the window
 
 
 class Throttle:
-    """A limit of `bytes_per_second`, shared by all throttles with the same `state` file.
+    """A limit of `bytes_per_second`; all throttles with the same `state` file share it.
 
     `clock_ns` must be the same for all processes on a host, like the monotonic clock; `sleep` takes seconds.
     """

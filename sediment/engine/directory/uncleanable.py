@@ -1,12 +1,12 @@
 """Marks of uncleanable partitions: each has a reason, a time and segments, and is valid until these segments change.
 
-Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run of Sediment ends
-soon, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file: its
+Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run of Sediment is
+short, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file: its
 LogManager reads only sub-directories and the files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention ends
 the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the only cost is
-one more read.  An unreadable file of marks counts as empty, at the same cost.
+one additional read.  An unreadable file of marks counts as empty, at the same cost.
 
 Source: kafka-log 02 §1 (uncleanable), 05 §1 step 2e (plain files are ignored).
 """
@@ -41,7 +41,7 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class Uncleanable:
-    """One mark: `reason_code` and `reason` as in reports; `since_ms` is the time of marking, in ms since the epoch.
+    """One mark: `reason_code` and `reason` as in reports; `since_ms` is the time of the mark, in ms since the epoch.
 
     The mark is valid as long as `segments` are unchanged.  `fingerprint` is a hash of the sizes, mtimes and ctimes of
     their files.  It is None in a copy and in a file of an earlier version; if it is None, sizes and mtimes of the logs
@@ -65,7 +65,7 @@ class Uncleanable:
 def uncleanable_after(
     error: SedimentError, listing: LogListing, *, reason_code: str, reason: str, since_ms: int
 ) -> Uncleanable:
-    """Return the mark for `error`, for the segment whose file the error names, or for all segments if it names none.
+    """Return the mark for `error`: for the segment whose file the error names, or for all segments if it names none.
 
     The active segment is left out unless the error names it, because a broker still appends to it.
     """

@@ -42,13 +42,13 @@ class BrokerConfig:
     """The config of one engine."""
 
     num_recovery_threads_per_data_dir: int = 2
-    """Threads for each directory, which load its logs at the start and close the logs at the end."""
+    """The number of threads for each directory that load its logs at the start and close them at the end."""
 
     background_threads: int = 10
-    """Threads of the scheduler; with 0 only `LogManager.run_due` runs tasks."""
+    """The number of scheduler threads; with 0, only `LogManager.run_due` runs tasks."""
 
     log_initial_task_delay_ms: int = 30_000
-    """Delay of the first run of the periodic tasks."""
+    """The delay before the first run of the periodic tasks."""
 
     log_retention_check_interval_ms: int = 300_000
     """Interval at which retention runs for logs that are not compacted."""
@@ -66,34 +66,34 @@ class BrokerConfig:
     """Interval at which the high watermarks are written."""
 
     producer_id_expiration_check_interval_ms: int = 600_000
-    """Interval at which expired producers are forgotten."""
+    """Interval at which expired producers are removed."""
 
     log_segment_delete_delay_ms: int = 60_000
-    """Time before the directory of a deleted log is removed."""
+    """The time after which the directory of a deleted log is removed."""
 
     log_cleaner_enable: bool = True
-    """True to compact logs."""
+    """True if logs are compacted."""
 
     log_cleaner_threads: int = 1
-    """Number of logs cleaned at once."""
+    """The number of logs that are cleaned at the same time."""
 
     log_cleaner_backoff_ms: int = 15_000
-    """Time that a cleaner waits after it found nothing to clean."""
+    """The time that a cleaner waits if it finds nothing to clean."""
 
     log_cleaner_io_max_bytes_per_second: float = _LARGEST_DOUBLE
     """Limit on the bytes that all cleaners together read and write."""
 
     log_cleaner_dedupe_buffer_size: int = 134_217_728
-    """Bytes of the offset maps of all cleaner threads together, 24 per key."""
+    """The total size of the offset maps of all cleaner threads, at 24 bytes per key."""
 
     log_cleaner_io_buffer_load_factor: float = 0.9
-    """Largest fraction of used slots in an offset map."""
+    """The largest fraction of used slots in an offset map."""
 
     cluster_id: str | None = None
-    """Cluster id for meta.properties of a new directory; None: the id of the other directories."""
+    """The cluster id for meta.properties of a new directory; None: the id of the other directories."""
 
     node_id: int | None = None
-    """Node id for meta.properties of a new directory; None: the id of the other directories."""
+    """The node id for meta.properties of a new directory; None: the id of the other directories."""
 
     hand_off: Path | None = None
     """The spool: the folder in which jobs leave cleaned segments for this engine to commit; None: no spool."""
@@ -116,11 +116,11 @@ class BrokerConfig:
 
     @property
     def dedupe_buffer_bytes_per_thread(self) -> int:
-        """Bytes of the offset map of one cleaner thread."""
+        """The bytes of the offset map of one cleaner thread."""
         return self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
 
     @property
     def offset_map_keys(self) -> int:
-        """Keys that the offset map of one cleaner thread may hold."""
+        """The largest number of keys in the offset map of one cleaner thread."""
         slots = self.dedupe_buffer_bytes_per_thread // _MAP_SLOT_BYTES
         return int(slots * self.log_cleaner_io_buffer_load_factor)

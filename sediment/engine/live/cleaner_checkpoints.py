@@ -1,4 +1,4 @@
-"""The memory of the cleaner: the checkpoint of each partition, and the marks of uncleanable partitions.
+"""The stored state of the cleaner: the checkpoint of each partition, and the marks of uncleanable partitions.
 
     cleaned              the checkpoint is set to the end of the cleaning
     truncated            a checkpoint above the new end is lowered to it
@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogOwner(Protocol):
-    """The part of `LogManager` with the logs and their directories."""
+    """The methods of `LogManager` that return logs and their directories."""
 
     def all_logs(self) -> list[PartitionLog]:
         """Return the live logs."""
@@ -59,7 +59,7 @@ class CleanerCheckpoints:
             self.update(directory, log.partition, offset)
 
     def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Remove the checkpoint entry and the mark of a log that left `directory`."""
+        """Remove the checkpoint entry and the mark of a log that was removed from `directory`."""
         self._change(directory, remove=partition)
         self._unmark(directory, partition)
 

@@ -1,4 +1,4 @@
-"""The errors of a cleaning and their effects: on one log, or on its whole log directory.
+"""The errors of a cleaning and their effects, on one log or on its whole log directory.
 
     abort                                    the log is not changed
     the disk failed                          the log directory goes offline
@@ -38,7 +38,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class CleanerOwner(LogOwner, Protocol):
-    """The part of `LogManager` that the cleaner needs."""
+    """The methods of `LogManager` that the cleaner calls."""
 
     def handle_directory_failure(self, directory: LogDirectory, error: OSError) -> None:
         """Take a failed directory and its logs offline."""

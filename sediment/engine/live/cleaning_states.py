@@ -29,7 +29,7 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The work was InProgress and has to stop."""
+    """The work was InProgress and must stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class CleaningStates:
             return True
 
     def pause_free(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Pause each free partition once; return the paused ones."""
+        """Pause each free partition once; return the partitions that were paused."""
         with self._changed:
             free = [partition for partition in partitions if partition not in self._states]
             self._states.update(dict.fromkeys(free, Paused(1)))

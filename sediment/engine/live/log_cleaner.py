@@ -74,11 +74,11 @@ class LogCleaner:
             self._scheduler.schedule_once(name, partial(self._work, name))
 
     def stop(self) -> None:
-        """Start no further cleaning, and end cleanings in progress at their next chunk."""
+        """Start no further cleaning, and end each cleaning in progress at its next chunk."""
         self._stopping.set()
 
     def close(self) -> None:
-        """Remove temporary files; call it after the scheduler was closed."""
+        """Remove temporary files; call this after the scheduler was closed."""
         self._throttle_state.unlink(missing_ok=True)
 
     def _work(self, name: str) -> None:
@@ -99,7 +99,7 @@ class LogCleaner:
         return chosen is not None and self.clean(chosen)
 
     def clean(self, chosen: LogToClean) -> bool:
-        """Clean a log that `grab_filthiest` chose; it is never InProgress afterwards."""
+        """Clean a log that `grab_filthiest` chose; its state is not InProgress afterwards."""
         next_dirty_offset = chosen.range.first_dirty_offset
         cleaned = False
         try:
@@ -111,7 +111,7 @@ class LogCleaner:
         return cleaned
 
     def _clean(self, chosen: LogToClean) -> PreparedSwap:
-        from sediment.compaction.clean_log import clean_log  # imported late: it compiles kernels
+        from sediment.compaction.clean_log import clean_log  # imported late, because it compiles kernels
 
         log, attempt = chosen.log, str(next(self._attempts))
         config = self._bounded(log.config.compaction, chosen.range)
@@ -121,7 +121,7 @@ class LogCleaner:
             pace = self._pace(log.partition, stack)
             swap = clean_log(plan, _ThrottledFs(self._fs, pace), run_id=self._run_id, attempt=attempt, progress=pace)
             self._check_not_aborted(log.partition)
-            # The commit deletes superseded records, so the records that supersede them have to be durable first.
+            # The commit deletes superseded records, so the records that supersede them must be durable first.
             log.flush(swap.next_dirty_offset)
             log.replace_segments(swap, before_group=chosen.directory.lock.check)
         return swap
@@ -129,8 +129,8 @@ class LogCleaner:
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
         """Limit the offset map to the size for one cleaner thread, unless the topic has its own limit.
 
-        A limited map needs a separate pass over the dirty range.  The limit is not set if the range has at most as many
-        offsets as the map may hold keys.
+        A limited map needs a separate pass over the dirty range.  The limit is not set if the range contains no more
+        offsets than the map may contain keys.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset
         if config.dedupe_buffer_bytes is not None or dirty_offsets <= self._config.offset_map_keys:

@@ -100,7 +100,7 @@ class LogCleanerManager:
             self.states.resume(partition)
 
     def abort(self, partition: TopicPartition) -> None:
-        """End a cleaning in progress and wait until it has ended."""
+        """Abort a cleaning in progress and wait until it has ended."""
         self.states.abort_and_pause(partition)
         self.states.resume(partition)
 

@@ -1,10 +1,10 @@
 """The failure of a log directory: it goes offline with its logs until the next start (kafka-log 04 §12).
 
-    1 mark      the directory gets the error as its failure, and its logs are removed from the manager's maps
+    1 mark      the error is stored as the directory's failure, and its logs are removed from the manager's maps
     2 offline   each of these logs refuses further use
     3 leave     later, without the lock of the log that failed: their files are closed, the directory is released
 
-Invariant: nothing more is written to a failed directory.  The limit of open files is not a failure of the disk.
+Invariant: nothing more is written to a failed directory.  Reaching the limit on open files is not a disk failure.
 
 Source: Kafka's LogManager.handleLogDirFailure.
 """
@@ -40,7 +40,7 @@ class LogDirFailureHandler:
         self._scheduler = scheduler
 
     def report(self, directory: LogDirectory, error: OSError) -> None:
-        """Take a directory offline unless `error` is only the limit of open files."""
+        """Take a directory offline, unless `error` only means that the limit on open files was reached."""
         if is_out_of_descriptors(error):
             _LOGGER.error("%s: %s", directory, open_files_limit(error))
         else:
@@ -51,13 +51,11 @@ class LogDirFailureHandler:
         lost = self._remove_logs(directory, str(error))
         if lost is None:
             return
-        # Only the text is logged, because a log handler that keeps the error would keep the files in its traceback
-        # open.
+        # Only the text is logged: a log handler that keeps the error object would keep the files in its traceback open.
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # Done later, because the log that reports the failure still holds its lock, and closing another log waits for
-        # this lock.
+        # Done later, because the log that reports the failure still holds its lock, and closing the logs waits for it.
         self._scheduler.schedule_once("log-dir-failure", partial(_leave, directory, lost))
 
     @contextmanager

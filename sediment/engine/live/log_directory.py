@@ -1,4 +1,4 @@
-"""One log directory that an engine owns: its lock, its own files, and its checkpoints.
+"""One log directory that an engine owns: its lock, meta.properties, marker of a clean stop, and checkpoints.
 
 Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
 is read, so a crash during loading counts as unclean. Only one thread at a time rewrites a checkpoint file. Nothing is
@@ -56,7 +56,7 @@ class LogDirectory:
         self.lock = DirectoryLock(path)
         self.meta: MetaProperties | None = None
         self.clean_shutdown: CleanShutdown | None = None
-        """The clean-shutdown marker at the start; a stop without a broker epoch writes it again."""
+        """The clean-shutdown marker at the start; a stop without a broker epoch writes the same marker again."""
         self.is_loaded = False
         """True after every log was loaded."""
         self.failure: str | None = None
@@ -86,7 +86,7 @@ class LogDirectory:
         """Lock the directory; a missing directory and missing checkpoint files are created.
 
         Raises:
-            DirectoryInUseError: a broker, an engine or a run holds it.
+            DirectoryInUseError: a broker, an engine or a run holds the lock.
             NotALogDirectoryError: the path is a file.
             CorruptCheckpointError: meta.properties is malformed.
             OSError: a file operation failed.
@@ -96,7 +96,7 @@ class LogDirectory:
             fs.make_directory(self.path)
         if not fs.is_directory(self.path):
             raise NotALogDirectoryError(
-                "this is not a directory", path=str(self.path), advice="name directories in log.dirs"
+                "this is not a directory", path=str(self.path), advice="give directories in log.dirs"
             )
         self.lock.acquire()
         try:
@@ -121,14 +121,17 @@ class LogDirectory:
         """Return the checkpoints of the directory, and remove the marker of a clean stop.
 
         Raises:
-            CorruptCheckpointError: a checkpoint that the load needs is malformed; the marker is removed even then.
+            CorruptCheckpointError: a checkpoint that loading needs is malformed; the marker is removed even then.
             OSError: a file operation failed.
         """
         self.clean_shutdown = take_clean_shutdown(self._fs, self.path)
         return replace(read_checkpoints(self.path, self._fs), clean_shutdown=self.clean_shutdown is not None)
 
     def write_clean_shutdown(self, broker_epoch: int | None) -> None:
-        """Write the marker of a clean stop last; without `broker_epoch`, keep the broker epoch of the last stop."""
+        """Write the marker of a clean stop, as the last file.
+
+        Without `broker_epoch`, keep the broker epoch of the last stop.
+        """
         at_start = self.clean_shutdown or CleanShutdown(None)
         marker = at_start if broker_epoch is None else CleanShutdown(broker_epoch)
         write_clean_shutdown(self._fs, self.path, marker, like=self.path / LOCK_FILE)
@@ -147,7 +150,7 @@ class LogDirectory:
         self._write(HIGH_WATERMARK_FILE, offsets)
 
     def first_dirty_offsets(self) -> dict[TopicPartition, int]:
-        """Return the cleaner checkpoint; treat a malformed checkpoint as empty, at the cost of time."""
+        """Return the cleaner checkpoint; treat a malformed one as empty, which only costs time."""
         try:
             return read_offset_checkpoint(self._fs, self.path / CLEANER_FILE) or {}
         except CorruptCheckpointError:
@@ -180,7 +183,7 @@ def check_owners(
 ) -> None:
     """Check that all directories belong to one node of one cluster and have different ids.
 
-    A given `cluster_id` or `node_id` has to match the directories.
+    If `cluster_id` or `node_id` is given, it must match the directories.
 
     Raises:
         UsageError: the directories belong to different nodes or clusters, or two directories have the same id.
@@ -215,5 +218,5 @@ def _check_owner(directory: LogDirectory, meta: MetaProperties, cluster_id: str 
             raise UsageError(
                 f"the directory belongs to {what} {found}, but the engine is configured with {what}.id {wanted}",
                 path=str(directory.path / META_PROPERTIES_FILE),
-                advice=f"configure {what}.id {found}, or name other directories",
+                advice=f"configure {what}.id {found}, or give other directories",
             )

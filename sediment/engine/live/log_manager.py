@@ -8,8 +8,8 @@
 
 Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
 nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
-directory was closed without error, and every log had been loaded or the marker existed at the start.  A caller that has
-more to do after an unclean stop withholds the marker until it is done.
+directory was closed without error, and every log had been loaded or the marker existed at the start.  After an unclean
+stop, a caller that has further work to do (`marks_unclean`) withholds the marker until the work is done.
 
 There are two locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must not wait
 for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is
@@ -66,7 +66,7 @@ from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, Pa
 _LOGGER = logging.getLogger(__name__)
 
 IDLE_FILES_CHECK_INTERVAL_MS = 60_000
-"""Interval at which files of unused segments are closed; Kafka keeps every `.log` open."""
+"""The interval at which files of unused segments are closed; Kafka keeps every `.log` open."""
 
 _CLOCK = Clock()
 _FS = Fs()
@@ -74,7 +74,7 @@ _FS = Fs()
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Another log was loaded: `loaded` of `total` in its directory."""
+    """The progress after a log was loaded: `loaded` of `total` logs in its directory."""
 
     log_dir: Path
     name: str
@@ -127,8 +127,8 @@ class LogManager:
     ) -> None:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
-        `on_readable_change` is called after the range of a log that may be read has changed, and after the log was
-        closed, without the log's lock.  Without `deletes`, no background task deletes a segment or a renamed log.
+        `on_readable_change` is called, without the log's lock, after the readable range of a log has changed and after
+        the log was closed.  Without `deletes`, no background task deletes a segment or a renamed log.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -172,14 +172,14 @@ class LogManager:
         """Lock the directories, load their logs, start the background tasks.
 
         If the start fails, the directories are released, and a directory with a clean stop keeps its marker.
-        `progress` is called from the loading threads.  After `stop` is set no further log is loaded and no task starts;
-        `shutdown` then leaves the directories unchanged.
+        `progress` is called from the loading threads.  After `stop` is set, no further log is loaded and no task
+        starts; `shutdown` then leaves the directories unchanged.
 
         Raises:
             DirectoryInUseError: a broker, an engine or a run holds one of the directories.
             UsageError: a sub-directory is not named like a partition, a partition exists twice, or the directories
-                belong to different brokers, or to a broker other than the one that `BrokerConfig` names; in this last
-                case nothing was written.
+                belong to different brokers, or to a broker that is not the one in `BrokerConfig`.  In this last case,
+                nothing was written.
             CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
             OpenFilesLimitError: the process may open too few files.
@@ -261,10 +261,10 @@ class LogManager:
                     try:
                         job.result()
                     except CorruptCheckpointError as error:
-                        # As in Kafka, where a malformed line in a checkpoint file causes an IOException.
+                        # As in Kafka: a malformed line in a checkpoint file causes an IOException there.
                         self._failures.take_offline(jobs[job], error)
                     except StorageError as error:
-                        # The log has already reported the failure of its disk; a cause of another type is not a disk
+                        # The log has already reported a disk failure; an error with another cause is not a disk
                         # failure.
                         if not isinstance(error.__cause__, OSError):
                             raise
@@ -320,7 +320,7 @@ class LogManager:
         else:
             logs = self._future if item.state is DirectoryState.FUTURE else self._logs
             with self._guard:
-                # If the directory has failed since, its logs are already closed.
+                # If the directory has failed in the meantime, its logs are already closed.
                 is_lost = directory.is_offline
                 other = log if is_lost else logs.setdefault(item.partition, log)
             if is_lost:
@@ -333,7 +333,7 @@ class LogManager:
                     f"the partition is also in {other.directory}",
                     partition=str(item.partition),
                     path=str(directory.path / item.name),
-                    advice="find the one that the broker wrote to last, and move the other out of the log directory",
+                    advice="find the log that the broker wrote to last, and move the other out of the log directory",
                 )
         for repair in log.loaded.repairs:
             _LOGGER.info("%s: %s", log.partition, repair)
@@ -437,14 +437,14 @@ class LogManager:
         return deleted
 
     def flush_overdue(self) -> None:
-        """Flush the logs that were not flushed for `flush.ms`."""
+        """Flush the logs that were last flushed at least `flush.ms` ago."""
         now_ms = self.clock.now_ms()
         for log in self.all_logs():
             if now_ms - log.last_flush_ms >= log.config.flush_ms:
                 self._attempt(log, log.flush)
 
     def remove_expired_producers(self) -> None:
-        """Forget idle producers of every log."""
+        """Remove expired producers from every log."""
         for log in self.all_logs():
             self._attempt(log, log.remove_expired_producers)
 
@@ -480,7 +480,7 @@ class LogManager:
                 log.close_idle_files()
 
     def _delete_logs(self) -> None:
-        """Remove the renamed logs after their delay; an error of one log does not affect the others."""
+        """Remove the renamed logs after their delay; an error in one log does not affect the others."""
         delay_ms = self.config.log_segment_delete_delay_ms
         while self._deleted and self.clock.now_ms() - self._deleted[0].since_ms >= delay_ms:
             deleted = self._deleted.popleft()
@@ -644,7 +644,7 @@ class LogManager:
         with self._administration:
             for log, offset in self._present(offsets):
                 with log.lock:
-                    # No append may roll the log in between; otherwise the truncation could reach segments that are
+                    # No append may roll the log in between, because the truncation could then reach segments that are
                     # being cleaned.
                     if offset >= log.active_base_offset:
                         self._attempt(log, partial(log.truncate_to, offset))
@@ -686,7 +686,7 @@ class LogManager:
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
         """Change a topic's config, for its logs and for those created later.
 
-        If the topic was compacted and no longer is, a cleaning of its logs is aborted (LM-12).
+        If the new config ends compaction of the topic, a cleaning of its logs is aborted (LM-12).
 
         Raises:
             UsageError: Kafka does not allow a topic of this name.
@@ -736,9 +736,9 @@ class LogManager:
     def shutdown(self, broker_epoch: int | None = -1, *, marks_unclean: bool = True) -> None:
         """Stop cleanly: every append is durable and the next start needs no recovery.
 
-        A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one, with
-        `broker_epoch`, or for None with the epoch of their marker at the start.  Without `marks_unclean`, a directory
-        without a marker at the start gets none.  A second call does nothing.
+        A directory in which a log cannot be closed gets no marker of a clean stop; the other directories get one.  The
+        marker contains `broker_epoch` or, if that is None, the epoch of the marker at the start.  Without
+        `marks_unclean`, a directory that had no marker at the start gets none.  A second call does nothing.
 
         Source: kafka-log 04 §14.
         """

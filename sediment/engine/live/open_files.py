@@ -1,4 +1,4 @@
-"""The error for the limit of open files: it is not a StorageError, because the disk is healthy."""
+"""The error for the limit on open files: it is not a StorageError, because the disk is healthy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 from sediment.segment_io.errors import OpenFilesLimitError
 
 SPARE_DESCRIPTORS = 16
-"""Largest number of files that a change of several steps opens."""
+"""The largest number of files that a change of several steps opens."""
 
 
 def open_files_limit(error: OSError, partition: str | None = None) -> OpenFilesLimitError:

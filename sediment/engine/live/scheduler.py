@@ -1,7 +1,7 @@
 """Background tasks: once after a delay, or repeatedly at a fixed rate.
 
-Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without threads
-`run_due` runs due tasks in the order of their times, in the calling thread.
+Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without
+threads, `run_due` runs due tasks in the order of their times, in the calling thread.
 
 Invariants: two runs of a task never overlap; if a periodic task raises an error, the error is logged, and the task runs
 at its next time; runs missed because of a slow task or process are skipped; nothing runs after `close`.
@@ -44,7 +44,7 @@ class Clock:
 
 
 class ScheduledTask:
-    """A task that waits or runs; `cancel` prevents further runs."""
+    """A waiting or running task; `cancel` prevents further runs."""
 
     def __init__(self, name: str, task: Callable[[], object], period_ms: int | None) -> None:
         self.name = name
@@ -89,17 +89,17 @@ class Scheduler:
             self._dispatcher.start()
 
     def schedule_once(self, name: str, task: Callable[[], object], *, delay_ms: int = 0) -> ScheduledTask:
-        """Run `task` in `delay_ms`; after `close` it never runs."""
+        """Run `task` after `delay_ms`; after `close`, it never runs."""
         return self._schedule(ScheduledTask(name, task, None), delay_ms)
 
     def schedule_periodically(
         self, name: str, task: Callable[[], object], *, period_ms: int, delay_ms: int = 0
     ) -> ScheduledTask:
-        """Run `task` in `delay_ms`, and then every `period_ms`; a period of 0 counts as 1 ms."""
+        """Run `task` after `delay_ms`, and then every `period_ms`; a period of 0 counts as 1 ms."""
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:
-        """Run the tasks that are due or become due, in this thread; only for a scheduler without threads."""
+        """Run, in this thread, the tasks that are due or become due; only for a scheduler without threads."""
         self._queue.run(blocking=False)
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SpoolOwner(Protocol):
-    """The part of `LogManager` that the committer needs."""
+    """The methods of `LogManager` that the committer calls."""
 
     cleaner: LogCleaner
 
@@ -58,7 +58,7 @@ class SpoolOwner(Protocol):
 
 
 class SpoolCommitter:
-    """The engine's side of the spool."""
+    """The committer of swaps in the spool, for an engine."""
 
     def __init__(self, folder: Path, owner: SpoolOwner, fs: Fs) -> None:
         self._folder = folder
@@ -83,7 +83,7 @@ class SpoolCommitter:
         return answers
 
     def _commit_or_refuse(self, path: Path, name: str, run_id: str) -> CommitReply | None:
-        """Return the reply to a swap, None if it has to wait."""
+        """Return the reply to a swap; None if the swap has to wait."""
         try:
             log = self._owner.get_log(parse_partition_directory(name)[0])
         except UsageError as error:
@@ -134,7 +134,7 @@ class SpoolCommitter:
         return swap.next_dirty_offset
 
     def _checkpoint(self, log: PartitionLog, next_dirty_offset: int) -> Callable[[], None]:
-        """Return a function that raises the cleaner checkpoint to `next_dirty_offset`; it never lowers it."""
+        """Return a function that raises the cleaner checkpoint to `next_dirty_offset`, but never lowers it."""
         cleaner, directory = self._owner.cleaner, self._owner.directory_of(log)
 
         def write() -> None:

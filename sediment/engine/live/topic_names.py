@@ -1,4 +1,4 @@
-"""Checks of topic names, partitions and topic ids before they become file names or lines of a checkpoint.
+"""Checks of topic names, partitions and topic ids, before they become file names or lines of a checkpoint.
 
 Source: Kafka's Topic.validate.
 """
@@ -11,7 +11,7 @@ from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import TopicPartition, is_topic_name
 
 LONGEST_FILE_NAME = 255
-"""Largest length of a file name in bytes."""
+"""The largest length of a file name in bytes."""
 
 
 def check_topic(topic: str) -> None:

@@ -1,7 +1,7 @@
 """BootstrapWriter: the metadata of a node that was never started, in its `bootstrap.checkpoint`.
 
-Each `append` replaces the file, atomically and durably.  So that the file does not grow, a later ProducerIdsRecord
-takes the place of an earlier one, and a change of a leader is merged into the record of its partition.
+Each `append` replaces the file, atomically and durably.  To keep the file small, a later ProducerIdsRecord replaces an
+earlier one, and a leader change is merged into the record of its partition.
 
 Invariants: the lock of the log directory is held, and the node has no metadata log.
 
@@ -28,9 +28,9 @@ _PRODUCER_IDS = frozenset({"ProducerIdsRecord"})
 
 
 class BootstrapWriter:
-    """The bootstrap checkpoint in `log_dir`, whose lock is held; `clock` gives milliseconds since the epoch.
+    """The bootstrap checkpoint in `log_dir`, whose lock is held; `clock` returns milliseconds since the epoch.
 
-    `directory_failure` is asked before each write.
+    `directory_failure` is called before each write.
 
     Raises:
         CorruptBatchError: the file is corrupt.
@@ -53,10 +53,10 @@ class BootstrapWriter:
         self._values = [record.value or b"" for record in read_records(fs.read_bytes(self._path))]
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Make records durable as one change of the cluster.
+        """Make records durable as one atomic change.
 
         Raises:
-            CommitStateUnknownError: the write broke off; the file may or may not have the records.
+            CommitStateUnknownError: the write was interrupted; the file may or may not contain the records.
             StorageError: the log directory is offline; nothing changed.
         """
         with self._guard:

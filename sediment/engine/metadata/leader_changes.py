@@ -1,4 +1,4 @@
-"""Records that raise the leader epochs of the partitions of a node, which leads each of them.
+"""Records that raise the leader epochs of partitions that a node leads.
 
 After an unclean stop, a log may have lost its last records, and other records may get their offsets.  Under a new
 leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  The leader is the
@@ -33,7 +33,7 @@ _CHANGES = frozenset({"PartitionChangeRecord"})
 def leader_change_records(
     partitions: Iterable[TopicPartition], node_id: int, metadata: ClusterMetadata
 ) -> Iterator[bytes]:
-    """Yield a record for each partition that makes the node its leader and in-sync replica under the next leader epoch.
+    """Yield a record for each partition; it makes the node leader and in-sync replica under the next leader epoch.
 
     The records are independent of each other.
     """
@@ -49,7 +49,7 @@ def leader_change_records(
 
 
 def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return records `values`, with the records `changes` of `leader_change_records` applied to their partitions."""
+    """Return the records `values` with `changes`, from `leader_change_records`, applied to their partition records."""
     changed = {}
     for value in changes:
         change = decode_metadata_record(value, _CHANGES)

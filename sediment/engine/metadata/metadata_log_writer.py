@@ -1,18 +1,18 @@
 """MetadataLogWriter: the open metadata log of a node that is the sole voter of its quorum.
 
-    open      check that every batch is good, because a load truncates the log at a bad one; then load the log as every
+    open      check that every batch is good, because loading truncates the log at a bad one; then load it as every
               start of the node does: cut a torn batch at the end, rebuild indexes
     append    all batches in one write, in the last leader epoch of the log; then sync
-    close     producer snapshot at the log end, as after a clean stop
+    close     write a producer snapshot at the log end, as after a clean stop
 
-The records take effect at the node's next election.  A sole voter wins it at once, and then every record of its log is
-committed.  The log's snapshots remain valid, because they all end below the appended records.
+The records take effect at the node's next election.  A sole voter wins it immediately, and then every record of its log
+is committed.  The snapshots of the log remain valid, because all of them end below the appended records.
 
 After a crash during `append`, the next start cuts a torn batch, and the controller aborts an unfinished metadata
-transaction.  So either all records of the call count, or none.
+transaction.  So either all records of the call take effect, or none.
 
-Invariants: the lock of the log directory is held.  Records that need more than one batch are appended as one metadata
-transaction.  After a failed write, or once the log directory is offline, nothing more is written.
+Invariants: the lock of the log directory is held.  If the records need more than one batch, they are appended as one
+metadata transaction.  After a failed write, or after the log directory went offline, nothing more is written.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -50,8 +50,8 @@ _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
 class MetadataLogWriter:
     """The metadata log in `log_dir`, whose lock is held; `metadata` is the cluster state after replaying the log.
 
-    `transaction` names metadata transactions.  `clock` gives milliseconds since the epoch.  `directory_failure` is
-    asked before each write.
+    `transaction` is the name of metadata transactions.  `clock` returns milliseconds since the epoch.
+    `directory_failure` is called before each write.
 
     Raises:
         CorruptDataError, OSError: the log cannot be loaded; it was not changed.
@@ -87,10 +87,10 @@ class MetadataLogWriter:
         )
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Make records durable as one change of the cluster.
+        """Make records durable as one atomic change.
 
         Raises:
-            CommitStateUnknownError: the write broke off; the log may or may not have the records.
+            CommitStateUnknownError: the write was interrupted; the log may or may not contain the records.
             StorageError: an earlier write failed, or the log directory is offline; nothing changed.
         """
         with self._guard:
@@ -109,10 +109,10 @@ class MetadataLogWriter:
             except Exception as error:
                 self._failure = str(error)
                 raise CommitStateUnknownError(
-                    f"the append to the metadata log broke off: {error}",
+                    f"the append to the metadata log was interrupted: {error}",
                     partition=str(METADATA_PARTITION),
                     path=str(self._log.directory),
-                    advice="run again: it finds out if the log has the records",
+                    advice="run again; the next run checks whether the log contains the records",
                 ) from error
             self._has_open_transaction = False
 

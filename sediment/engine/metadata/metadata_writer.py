@@ -13,16 +13,18 @@ from typing import Protocol
 from sediment.segment_io.errors import StorageError
 
 DirectoryFailure = Callable[[], str | None]
-"""Returns why the log directory of the metadata is offline; None while it is online."""
+"""A function that returns why the log directory of the metadata is offline; None while it is online."""
 
 
 def never_fails() -> str | None:
-    """Return None: no other file of the log directory is in use."""
+    """Return None, for a directory of which no other file is in use."""
     return None
 
 
 def check_online(path: Path, failure: DirectoryFailure) -> None:
-    """Check that the log directory of the metadata file or folder `path` is online: a failed one is not written to.
+    """Check that the log directory of the metadata file or folder `path` is online.
+
+    A failed directory is not written to.
 
     Raises:
         StorageError: it is offline.
@@ -37,13 +39,13 @@ def check_online(path: Path, failure: DirectoryFailure) -> None:
 
 
 class MetadataWriter(Protocol):
-    """A writer of metadata records; safe for several threads."""
+    """A writer of metadata records; any thread may use it."""
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Make the records `values`, as encoded by `encode_metadata_record`, durable as one change of the cluster.
+        """Make the records `values`, as encoded by `encode_metadata_record`, durable as one atomic change.
 
         Raises:
-            CommitStateUnknownError: the write broke off; the metadata may or may not have the records.
+            CommitStateUnknownError: the write was interrupted; the metadata may or may not contain the records.
             StorageError: an earlier write failed, or the log directory is offline; nothing changed.
         """
         ...

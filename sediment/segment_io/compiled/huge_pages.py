@@ -4,8 +4,7 @@ The first access to a page causes a fault, and each page in use takes an entry o
 are 512 times fewer pages, which is faster for random access.  A system without huge pages provides plain pages.
 
 If the host of a virtual machine reclaims free memory, the first access to a page can take twenty times as long as
-zeroing the page; huge pages are affected most.  A process that cleans one partition after the other therefore reuses
-its memory.
+zeroing it; huge pages are affected most.  Therefore a process that cleans several partitions in turn reuses its memory.
 """
 
 from __future__ import annotations
@@ -25,7 +24,10 @@ _MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
 
 
 def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np.uint8]:
-    """Return zeroed uint8[size_bytes], in huge pages if requested and possible; only touched pages take memory."""
+    """Return zeroed uint8[size_bytes], in huge pages if requested and possible.
+
+    A page takes memory only after its first use.
+    """
     return _map_pages(max(size_bytes, 1), in_large_pages=in_large_pages).array()
 
 
@@ -54,17 +56,17 @@ def _map_pages(size_bytes: int, *, in_large_pages: bool) -> _Pages:
 
 
 class PageReserve:
-    """Memory that is reused once no array refers to it.
+    """Memory that is reused when no array refers to it any more.
 
     An array's memory returns to the reserve when the last reference to the array is gone.
 
-    Invariant: memory in use plus memory kept never exceeds the largest amount that was ever in use.
+    Invariant: memory in use plus memory kept never exceeds the largest amount that was in use at any time.
     """
 
     def __init__(self, *, in_large_pages: bool) -> None:
         self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
-        # An array may be freed on any thread at any time, so at that time its pages are only put on a list.
+        # Any thread may free an array at any time, so its pages are then only put on a list.
         self._returned: deque[_Pages] = deque()
         self._kept: list[_Pages] = []
         self._in_use_bytes = 0
@@ -78,12 +80,12 @@ class PageReserve:
         return memory
 
     def take_any(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return uint8[size_bytes] with undefined content; pages that were touched before, if any, are at its end."""
+        """Return uint8[size_bytes] with undefined content; pages that were used before, if any, are at its end."""
         memory, _ = self._take(size_bytes, most_bytes=None)
         return memory[memory.size - size_bytes :]
 
     def kept_bytes(self) -> int:
-        """Return the number of bytes kept; some of them may never have been touched, and take no physical memory."""
+        """Return the number of bytes kept; pages that were never used take no physical memory."""
         with self._lock:
             self._settle()
             return sum(pages.size_bytes for pages in self._kept)

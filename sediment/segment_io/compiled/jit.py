@@ -29,7 +29,7 @@ _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and co
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""Value of the variable for a cache beside the sources, which is shipped with the sources.
+"""The value of the variable for a cache beside the sources, which is shipped with them.
 
 If the sources come with such a cache, it is used unless the variable names another folder.
 """
@@ -39,11 +39,12 @@ def kernel(function: _Function) -> _Function:
     """Compile `function` at its first call, to run without the interpreter lock; cache the code if possible."""
     folder = _cache_folder()
     config: Any = numba.config
-    njit: Any = numba.njit  # numba's type stub lacks some options
+    njit: Any = numba.njit  # numba's type stub does not have some options
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # numba names a subfolder after the path of the sources; if no folder is set, it looks next to the sources.
+            # numba names a subfolder after the path of the sources; if no folder is set, it uses one next to the
+            # sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
         # Without numba's runtime, references to arrays are not counted. Counting would take an atomic instruction for
         # each array at every call from kernel to kernel. Counts are not needed, because the caller of the outermost

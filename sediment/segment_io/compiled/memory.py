@@ -183,7 +183,7 @@ CRC_INSTRUCTION = _crc_instruction()
 
 @_intrinsic
 def crc32c_word(_typing: Any, _crc: Any, _word: Any) -> Any:
-    """Return the CRC-32C state (uint64) after eight more bytes; only for a CPU with CRC_INSTRUCTION."""
+    """Return the CRC-32C state (uint64) after eight more bytes; this needs a CPU with CRC_INSTRUCTION."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         crc, word = arguments

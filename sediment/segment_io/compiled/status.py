@@ -35,14 +35,14 @@ BAD_HEADERS = 15
 RECORD_LENGTH_MISMATCH = 16
 RECORDS_REMAIN = 17
 BAD_CONTROL_RECORD = 18
-NESTED_COMPRESSION = 19  # a compressed message of magic 0 or 1 holds compressed messages
+NESTED_COMPRESSION = 19  # a compressed message of magic 0 or 1 contains compressed messages
 
 # -------------------------------------------------------------------------------------------- batches inside a segment
 OFFSET_OUTSIDE_SEGMENT = 20
 OFFSET_OVERFLOW = 21  # more than 2^31 - 1 above the segment's base offset
 OFFSET_BELOW_BASE = 22
 OFFSET_GOES_BACK = 23
-OFFSET_IS_LOST = 24  # the sector with the offset was not written
+OFFSET_IS_LOST = 24  # the disk sector that contains the offset was not written
 
 # ------------------------------------------------------------------------------------------------------ producer state
 OUTSIDE_TRANSACTION = 30  # a batch without a transaction while the producer's transaction is open
@@ -51,7 +51,7 @@ NO_MARKER = 31  # a control record that is neither COMMIT nor ABORT
 # ------------------------------------------------------------------------------------------------------------ requests
 NEEDS_PAYLOAD = 100  # decompress the batch at which the kernel stopped, and pass its records
 NEEDS_RECORD_ROOM = 101  # enlarge the arrays with one row per record to the requested number of rows
-NEEDS_TABLE_ROOM = 102  # the rest of the table has no room for NEEDED
+NEEDS_TABLE_ROOM = 102  # make room in the table for the amounts from NEEDED on
 NEEDS_COMPRESSION = 103  # compress RAW_BYTES of `raw` and place the batch with `emit_compressed`
 NEEDS_MAP_ROOM = 104  # grow the map by NEEDED keys
 NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START
@@ -74,5 +74,5 @@ MAP_FULL = 134
 LEGACY_MET = 135  # messages of magic 0 or 1 are among the batches
 BEYOND_SIGHTED = 136  # there are more records than when the keys were collected
 PROVED = 137
-KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the hash of another key
+KEYS_COLLIDE = 138  # the key at COLLIDING_OFFSET has the same hash as another key
 BATCH_TOO_LARGE = 139  # the rewritten batch would not fit into a segment file

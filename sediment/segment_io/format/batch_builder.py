@@ -52,7 +52,7 @@ _NULL_BYTES = -1
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be written; a null key or value is None, and headers are (key, value or None)."""
+    """A record to be written; a null key or value is None, and headers are pairs (key, value or None)."""
 
     timestamp_ms: int
     key: bytes | None
@@ -61,11 +61,14 @@ class NewRecord:
 
 
 class RecordContent(Protocol):
-    """The fields of a record that a batch stores, except its offset; `NewRecord` and read records have them."""
+    """The fields of a record that a batch stores, except the offset.
+
+    `NewRecord` and records that were read have these fields.
+    """
 
     @property
     def timestamp_ms(self) -> int:
-        """Milliseconds since the epoch, -1 for none."""
+        """Milliseconds since the epoch; -1 for none."""
 
     @property
     def key(self) -> bytes | None:
@@ -211,7 +214,7 @@ def _sized_bytes(count: int) -> int:
 
 @kernel
 def _write_sized(address: int, content: int, count: int) -> int:
-    """Write a length and the `count` bytes at `content`; -1 is null.  Return the address after them."""
+    """Write a length and the `count` bytes at `content`; a length of -1 means null.  Return the address after them."""
     address = write_varlong(address, count)
     if count > 0:
         copy_bytes(address, content, count)

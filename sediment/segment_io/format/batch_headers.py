@@ -1,4 +1,4 @@
-"""Compiled loops over batch headers: where each batch of a file ends, and its fields as a row (kafka-log 01 §2, §3).
+"""Compiled loops over batch headers: the end of each batch of a file, and its fields as a row (kafka-log 01 §2, §3).
 
 The loops apply no config; they return a status and never raise.
 
@@ -104,11 +104,11 @@ BATCH_ROW = np.dtype(
         ("control_timestamp", np.int64),
     ]
 )
-"""Header fields as stored, with `position` in the file and `last_offset` absolute.
+"""The header fields as stored; `position` is the position in the file, and `last_offset` is absolute.
 
 `control_type` is NO_CONTROL_RECORD for data batches and emptied control batches.  `coordinator_epoch` and
-`control_timestamp` are set for a transaction marker, else -1.  Rows of magic 0 and 1 have only position, size, magic,
-attributes, max_timestamp, and the offset of the wrapper as both offsets.
+`control_timestamp` are set for a transaction marker, else -1.  Rows of magic 0 and 1 contain only position, size,
+magic, attributes and max_timestamp, and both offsets are the offset of the wrapper.
 """
 
 
@@ -116,8 +116,8 @@ attributes, max_timestamp, and the offset of the wrapper as both offsets.
 def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
     """Return (status, size in bytes) of the batch at `position` of a buffer that ends at `end`.
 
-    The status is also INCOMPLETE if too few bytes remain for an iterator over the file (kafka-log 01 §2.2).  The size
-    is 0 if the length field is not in the buffer; it is valid even if the status is LEGACY_MAGIC.
+    The status is also INCOMPLETE if fewer bytes remain than an iterator over the file needs (kafka-log 01 §2.2).  The
+    size is 0 if the length field is not in the buffer.  The size is valid even if the status is LEGACY_MAGIC.
     """
     remaining = end - position
     if remaining < LOG_OVERHEAD_BYTES:
@@ -140,7 +140,7 @@ def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def check_header(address: int, size_bytes: int) -> int:
-    """Check the counts that later loops rely on, in the complete batch of magic 2 at `address`."""
+    """Check, in the complete batch of magic 2 at `address`, the counts that later loops rely on."""
     if load_i32(address + LAST_OFFSET_DELTA) < 0:
         return BAD_LAST_OFFSET
     codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
@@ -158,11 +158,11 @@ def read_headers(
 ) -> tuple[int, int, int, int]:
     """Fill `rows`, BATCH_ROW[n], with the headers of the whole batches in [position, end).
 
-    `file_position` is the position of the buffer's byte 0 in its file.
+    `file_position` is the position in the file of the buffer's first byte.
 
     Returns:
-        (status, number of rows, position after the last row's batch, size of the batch there or 0).  The status is
-        INCOMPLETE at the end of the buffer, ROWS_FULL, or the fault of the batch at that position.
+        (status, number of rows, position after the last row's batch, size of the batch at that position or 0).  The
+        status is INCOMPLETE at the end of the buffer, ROWS_FULL, or the fault of the batch at that position.
     """
     filled = 0
     while filled < rows.size:

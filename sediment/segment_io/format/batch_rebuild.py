@@ -53,7 +53,7 @@ from sediment.segment_io.format.timestamps import timestamp_in
 
 NO_HORIZON = -1
 
-# Edits of records, int64[records, EDIT_FIELDS]: the new key and value as (start in the replacements, bytes)
+# Edits of records, int64[records, EDIT_FIELDS]: the new key and value, each as (start in the replacements, bytes)
 NEW_KEY_START = 0
 NEW_KEY_BYTES = 1  # -1: null; UNCHANGED: the record keeps its key
 NEW_VALUE_START = 2
@@ -73,7 +73,7 @@ def rebuilt_bound(payload_bytes: int, records: int) -> int:
 
 @kernel
 def rebuild_room(size_bytes: int, payload_bytes: int, records: int, codec: int) -> tuple[int, int]:
-    """Return (bytes for the raw and the compressed records, bytes for the result) that rebuilding a batch needs."""
+    """Return the memory that rebuilding a batch needs: (bytes for raw and compressed records, bytes for the result)."""
     bound = max(size_bytes, rebuilt_bound(payload_bytes, records))
     if codec == 0:
         return 0, bound
@@ -112,7 +112,7 @@ def field_bytes(size_bytes: int) -> int:
 
 @kernel
 def write_field(target: int, source: int, size_bytes: int) -> int:
-    """Write the key or value of `size_bytes` at `source`; -1 means null.  Return the address after it."""
+    """Write the key or value of `size_bytes` at `source`; a size of -1 means null.  Return the address after it."""
     target = write_varlong(target, size_bytes)
     copy_bytes(target, source, max(size_bytes, 0))
     return target + max(size_bytes, 0)
@@ -120,7 +120,7 @@ def write_field(target: int, source: int, size_bytes: int) -> int:
 
 @kernel
 def copy_batch(target: int, header: int, size_bytes: int) -> None:
-    """Copy the first `size_bytes` of the batch at `header`: all of it, or its header."""
+    """Copy the first `size_bytes` of the batch at `header`: the whole batch, or only its header."""
     copy_bytes(target, header, size_bytes)
 
 
@@ -147,7 +147,7 @@ def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int)
 
 @kernel
 def records_size(header: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int) -> int:
-    """Return the bytes that `write_records` will write."""
+    """Return the number of bytes that `write_records` will write."""
     total = 0
     for index in range(count):
         body = (
@@ -166,7 +166,7 @@ def write_records(
     target: int, header: int, payload: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int
 ) -> int:
     """Write `count` kept records of `payload` at `target`; return the address after them."""
-    # A row never becomes a separate array, because numba would count references to it for every record.
+    # Rows are indexed in place: if a row became a separate array, numba would count references to it for every record.
     for index in range(count):
         delta = timestamp_in(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
@@ -242,8 +242,7 @@ def write_rebased_records(
 ) -> int:
     """Write `count` records of `payload` at `target`, with the two shifts added to their deltas; return the end.
 
-    The shifts are the differences between the bases of the two batches: this batch, and the batch that the records
-    join.
+    The shifts are the differences between the bases of this batch and of the batch that the records join.
     """
     for index in range(count):
         timestamp_delta = records[index, TIMESTAMP_DELTA] + timestamp_shift
@@ -294,7 +293,7 @@ def write_header(
 
 @kernel
 def write_empty_batch(target: int, header: int) -> None:
-    """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, other fields kept."""
+    """Write the 61 bytes of an emptied batch: no codec, no delete horizon, base timestamp -1, the rest unchanged."""
     copy_batch(target, header, BATCH_HEADER_BYTES)
     attributes = load_i16(header + ATTRIBUTES) & 0xFF & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     store_i32(target + BATCH_LENGTH, BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES)

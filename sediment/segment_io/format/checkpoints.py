@@ -1,7 +1,7 @@
 """Formats of checkpoint and property files (kafka-log 01 §9–11).
 
-Offset checkpoints, leader epochs, partition.metadata and meta.properties.  A checkpoint is text: a version line, a line
-with the number of entries, then one line per entry.
+Offset checkpoints, leader epochs, partition.metadata and meta.properties.  A checkpoint is a text file: a version line,
+a line with the number of entries, then one line for each entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
 back.  `partition.checkpoint_files` reads and replaces the files.
@@ -34,7 +34,7 @@ def _corrupt(what: str, path: str | None, advice: str) -> CorruptCheckpointError
 
 
 def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
-    """Split text into lines like Java's BufferedReader: a final line end does not begin another line."""
+    """Split text into lines like Java's BufferedReader: no empty line follows a line end at the end of the text."""
     try:
         lines = _LINE_END.split(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -54,7 +54,7 @@ def _integer(text: str, bits: int) -> int:
 
 # ---------------------------------------------------------------------------------------- checkpoints of entries (§9)
 
-_CHECKPOINT_ADVICE = "restore the file, or delete it, and a broker starts a new one"
+_CHECKPOINT_ADVICE = "restore the file, or delete it; a broker then creates a new one"
 
 
 def _parse_checkpoint(content: bytes, parse_entry: Callable[[list[str]], _Entry], path: str | None) -> list[_Entry]:
@@ -72,7 +72,7 @@ def _parse_checkpoint(content: bytes, parse_entry: Callable[[list[str]], _Entry]
         except ValueError as error:
             raise _corrupt(f"checkpoint line {line!r} is malformed", path, _CHECKPOINT_ADVICE) from error
     if len(entries) != expected:
-        raise _corrupt(f"checkpoint announces {expected} entries and has {len(entries)}", path, _CHECKPOINT_ADVICE)
+        raise _corrupt(f"checkpoint announces {expected} entries but contains {len(entries)}", path, _CHECKPOINT_ADVICE)
     return entries
 
 
@@ -94,7 +94,7 @@ def _format_checkpoint(entries: list[str]) -> bytes:
 
 
 def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[TopicPartition, int]:
-    """Return offsets by partition, in file order; if a partition is listed twice, its last line counts.
+    """Return offsets by partition, in file order; if a partition is listed twice, its last line is used.
 
     Raises:
         CorruptCheckpointError: the version is unknown, a line is malformed, or the count is wrong.  An empty file is
@@ -126,7 +126,7 @@ def format_offset_checkpoint(entries: Mapping[TopicPartition, int]) -> bytes:
 
 
 def _is_readable(partition: TopicPartition, offset: int) -> bool:
-    """Return True if a broker reads the line back unchanged; a topic name may not contain white space."""
+    """Return True if a broker reads the line back unchanged; the topic name must not contain white space."""
     try:
         partition.topic.encode()
     except UnicodeEncodeError:
@@ -147,7 +147,7 @@ class EpochEntry:
 
 
 def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """Return entries by ascending epoch; if an epoch is listed twice, its last line counts.
+    """Return entries by ascending epoch; if an epoch is listed twice, its last line is used.
 
     Raises:
         CorruptCheckpointError: as `parse_offset_checkpoint`.
@@ -167,7 +167,7 @@ def format_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
     """Return the file of `entries`, in their order.
 
     Raises:
-        UsageError: a broker could not read an epoch or offset back.
+        UsageError: a broker could not read back an epoch or offset.
     """
     lines = []
     for entry in entries:
@@ -229,7 +229,7 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
 
 
 def format_partition_metadata(topic_id: str) -> bytes:
-    """Return the file of `topic_id`, 22 characters; it has no final line end."""
+    """Return the content of the file for `topic_id`, 22 characters; it has no final line end."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
@@ -277,7 +277,7 @@ def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaPro
 
 
 def format_meta_properties(meta: MetaProperties) -> bytes:
-    """Return the file of `meta`, as `parse_meta_properties` reads it."""
+    """Return the content of the file for `meta`; `parse_meta_properties` parses it."""
     import javaproperties
 
     values = {

@@ -2,7 +2,7 @@
 
 Three streams are interleaved, because the instruction has a latency of three cycles and a throughput of one per cycle.
 To join two states, the first state is advanced by as many zero bytes as the second stream has bytes.  This operation is
-linear, so it can use tables.  A CPU without the instruction needs eight table look-ups per word.
+linear, so tables can be used for it.  A CPU without the instruction needs eight table look-ups per word.
 """
 
 from __future__ import annotations

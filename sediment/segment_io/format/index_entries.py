@@ -1,6 +1,6 @@
 """Kafka's rule for entries of offset and time indexes, as kernels (kafka-log 01 §7.5).
 
-`add_batch` takes the batches of a segment in order, `add_batches` those of one append:
+`add_batch` takes the batches of a segment one by one, in order; `add_batches` takes those of one append:
 
 1. If the batch's timestamp is larger than all earlier ones, it becomes the largest, with the batch's last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
@@ -30,9 +30,9 @@ ByteArray = npt.NDArray[np.uint8]
 SINCE_ENTRY_BYTES = 0  # bytes of batches since the last entry
 LARGEST_TIMESTAMP = 1
 LARGEST_TIMESTAMP_OFFSET = 2  # last offset of the first batch with that timestamp
-INDEXED_TIMESTAMP = 3  # of the last time index entry
+INDEXED_TIMESTAMP = 3  # the timestamp in the last time index entry
 INDEXED_TIMESTAMP_OFFSET = 4
-INDEXED_OFFSET = 5  # of the last offset index entry
+INDEXED_OFFSET = 5  # the offset in the last offset index entry
 OFFSET_INDEX_BYTES = 6  # filled
 TIME_INDEX_BYTES = 7
 PROGRESS_FIELDS = 8
@@ -55,7 +55,7 @@ def start_entry_arrays(progress: Int64s) -> None:
     """Set `progress` for empty arrays of entries that continue the indexes of a segment.
 
     The function does not know the offsets of earlier entries; the caller has checked that the next offset is above
-    them.
+    these.
     """
     progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
     progress[INDEXED_OFFSET] = _NO_OFFSET
@@ -65,7 +65,7 @@ def start_entry_arrays(progress: Int64s) -> None:
 
 @kernel
 def entry_goes_back(last_offset: int, timestamp: int, interval_bytes: int, progress: Int64s) -> bool:
-    """Return True if `add_batch` would leave out an entry because its offset is not above the last entry's offset."""
+    """Return True if `add_batch` would leave out an entry because its offset is not above that of the last entry."""
     if progress[SINCE_ENTRY_BYTES] <= interval_bytes:
         return False
     if last_offset <= progress[INDEXED_OFFSET]:
@@ -120,8 +120,8 @@ def add_batches(
     """Append the entries of appended batches, `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
-    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after the call, it has the number of bytes
-    filled.
+    index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after the call, it contains the number of
+    bytes filled.
     """
     start_entry_arrays(progress)
     for row in rows:

@@ -1,6 +1,6 @@
-"""Checks for offset and time indexes: entries must be whole, and must ascend (kafka-log 01 §7).
+"""Checks of offset and time indexes: entries must be whole, and must ascend (kafka-log 01 §7).
 
-They cover Kafka's sanityCheck: an offset below the base offset is stored as a negative number.
+They include Kafka's sanityCheck, because an offset below the base offset is stored as a negative number.
 """
 
 from __future__ import annotations

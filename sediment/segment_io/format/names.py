@@ -74,7 +74,7 @@ class TopicPartition:
 
 
 def by_number(name: str) -> tuple[str, int, str]:
-    """Return a sort key that puts partition `t-2` before `t-10`; other names are sorted as text."""
+    """Return a sort key that puts partition `t-2` before `t-10` and sorts other names as text."""
     topic, _, number = name.rpartition("-")
     is_number = number.isascii() and number.isdigit()
     return (topic, int(number[:_MOST_DIGITS]), name) if is_number else (name, -1, name)
@@ -96,12 +96,13 @@ def is_topic_name(name: str) -> bool:
 def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
     """Return the topic partition and the state of a directory name.
 
-    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0.  It loads
-    directories of topics whose names Kafka does not allow, although its own checkpoint files cannot contain some of
+    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0.  A broker also
+    loads directories of topics whose names Kafka does not allow, although its checkpoint files cannot contain some of
     these names.
 
     Raises:
-        UsageError: the name is not a partition's (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`, `t-2147483648`).
+        UsageError: the name is not that of a partition (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,
+            `t-2147483648`).
 
     Source: kafka-log 01 §1.2; Kafka's UnifiedLog.parseTopicPartitionName and Topic.isValid.
     """
@@ -166,7 +167,7 @@ _SEGMENT_FILE = re.compile(
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """Return the parts of a segment file's name, or None for any other file; an offset is at most 2^63 - 1.
+    """Parse the name of a segment file, or return None for any other file; an offset is at most 2^63 - 1.
 
     A broker opens a segment only by the name that `segment_file_name` returns; a name with more or fewer digits belongs
     to a different file.

@@ -3,8 +3,8 @@
 An entry has 8 bytes: relative offset i32 | position i32.
 
 Invariants: a parsed index never changes; its offsets ascend, so a look-up is a binary search.  Relative offsets count
-from the segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which to scan forward, so an
-index with fewer entries than possible is still correct.
+from the segment's base offset and are in 0 … 2^31 − 1.  A look-up returns a position from which the caller scans
+forward, so an index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ assert _OFFSET_ENTRY.itemsize == OFFSET_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetPosition:
-    """A log offset, and the position in the segment file from which to scan forward."""
+    """A log offset, and the position in the segment file from which the caller scans forward."""
 
     offset: int
     position: int
@@ -31,7 +31,7 @@ class OffsetPosition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Entries of one `.index`: relative_offsets int64[n], strictly ascending, and positions int64[n] in bytes."""
+    """The entries of one `.index`: relative_offsets int64[n], strictly ascending, and positions int64[n] in bytes."""
 
     base_offset: int
     relative_offsets: Int64s
@@ -45,7 +45,7 @@ class OffsetIndex:
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry; the base offset if the index is empty."""
+        """The offset of the last entry; the base offset if the index is empty."""
         return self[-1].offset if len(self) else self.base_offset
 
     def lookup(self, target_offset: int) -> OffsetPosition:
@@ -77,8 +77,8 @@ def parse_offset_index(
 ) -> OffsetIndex:
     """Parse an offset index.
 
-    With `preallocated`, the file may be longer than its entries, like the file of an active segment after a crash.  The
-    entries then end before the zero tail, or before an offset or position that does not ascend.
+    With `preallocated`, the file may be longer than its entries, like the index file of an active segment after a
+    crash.  The entries then end before the zero tail, or before an offset or position that does not ascend.
 
     Raises:
         CorruptIndexError: the length is not a multiple of 8, an entry is negative, offsets do not strictly ascend, or

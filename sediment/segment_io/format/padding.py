@@ -1,4 +1,4 @@
-"""Buffers with readable padding after the content, because a decoder may read past the end before it checks."""
+"""Buffers with readable padding after the content, because a decoder may read past the end before it checks the end."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def decode_records(base: int, start: int, end: int, count: int, records: npt.NDA
     """
     address = base + start
     limit = base + end
-    # A row never becomes a separate array, because numba would count references to it for every record.
+    # Rows are indexed in place: if a row became a separate array, numba would count references to it for every record.
     for index in range(count):
         if address >= limit:
             return RECORD_ENDS_EARLY

@@ -2,8 +2,8 @@
 
 An entry has 12 bytes: timestamp i64 | relative offset i32.
 
-Invariants: a parsed index never changes; its timestamps ascend, so a look-up is a binary search.  It returns an offset
-from which to scan forward, so an index with fewer entries than possible is still correct.
+Invariants: a parsed index never changes; its timestamps ascend, so a look-up is a binary search.  A look-up returns an
+offset from which the caller scans forward, so an index with fewer entries than possible is still correct.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TimestampOffset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeIndex:
-    """Entries of one `.timeindex`: timestamps int64[n] in ms, strictly ascending, and relative_offsets int64[n]."""
+    """The entries of one `.timeindex`: timestamps int64[n] in ms, strictly ascending, and relative_offsets int64[n]."""
 
     base_offset: int
     timestamps: Int64s
@@ -66,11 +66,11 @@ class TimeIndex:
 def parse_time_index(
     data: Buffer, base_offset: int, *, path: str | None = None, preallocated: bool = False
 ) -> TimeIndex:
-    """Parse a time index; `preallocated` as for `parse_offset_index`.
+    """Parse a time index; `preallocated` is the same as for `parse_offset_index`.
 
     Raises:
         CorruptIndexError: the length is not a multiple of 12, an entry is negative, timestamps do not strictly ascend
-            or offsets descend; with `preallocated` never.
+            or offsets descend; never raised with `preallocated`.
 
     Source: kafka-log 01 §7, §7.2.
     """

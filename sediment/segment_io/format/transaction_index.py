@@ -26,7 +26,7 @@ assert _TRANSACTION_ENTRY.itemsize == TRANSACTION_ENTRY_BYTES
 class AbortedTransaction:
     """One aborted transaction; offsets are absolute.
 
-    `last_offset` is the offset of its ABORT marker; `last_stable_offset` is the log's last stable offset when the
+    `last_offset` is the offset of its ABORT marker.  `last_stable_offset` was the log's last stable offset when the
     marker was appended.
     """
 
@@ -38,7 +38,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CollectedAborted:
-    """Aborted transactions of a range; `is_complete` is True if later segments cannot list more of them."""
+    """The aborted transactions of a range; `is_complete` is True if later segments cannot contain more of them."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -46,7 +46,7 @@ class CollectedAborted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionIndex:
-    """Entries of one `.txnindex` in file order, each column int64[n]."""
+    """The entries of one `.txnindex`, in file order; each column is int64[n]."""
 
     producer_ids: Int64s
     first_offsets: Int64s
@@ -76,7 +76,7 @@ class TransactionIndex:
         return CollectedAborted(self._take(wanted), is_complete)
 
     def check(self, base_offset: int, *, path: str | None = None) -> None:
-        """Run Kafka's TransactionIndex.sanityCheck, which a load calls for each segment.
+        """Run Kafka's TransactionIndex.sanityCheck, as loading does for each segment.
 
         Raises:
             CorruptIndexError: an entry ends below the segment's base offset.
@@ -134,8 +134,8 @@ def collect_aborted(
 ) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
-    `indexes` are the indexes of all segments from the one with `fetch_offset` to the active one, because a marker can
-    be far above the range.  Only as many as necessary are read.
+    `indexes` are those of all segments, from the one that contains `fetch_offset` to the active one, because a marker
+    can be far above the range.  Only as many indexes as necessary are read.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

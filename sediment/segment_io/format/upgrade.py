@@ -141,7 +141,7 @@ def _upgrade_batches(
 ) -> tuple[int, int]:
     """Write the batches at `positions` one after another to `target`; return (status, bytes written).
 
-    `upgraded` receives the start of each batch; `record`, int64[RECORD_FIELDS], is working memory.  If the status is
+    `upgraded` receives the start of each batch.  `record`, int64[RECORD_FIELDS], is working memory.  If the status is
     not OK, the second value is the index of the bad message.
     """
     start = target
@@ -195,7 +195,7 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
 
     Raises:
         CorruptBatchError: as `unwrap`; also if the offsets inside do not increase, or span more than 2^31.
-        UnsupportedDataError: the codec does not exist in any version of Kafka.
+        UnsupportedDataError: no version of Kafka has this codec.
     """
     unwrapped = unwrap(wrapper, limit_bytes=limit_bytes)
     records = unwrapped.records

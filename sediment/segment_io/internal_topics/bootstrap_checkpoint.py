@@ -5,7 +5,7 @@
     footer batch    control record of type 4, SnapshotFooterRecord
 
 The file has the format of a metadata snapshot.  A controller with an empty metadata log copies all data records to the
-log, so records of topics are also allowed.  `metadata_log` reads the file.
+log, so the file may also contain records of topics.  `metadata_log` reads the file.
 
 Source: Kafka 4.2.0, BootstrapDirectory, BatchFileReader and ActivationRecordsGenerator; KIP-630.
 """
@@ -25,7 +25,7 @@ _VERSION = 0  # of the keys and values of control records
 
 
 def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> bytes:
-    """Return the file that contains the metadata records `values`, as encoded by `encode_metadata_record`."""
+    """Return the content of the file with the metadata records `values`, as encoded by `encode_metadata_record`."""
     header = m.SnapshotHeaderRecord(version=_VERSION, last_contained_log_timestamp=now_ms)
     parts = [_control_batch(CONTROL_SNAPSHOT_HEADER, header, 0, now_ms)]
     offset = 1

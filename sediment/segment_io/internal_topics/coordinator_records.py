@@ -3,8 +3,8 @@
     key      type i16 | fields of the type's key schema
     value    version i16 | fields of the type's value schema in that version
 
-The type is the API key of both schemas.  The JSON form of a record equals the output of Kafka's console consumer with
-Kafka's formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
+The type is the API key of both schemas.  The JSON form of a record is the same as the output of Kafka's console
+consumer with Kafka's formatters: `{"type": …, "data": {…}}` for a key, `{"version": …, "data": {…}}` for a value.
 
 Invariant: a record is decoded completely or not at all.  It is not decoded if its type or version is unknown, or if it
 has too few or too many bytes.
@@ -94,14 +94,14 @@ def encode_coordinator_value(value: Any, version: int) -> bytes:
     """Return the value of a record as a coordinator writes it.
 
     Raises:
-        ProtocolError: the version lacks a field that is set.
+        ProtocolError: a field is set that does not exist in the version.
     """
     return _NUMBER.pack(version) + bytes(value.to_bytes(version))
 
 
 @cache
 def _record_types(topic: str) -> Mapping[int, tuple[str, type[Message], type[Message]]]:
-    """Return, by number, the name of each type of record and the messages of its key and value."""
+    """Return, by number, the name of each type of record and the message classes of its key and value."""
     keys = (line for line in message_lines().values() if line.kind == "coordinator-key")
     prefixes = {
         line.number: line.name.removesuffix(_KEY)

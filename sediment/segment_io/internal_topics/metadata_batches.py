@@ -1,6 +1,6 @@
 """Batches of metadata records: uncompressed, without keys, and with the same timestamp for all records of a batch.
 
-A controller applies all records of a batch or none.  Records in several batches are a single change only inside a
+A controller applies all records of a batch or none.  Records in several batches are one atomic change only inside a
 transaction:
 
     BeginTransactionRecord | records, in several batches | EndTransactionRecord

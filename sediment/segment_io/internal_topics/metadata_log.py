@@ -4,24 +4,25 @@
     batches from that offset on ─────────────> the changes since
     bootstrap.checkpoint ────────────────────> the state of a clone or an adopted directory before its first start
 
-Every complete batch with a valid CRC counts, up to the log's end.  No file shows how far the quorum had committed when
-the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the last batches
-may be uncommitted; clients got no acknowledgement for these changes.  A metadata transaction that was aborted, or is
-still open at the end, is not applied (KIP-868).  Records that concern no field of `ClusterMetadata` are ignored.
+Every complete batch with a valid CRC is applied, up to the log's end.  No file shows up to which offset the quorum had
+committed when the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the
+last batches may be uncommitted; clients got no acknowledgement for these changes.  A metadata transaction that was
+aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of `ClusterMetadata` are
+ignored.
 
 Invariants: nothing is written, and no data is skipped silently.  These are errors:
 
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
-* a corrupt batch before good ones
-* a log that ends below an offset that other files of the log show
+* a corrupt batch before good batches
+* a log that ends below an offset that it reached according to other files
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
 
 `bootstrap.checkpoint` becomes stale at the first start of a broker, because topics and configs then change in the
-metadata log.  So the file counts only if the marker of a clean stop proves that no broker has started on the directory,
-and never beside a metadata log, even an empty one.
+metadata log.  So the file is used only if the marker of a clean stop proves that no broker has started on the
+directory.  It is never used if the directory has a metadata log, even an empty one.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ _ADVICE = (
     "with --config and --set"
 )
 _TRUNCATED_ADVICE = (
-    "run nothing that writes on this directory, a broker included: a start truncates the log; clone the directory, or "
+    "run nothing that writes to this directory, not even a broker: a start truncates the log; clone the directory, or "
     "restore it from a backup"
 )
 _BOOTSTRAP_ADVICE = (
@@ -108,14 +109,14 @@ _BOOTSTRAP_ADVICE = (
 class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
-    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
-    epoch of each partition by topic and number, `features` the finalized levels, and `scram_credentials` the records by
-    mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
-    `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.
-    `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.
-    `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state
-    is that of `bootstrap.checkpoint`.
+    A topic on which no configs are set has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
+    the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` contain the node ids and the
+    leader epoch of each partition, by topic and number.  `features` contains the finalized levels, and
+    `scram_credentials` the records by mechanism number and user.  `next_producer_id` is above every producer id that
+    the controller assigned to a broker.  `acls` contains the records by id, and `quotas` the records by (entity, key);
+    an entity consists of (type, name) pairs.  `quorum_records` contains the values of the last KRaftVersionRecord and
+    VotersRecord, by control type, as in the log.  `has_open_transaction` is True if the log ends inside a metadata
+    transaction.  `is_bootstrap` is True if the state comes from `bootstrap.checkpoint`.
     """
 
     topic_ids: Mapping[str, str]
@@ -139,7 +140,7 @@ class ClusterMetadata:
         return {topic: frozenset(found) for topic, found in self.replicas.items()}
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
-        """Return the dynamic configs of all brokers, overridden by those of the broker unless `node_id` is None."""
+        """Return the dynamic configs of all brokers; those of broker `node_id`, unless it is None, override them."""
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
 
@@ -183,10 +184,10 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 
 
 def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
-    """Check that a load of the metadata log keeps every batch below `end_offset`, the end of `read_cluster_metadata`.
+    """Check that loading the metadata log keeps every batch below `end_offset`, the end of `read_cluster_metadata`.
 
-    The metadata may be readable although the log is not: batches below the latest snapshot are not read.  A load reads
-    every batch, and truncates the log at the first bad one.
+    The metadata may be readable although the log is not, because batches below the latest snapshot are not read.
+    Loading reads every batch, and truncates the log at the first bad one.
 
     Raises:
         CorruptBatchError: a batch is corrupt, or batches are missing.  Only a torn batch at the end is accepted.
@@ -215,7 +216,7 @@ def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
 
 
 def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
-    """Return end offset, epoch and name of the latest finished snapshot among the files of a metadata log."""
+    """Return the end offset, epoch and name of the latest finished snapshot among the files of a metadata log."""
     found = [(int(match[1]), int(match[2]), name) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name))]
     return max(found, default=None)
 
@@ -251,7 +252,7 @@ def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> Clu
 
 
 def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
-    """Return earlier log end offsets, each with the name of the file that shows it.
+    """Return earlier log end offsets, each with the name of the file that proves it.
 
     A clean stop leaves a producer snapshot named after the log end, and a new leader epoch begins at the log end.  Both
     files are written after all records below these offsets, so a log that ends below such an offset is a truncated
@@ -265,7 +266,7 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
 
 
 def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
-    """Return the state in `bootstrap.checkpoint`, even a stale one; None if the file is missing or has no topics.
+    """Return the state in `bootstrap.checkpoint`, even if it is stale; None if the file is missing or has no topics.
 
     On a formatted node, the file has only feature levels, which reveal nothing about topics if the metadata log was
     lost.
@@ -305,7 +306,7 @@ def _read_snapshot(path: Path, state: _State) -> int:
 class _VerifiedScan:
     """The batches of one file up to the first torn or corrupt batch; `stopped` is the error of that batch.
 
-    `next_offset` is the offset after the last good batch, `last_control_type` the control type of that batch.
+    `next_offset` is the offset after the last good batch; `last_control_type` is the control type of that batch.
     """
 
     def __init__(self, path: Path, start_position: int, end_position: int | None) -> None:
@@ -367,7 +368,7 @@ class _VerifiedScan:
             )
 
     def _check_order(self, span: BatchSpan, expected: int) -> None:
-        """Check that each batch begins where the previous one ended; the first one may begin below `expected`."""
+        """Check that each batch begins where the previous one ended; the first batch may begin below `expected`."""
         firsts, nexts = span.rows["base_offset"], span.rows["last_offset"] + 1
         expecteds = np.concatenate((np.array([expected], dtype=np.int64), nexts[:-1]))
         wrong = firsts != expecteds
@@ -409,7 +410,7 @@ class _VerifiedScan:
 
 
 class _State:
-    """Topics and configs after the records so far; changes of an open transaction wait for its end."""
+    """The topics and configs after the records so far; the changes of an open transaction are applied at its end."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}

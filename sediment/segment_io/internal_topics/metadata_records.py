@@ -1,4 +1,4 @@
-"""Records of KRaft's metadata log, such as `TopicRecord`, and of tiered storage's topic: messages in a frame.
+"""Records of KRaft's metadata log, such as `TopicRecord`, and of the tiered storage topic: messages in a frame.
 
     +----------------+-------------+-----------------+----------+
     | frame version  | record type | message version | message  |
@@ -37,7 +37,7 @@ _FRAME_BYTES = 3  # frame with three numbers of one byte each
 
 
 class ResourceType(IntEnum):
-    """Resources of configs: the types of Kafka's ConfigResource.Type that matter for logs."""
+    """The types of resources with configs: those of Kafka's ConfigResource.Type that matter for logs."""
 
     TOPIC = 2
     BROKER = 4
@@ -48,7 +48,7 @@ def decode_metadata_record(
 ) -> Any | None:
     """Return a record of one of METADATA_TOPICS, decoded from its value.
 
-    Return None if the record's type is unknown, or not one of `names`.
+    Return None if the record's type is unknown or is not in `names`.
 
     Raises:
         UnsupportedDataError: the frame or message was written by a newer Kafka.
@@ -82,7 +82,7 @@ def encode_metadata_record(record: Any, version: int) -> bytes:
     """Return the value of a record in the metadata log.
 
     Raises:
-        ProtocolError: a field is set that the version lacks.
+        ProtocolError: a field is set that does not exist in the version.
     """
     return bytes((FRAME_VERSION, record.API_KEY, version)) + bytes(record.to_bytes(version))
 
@@ -102,6 +102,6 @@ def metadata_record_json(value: bytes, topic: str = CLUSTER_METADATA) -> dict[st
 
 @cache
 def _record_types(topic: str) -> Mapping[int, str]:
-    """Return the name of every type."""
+    """Return the names of the record types, by number."""
     lines = (line for line in message_lines().values() if line.component == _COMPONENTS[topic])
     return {line.number: line.name for line in lines if line.number is not None}

@@ -1,4 +1,4 @@
-"""`quorum-state`: a JSON object next to the metadata log, with the last election of which a KRaft node was informed.
+"""`quorum-state`: a JSON object next to the metadata log, with the last election that a KRaft node knows of.
 
     leaderEpoch      epoch of the election
     currentVoters    node ids of a static quorum (data_version 0); those of a dynamic quorum are in the metadata log

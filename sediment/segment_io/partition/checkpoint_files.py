@@ -1,9 +1,9 @@
 """Reading and replacing the checkpoint and property files of logs; `format.checkpoints` defines their formats.
 
-Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader treats the two
-differently.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash
-leaves the old or the new content.  This module is separate from `log_view`, so that the driver can read checkpoints
-without loading compiled code.
+Invariants: reading changes nothing.  For a missing file, None is returned, never an empty value, because a loader
+treats the two cases differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces the
+whole file, so a crash leaves the old or the new content.  This module is separate from `log_view`, so that the driver
+can read checkpoints without loading compiled code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdow
 LOG_DIRECTORY_FILES = frozenset(
     {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
 )
-"""Files of a log directory; if a broker has used the directory, at least one of these files exists."""
+"""The files of a log directory; if a broker has used the directory, at least one of them exists."""
 
 
 def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
@@ -68,9 +68,10 @@ def update_offset_checkpoint(
     *,
     like: Path | None = None,
 ) -> None:
-    """Set `entries`, drop `remove`, and keep all other entries; do not write the file if nothing changes.
+    """Set `entries`, remove the partitions in `remove`, and keep all other entries.
 
-    Unlike a broker, keep entries of unknown partitions.  A new file gets the owner, group and mode of `like`.
+    If nothing changes, do not write the file.  Unlike a broker, keep entries of unknown partitions.  A new file gets
+    the owner, group and mode of `like`.
 
     Raises:
         CorruptCheckpointError: the file exists and is malformed.
@@ -126,7 +127,7 @@ def _read(fs: Fs, path: Path) -> bytes | None:
 # ------------------------------------------------------------------------------------------- checkpoints of a directory
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoints:
-    """Entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
+    """The entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
 
     An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
     its file does not list the partition.  A directory with neither this file nor the marker of a clean stop is a bare
@@ -152,7 +153,7 @@ class LogDirCheckpoints:
     clean_shutdown: bool
 
     def only(self, partition: TopicPartition) -> LogDirCheckpoints:
-        """Return the same files with the entries of one partition."""
+        """Return these checkpoints with only the entries of one partition."""
 
         def entry(file: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int] | None:
             return None if file is None else {key: file[key] for key in (partition,) if key in file}
@@ -178,9 +179,9 @@ class LogDirCheckpoints:
 
 
 def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict[TopicPartition, int]:
-    """Return the entries of a log start checkpoint: only logs that start above their first segment's base offset.
+    """Return the entries of a log start checkpoint, for logs that start above the base offset of their first segment.
 
-    `starts` has, for each log, its partition, its log start offset and the base offset of its first segment.
+    `starts` contains, for each log, its partition, its log start offset and the base offset of its first segment.
 
     Source: kafka-log 03 §4 (LogManager.checkpointLogStartOffsetsInDir).
     """
@@ -197,10 +198,11 @@ def read_checkpoints(
     """Read the checkpoint files of a log directory.
 
     A malformed cleaner checkpoint counts as missing; this only costs time.  With `on_unreadable`, every malformed or
-    unreadable file counts as missing, and the callback gets its path and the error.
+    unreadable file counts as missing, and `on_unreadable` is called with its path and the error.
 
     Raises:
-        CorruptCheckpointError: another checkpoint is malformed; a broker with it would take the directory offline.
+        CorruptCheckpointError: another checkpoint is malformed; because of it, a broker would take the directory
+            offline.
         OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.

@@ -9,7 +9,7 @@ that starts without a marker verifies the segments from the recovery point on.
     `_OF_A_NEW_DIRECTORY`    `sediment clone`, `sediment adopt`: no broker has started on the directory since
     `_OF_RAISED_EPOCHS`      `sediment serve`: it raised the leader epochs after an unclean stop or a `recover`
 
-To a broker, the last three are equal: the stop was clean, and its epoch is not known.
+For a broker, the last three mean the same: the stop was clean, and the broker epoch is unknown.
 
 Source: kafka-log 01 §12, 05 §1; Kafka's CleanShutdownFileHandler.
 """
@@ -30,7 +30,7 @@ _OF_RAISED_EPOCHS = b"written by sediment serve; it raised the leader epochs aft
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """The marker of a clean stop; `broker_epoch` is None if the file does not hold one.
+    """The marker of a clean stop; `broker_epoch` is None if the file does not contain one.
 
     `is_new` is True if no broker has started on the directory since `clone` or `adopt` wrote it.  `has_raised_epochs`
     is True if no log has lost records since a server raised the leader epochs.
@@ -42,7 +42,7 @@ class CleanShutdown:
 
 
 NEW_DIRECTORY = CleanShutdown(None, is_new=True)
-"""The marker of a clone or an adopted directory; another broker wrote the logs, and their epoch is not known."""
+"""The marker of a clone or an adopted directory; another broker wrote the logs, so the broker epoch is unknown."""
 
 RAISED_EPOCHS = CleanShutdown(None, has_raised_epochs=True)
 """The marker of a server that raised the leader epochs when it started, and stopped cleanly."""
@@ -51,7 +51,7 @@ _LINES = {_OF_A_NEW_DIRECTORY: NEW_DIRECTORY, _OF_RAISED_EPOCHS: RAISED_EPOCHS}
 
 
 def parse_clean_shutdown(content: bytes) -> CleanShutdown:
-    """Return the content of the marker; the stop was clean even if the content is malformed."""
+    """Parse the content of the marker; even if it is malformed, the stop was clean."""
     if content in _LINES:
         return _LINES[content]
     try:
@@ -62,7 +62,7 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """Return the content of a marker: that of a broker with this epoch, or one without an epoch."""
+    """Return the content of a marker: the content that a broker with this epoch writes, or content without an epoch."""
     line = next((line for line, of_line in _LINES.items() if of_line == marker), None)
     if line is not None:
         return line
@@ -82,13 +82,13 @@ def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
 def is_new_directory(fs: Fs, log_dir: Path) -> bool:
     """Return True if the marker proves that no broker has started on the directory since `clone` or `adopt` wrote it.
 
-    A broker's start removes the proof, and neither its stop nor `sediment recover` writes it again.
+    A broker removes this marker when it starts, and neither the broker's stop nor `sediment recover` writes it again.
     """
     return read_clean_shutdown(fs, log_dir) == NEW_DIRECTORY
 
 
 def take_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
-    """Return the marker and remove it durably, so that a crash during the load counts as an unclean stop."""
+    """Return the marker and remove it durably, so that a crash during loading counts as an unclean stop."""
     marker = read_clean_shutdown(fs, log_dir)
     if marker is not None:
         fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE)

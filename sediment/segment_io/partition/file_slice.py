@@ -16,7 +16,7 @@ from sediment.segment_io.fs import ReadableFile
 
 
 class FileSlice:
-    """The `size_bytes` bytes from byte `position` of `file`."""
+    """A slice of `size_bytes` bytes from byte `position` of `file`."""
 
     __slots__ = ("_file", "position", "size_bytes")
 
@@ -34,7 +34,7 @@ class FileSlice:
         return self._open().descriptor
 
     def read(self, position: int = 0, size_bytes: int | None = None) -> bytes:
-        """Return `size_bytes` from byte `position` of the slice; by default, all remaining bytes.
+        """Return `size_bytes` bytes from byte `position` of the slice; by default, all remaining bytes.
 
         Raises:
             OSError: the disk failed, or the file was truncated below the slice.
@@ -89,7 +89,7 @@ class FileSlice:
         """
         timeout_seconds = target.gettimeout()
         if timeout_seconds == 0:
-            raise UsageError("the socket is non-blocking", advice="use send_some and wait in between")
+            raise UsageError("the socket is non-blocking", advice="use send_some, and wait between the calls")
         return self.send_waiting(target, 0, lambda: _wait_until_writable(target, timeout_seconds))
 
     def close(self) -> None:

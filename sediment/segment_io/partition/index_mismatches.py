@@ -1,7 +1,7 @@
 """Checks that index files and snapshots match their log, by the rules of DumpLogSegments (kafka-log 01 §7.6, §8).
 
-    offset index        a batch begins at each position; the offset is the last one of this batch or of its append
-    time index          the first batch that reaches an entry's offset has the entry's timestamp, and earlier batches
+    offset index        a batch begins at each position; the offset is the last offset of the batch or of its append
+    time index          the first batch that ends at or above an entry's offset has its timestamp; earlier batches
                         have smaller timestamps; the last entry of an inactive segment is the largest of all
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
     snapshot            its CRC is valid
@@ -35,7 +35,7 @@ _KEPT = ["position", "base_offset", "last_offset", "max_timestamp", "producer_id
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """Result for one index or snapshot: number of `problems` and the first `problem`.
+    """The result for one index or snapshot: the number of `problems`, and the first `problem`.
 
     `entries` is None if the file is missing or unreadable.
     """
@@ -85,7 +85,7 @@ def _check_segment(source: Source, segment: LiveSegment, fs: Fs) -> Iterator[Che
 
 
 def _batches(source: Source, segment: LiveSegment) -> tuple[Rows, str | None]:
-    """Return the header rows of a segment; if they end early, also the problem."""
+    """Return the header rows of a segment and, if they end early, the problem."""
     found: list[Rows] = []
     end = None
     scan = HeaderScan(segment.path(source.directory, SegmentFileKind.LOG), size_bytes=segment.ref.log_bytes)

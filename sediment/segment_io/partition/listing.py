@@ -1,4 +1,4 @@
-"""LogListing: names and sizes of the files in a partition directory, with the leftovers of interrupted changes.
+"""LogListing: the names and sizes of the files in a partition directory, including those that interrupted changes left.
 
 Invariant: a listing opens no file; `segments` are sorted by base offset, and the last one is active.
 """
@@ -26,9 +26,10 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A segment and the sizes of its files; equal sizes later show, without opening a file, the same segment.
+    """A segment and the sizes of its files.
 
-    Sizes are file lengths in bytes; the size of a missing index is None.
+    A later comparison of sizes shows, without opening a file, if it is the same segment.  Sizes are file lengths in
+    bytes; the size of a missing index is None.
     """
 
     base_offset: int
@@ -71,10 +72,10 @@ class LogListing:
         return sum(segment.log_bytes for segment in self.segments)
 
     def is_replacement_open(self) -> bool:
-        """Return True if a replacement was interrupted, and only a start will decide which segments remain.
+        """Return True if a replacement was interrupted, so that only the next start decides which segments remain.
 
-        `.deleted` files and part files do not count, because they will only be removed.  A broker leaves `.deleted`
-        files if it stops within a minute after a cleaning.
+        `.deleted` files and part files do not count, because they will only be removed.  A broker that stops within a
+        minute after a cleaning leaves `.deleted` files.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
@@ -105,7 +106,7 @@ def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
 
 
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
-    """Return a segment with the sizes of its files, whose names end in `suffix`; None if it has no `.log`."""
+    """Return a segment with the sizes of its files, whose names end with `suffix`; None if it has no `.log`."""
     found = {
         kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
         for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)

@@ -1,4 +1,4 @@
-"""Segments of a partition that a reader may use, even while another process replaces them.
+"""The segments of a partition that a reader may use, even while another process replaces segments.
 
     two equal listings --> no replacement is in progress, or it was interrupted --> segments and their files
 
@@ -44,7 +44,7 @@ class LiveSegment:
 
     @property
     def base_offset(self) -> int:
-        """Base offset in the file's name."""
+        """The base offset in the name of the file."""
         return self.ref.base_offset
 
     def path(self, directory: Path, kind: SegmentFileKind) -> Path:
@@ -54,10 +54,10 @@ class LiveSegment:
 
 
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
-    """Return the segments of a partition by base offset, or only one segment if `source` names it.
+    """Return the segments of a partition by base offset; if `source` names one segment, return only this one.
 
     Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
-    would complete it, else the old ones.
+    would complete the replacement, else the old ones.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -103,7 +103,7 @@ def _named_segment(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> L
             return segment
     if not (source.directory / name).exists():
         raise NotALogDirectoryError("the segment has no .log", path=str(source.directory / name))
-    # A file that loaders ignore, such as a `.deleted` file.
+    # This is a file that loaders ignore, such as a `.deleted` file.
     ref = _stat_segment(source.directory, base_offset, name.partition(SegmentFileKind.LOG)[2], fs)
     return LiveSegment(ref, name, INT64_MAX, is_active=True)
 

@@ -15,7 +15,7 @@ In three cases, a broker that loads the same files gets a different result, beca
 
     files                               broker                                this module
     no snapshot, clean stop             empty producer state                  the log is replayed
-    torn batch at the end, clean stop   forgets the whole tail                the log ends after the last whole batch
+    torn batch at the end, clean stop   ignores the whole tail                the log ends after the last whole batch
     no `.timeindex`                     modification time of the file         timestamps of the batches
 """
 
@@ -60,11 +60,11 @@ from sediment.segment_io.units import NS_PER_MS
 # ------------------------------------------------------------------------------------------------------------ view
 @dataclass(frozen=True, slots=True)
 class SegmentTimes:
-    """Times of one segment in ms since the epoch.
+    """The times of one segment in ms since the epoch.
 
     `largest_timestamp_ms` is the largest timestamp of the records, or the file's modification time if no record has a
-    timestamp. `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 without a batch, for the active
-    segment, or if it was not requested.
+    timestamp.  `first_batch_timestamp_ms` is the maxTimestamp of its first batch; -1 if the segment has no batch or is
+    active, or if the value was not requested.
     """
 
     largest_timestamp_ms: int
@@ -73,14 +73,14 @@ class SegmentTimes:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """A partition in the state that a broker would have after loading it; offsets are absolute, ends exclusive.
+    """A partition in the state in which a broker would load it; offsets are absolute, and ends are exclusive.
 
     `segment_times` correspond to `listing.segments`.  `high_watermark` is None if the checkpoint file exists but does
     not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
     segment; otherwise it is None.  `producers` and `last_stable_offset` do not cover unverified segments.
 
-    `producers` are the active ones.  `aborted` has every aborted transaction of the log, in the order of their markers.
-    Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
+    `producers` are the active producers.  `aborted` contains every aborted transaction of the log, in the order of
+    their markers.  Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
     """
 
     listing: LogListing
@@ -108,14 +108,14 @@ def open_view(
     """Read the view of a partition from the files of `listing`.
 
     If `producer_id_expiration_ms` is None, producers never expire.  `first_batch_timestamps` are needed if
-    `max.compaction.lag.ms` is set.  `on_corruption` gets the error of a corrupt batch, and the scan continues with the
-    next segment.  With `on_corruption`, an unreadable transaction index counts as corrupt.
+    `max.compaction.lag.ms` is set.  `on_corruption` is called with the error of a corrupt batch, and the scan continues
+    with the next segment.  With `on_corruption`, an unreadable transaction index counts as corrupt.
 
     Raises:
         CorruptBatchError: `on_corruption` is not given, and a segment below the active one must be scanned and is
             corrupt.
         UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
-        SourceChangedError: a listed file is gone.
+        SourceChangedError: a listed file no longer exists.
 
     Source: kafka-log 05 §3, §6; 04 §3, §5.
     """
@@ -140,7 +140,7 @@ def open_view(
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """End of the active segment: the offset after its last whole batch, and its largest timestamp or -1."""
+    """The end of the active segment: the offset after its last whole batch, and its largest timestamp or -1."""
 
     log_end_offset: int
     largest_timestamp_ms: int
@@ -148,7 +148,7 @@ class _Tail:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """The reads for one view."""
+    """The reader of the files for one view."""
 
     listing: LogListing
     fs: Fs
@@ -257,7 +257,8 @@ class _Opening:
         """Return the base offset of the first batch that ends at or above `offset`.
 
         If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
-        that a read at the log start offset finds.  After a gap, this batch can be far above the log start offset.
+        with which a read at the log start offset begins.  After a gap, this batch can be far above the log start
+        offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):
@@ -283,7 +284,10 @@ class _Opening:
         return tuple(times)
 
     def _indexed_timestamp_ms(self, segment: SegmentRef, last_offset: int) -> int | None:
-        """Return the timestamp of the last time index entry; -1 if the index is empty, None if missing or invalid."""
+        """Return the timestamp of the last time index entry; -1 if the index is empty.
+
+        Return None if the index is missing or invalid.
+        """
         if segment.time_index_bytes == 0 or segment.log_bytes == 0:
             return NO_TIMESTAMP
         if segment.time_index_bytes is None:
@@ -329,7 +333,7 @@ class _Opening:
     def _all_aborted(
         self, indexed: Mapping[int, tuple[AbortedTransaction, ...] | None], state: ProducerState
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the indexed aborted transactions; for segments without a valid index, the replayed ones."""
+        """Return the indexed aborted transactions; for segments without a valid index, return the replayed ones."""
         found = [entry for entries in indexed.values() for entry in entries or ()]
         for entry in state.aborted():
             base_offset = self.listing.segments[self._holding(entry.last_offset)].base_offset

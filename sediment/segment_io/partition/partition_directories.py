@@ -1,4 +1,4 @@
-"""Partition directories of a log directory: their names, a warning about other names, and patterns for selection.
+"""The partition directories of a log directory: their names, a warning about other names, and selection by patterns.
 
 Invariant: a directory with any other name is never treated as a partition: no file in it is opened, and no checkpoint
 file lists it.
@@ -27,7 +27,7 @@ _NEAREST_NAMES = 3
 
 
 def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
-    """Return the partitions in `log_dir` by the names of their directories; warn about every other name.
+    """Return the partitions in `log_dir`, by the names of their directories; warn about every other name.
 
     `names` are the names of sub-directories; `str(log_dir)` appears in warnings.  The metadata log and the index cache
     of tiered storage are left out.

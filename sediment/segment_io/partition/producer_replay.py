@@ -1,4 +1,4 @@
-"""Kernel that replays batch headers into producer state; its arrays are allocated by `producer_state.replay`.
+"""The kernel that replays batch headers into producer state; `producer_state.replay` allocates its arrays.
 
     table        int64[n, 7]                   a row for each producer, with the fields of a snapshot entry
     remembered   int64[n, REMEMBERED_FIELDS]   a row for each producer: the number of batches in its current epoch, and
@@ -47,10 +47,11 @@ def fold_rows(
     completed: npt.NDArray[np.int64],
     remembered: npt.NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Fold the batches `rows`, BATCH_ROW[n]; `slots`, int64[n], are their producers' rows in `table`, `remembered`.
+    """Apply the batches `rows`, BATCH_ROW[n].
 
-    `queue`, int64[>= queued + n, 2] of (first offset, slot), has the transactions that are open at the start.
-    `completed`, int64[n, COMPLETED_FIELDS], receives the transactions that end.
+    `slots`, int64[n], are the rows of their producers in `table` and `remembered`.  `queue`, int64[>= queued + n, 2] of
+    (first offset, slot), contains the transactions that are open at the start.  `completed`, int64[n,
+    COMPLETED_FIELDS], receives the transactions that end.
 
     Returns:
         (status, row of an error, transactions that ended).
@@ -123,6 +124,9 @@ def fold_rows(
 
 
 def batch_positions(counted: int) -> list[int]:
-    """Return the columns at which the batches of a `remembered` row begin, oldest first; `counted` is its count."""
+    """Return the columns at which the batches of a `remembered` row begin, oldest first.
+
+    `counted` is the row's count.
+    """
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

@@ -4,7 +4,7 @@
     entry        producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
                  | timestamp i64 | coordinator epoch i32 | first offset of the open transaction i64
 
-`crc` is CRC-32C over byte 6 to the end of the file.
+`crc` is the CRC-32C of byte 6 to the end of the file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse_snapshot(data: Buffer, *, path: str | None = None) -> tuple[ProducerEn
         raise _corrupt_snapshot("snapshot fails its checksum", path)
     entries = view[SNAPSHOT_HEADER_STRUCT.size :]
     if not 0 <= count * SNAPSHOT_ENTRY_BYTES <= len(entries):
-        raise _corrupt_snapshot(f"snapshot of {len(view)} bytes cannot hold {count} producers", path)
+        raise _corrupt_snapshot(f"snapshot of {len(view)} bytes cannot contain {count} producers", path)
     return tuple(map(_entry, SNAPSHOT_ENTRY_STRUCT.iter_unpack(entries[: count * SNAPSHOT_ENTRY_BYTES])))
 
 
@@ -77,9 +77,9 @@ def _entry(fields: tuple[int, ...]) -> ProducerEntry:
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Return the content of a snapshot file with `entries`, by ascending producer id.
+    """Return the content of a snapshot file with `entries`, sorted by producer id.
 
-    Source: kafka-log 01 §8, where the order does not matter.
+    Source: kafka-log 01 §8; in Kafka, the order does not matter.
     """
     body = [
         SNAPSHOT_ENTRY_STRUCT.pack(
@@ -108,7 +108,7 @@ def snapshots_in_range(snapshots: Iterable[int], *, log_start_offset: int, log_e
 
 
 def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_offset: int) -> int | None:
-    """Return the newest snapshot that may be loaded, or None; if the snapshot is corrupt, call again without it."""
+    """Return the newest snapshot that may be loaded, or None.  If it is corrupt, call again without it."""
     usable = snapshots_in_range(snapshots, log_start_offset=log_start_offset, log_end_offset=log_end_offset)
     return usable[-1] if usable else None
 
@@ -116,8 +116,8 @@ def choose_snapshot(snapshots: Iterable[int], *, log_start_offset: int, log_end_
 def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[int]) -> tuple[int, ...]:
     """Return the snapshots that a loader removes because no segment begins at their offset, in ascending order.
 
-    The largest stray is kept if it is at or above the last segment's base: a clean stop wrote this snapshot at the log
-    end.
+    The largest of these snapshots is kept if it is at or above the last segment's base offset: a clean stop wrote it at
+    the log end.
 
     Source: kafka-log 05 §6 (removeStraySnapshots).
     """
@@ -129,7 +129,7 @@ def stray_snapshots(snapshots: Iterable[int], segment_base_offsets: Collection[i
 
 @dataclass(frozen=True, slots=True)
 class LoadedProducers:
-    """The state at `state.end_offset` from which a replay starts, and the corrupt snapshots that were skipped."""
+    """The state from which a replay starts, at `state.end_offset`, and the corrupt snapshots that were skipped."""
 
     state: ProducerState
     corrupt_snapshots: tuple[int, ...]

@@ -1,11 +1,11 @@
-"""Producer state: replay as a fold over batch headers (kafka-log 04 §3, 05 §6); `producer_snapshots` stores it.
+"""Producer state, and its replay from batch headers (kafka-log 04 §3, 05 §6); `producer_snapshots` stores it.
 
 Replay follows Kafka's rules for batches from a log (origin REPLICATION): sequences and epochs are not checked, because
-the leader checked them at the append.
+the leader checked them when the batches were appended.
 
 Invariants: a state never changes; `replay` returns a new one.  A state reflects exactly the batches below its
-`end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot has one batch of
-each producer; a replay remembers up to five, because a client may repeat its last five batches.
+`end_offset`.  A producer has at most one open transaction, which is part of its entry.  A snapshot contains one batch
+of each producer; a replay keeps up to five, because a client may repeat its last five batches.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class RememberedBatch:
 
     @property
     def first_sequence(self) -> int:
-        """Sequence of the first record.  Source: kafka-log 01 §3.3 (decrementSequence)."""
+        """The sequence of the first record.  Source: kafka-log 01 §3.3 (decrementSequence)."""
         if self.last_sequence < self.offset_delta:
             return INT32_MAX - (self.offset_delta - self.last_sequence) + 1
         return self.last_sequence - self.offset_delta
 
     @property
     def first_offset(self) -> int:
-        """Base offset of the batch when it was appended."""
+        """The base offset of the batch when it was appended."""
         return self.last_offset - self.offset_delta
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """State of one producer, with the fields of a snapshot entry.
+    """The state of one producer, with the fields of a snapshot entry.
 
     `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; if it has none, they are −1, −1 and
     0. `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
@@ -73,7 +73,7 @@ class ProducerEntry:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True if the producer has written data in a transaction without a marker yet."""
+        """True if the producer has written data in a transaction that has no marker yet."""
         return self.current_txn_first_offset >= 0
 
     @property
@@ -117,8 +117,8 @@ class CompletedTransaction:
 class ProducerState:
     """The producers of a log below `end_offset`, by id, and the transactions that ended during the replay.
 
-    `completed` is in marker order.  `remembered` holds the last batches of each producer with more than one replayed
-    batch: at most five of its current epoch, oldest first.
+    `completed` is in the order of the markers.  `remembered` contains the last batches of each producer with more than
+    one replayed batch: at most five of its current epoch, oldest first.
     """
 
     end_offset: int
@@ -128,7 +128,10 @@ class ProducerState:
 
     @classmethod
     def at(cls, end_offset: int, entries: Iterable[ProducerEntry] = ()) -> ProducerState:
-        """Return the state of a snapshot at `end_offset`; without entries, the state of a log that begins there."""
+        """Return the state of a snapshot at `end_offset`.
+
+        Without entries, return the state of a log that begins at this offset.
+        """
         return cls(end_offset, {entry.producer_id: entry for entry in entries})
 
     def batches(self, producer_id: int) -> tuple[RememberedBatch, ...]:
@@ -137,7 +140,7 @@ class ProducerState:
         return self.remembered.get(producer_id, () if entry is None else entry.batches)
 
     def first_undecided_offset(self) -> int | None:
-        """Return the first offset of the earliest open transaction; None without one."""
+        """Return the first offset of the earliest open transaction; None if no transaction is open."""
         return min(
             (entry.current_txn_first_offset for entry in self.entries.values() if entry.has_open_transaction),
             default=None,
@@ -170,7 +173,7 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without expired producers, as after a broker's load; with None, no producer expires."""
+        """Return the state without expired producers, as after loading by a broker; with None, no producer expires."""
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)
@@ -184,7 +187,7 @@ _LOG_ADVICE = "restore the partition from a replica or a backup, or leave it out
 def replay(state: ProducerState, table: npt.NDArray[np.void], *, only_aborted: bool = False) -> ProducerState:
     """Return `state` after the batches of `table`, rows of `BATCH_ROW` in log order from `state.end_offset` on.
 
-    Batches without a producer only advance the end offset.  With `only_aborted`, `completed` leaves out committed
+    Batches without a producer only advance the end offset.  With `only_aborted`, `completed` does not contain committed
     transactions, which are not needed to rebuild a transaction index.
 
     Raises:
@@ -272,7 +275,7 @@ def _not_replayable(row: np.void, txn_first_offset: int, is_marker: bool) -> Cor
 
 
 def last_sequence(base_sequence: int, offset_delta: int) -> int:
-    """Return the sequence `offset_delta` after `base_sequence`; sequences wrap to 0 after 2^31 − 1.
+    """Return the sequence `offset_delta` steps after `base_sequence`; sequences wrap to 0 after 2^31 − 1.
 
     Source: kafka-log 01 §3.3.
     """

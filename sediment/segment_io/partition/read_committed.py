@@ -4,11 +4,11 @@ r"""The end of a log in use, and the range that a READ_COMMITTED consumer reads,
             |                                        \-> aborted transactions since the snapshot
     every transaction index ------------------------------> aborted transactions
 
-Unlike `log_view`, this module is for logs in use.  An aborted transaction may not be in its index yet, so aborted
-transactions found by the replay are added.
+Unlike `log_view`, this module is for logs in use.  An aborted transaction may not be in the index yet, so aborted
+transactions that the replay finds are added.
 
-Invariant: without the records of its aborted transactions, the range has only records of committed transactions and
-records outside transactions.  If the high watermark is known, the range ends at or below it.
+Invariant: apart from the records of its aborted transactions, the range contains only records of committed transactions
+and records outside transactions.  If the high watermark is known, the range ends at or below it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class CommittedRange:
-    """Offsets [first_offset, end_offset), from log start to last stable offset, with the aborted transactions."""
+    """The offsets [first_offset, end_offset), from log start to last stable offset, and the aborted transactions."""
 
     first_offset: int
     end_offset: int
@@ -99,7 +99,7 @@ def committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -
 
 
 def open_transactions(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) -> tuple[ProducerEntry, ...]:
-    """Return the producers that have an open transaction at the log end, by the first offset of the transaction.
+    """Return the producers that have an open transaction at the log end, sorted by the first offset of the transaction.
 
     Raises:
         SedimentError: as `committed_range`.
@@ -190,7 +190,7 @@ def _headers(part: Slice) -> Iterator[Rows]:
 
 
 def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[AbortedTransaction] | None:
-    """Return every indexed aborted transaction; None if an index is corrupt, because then the whole log is replayed."""
+    """Return every indexed aborted transaction; None if an index is corrupt: the caller then replays the whole log."""
     found: list[AbortedTransaction] = []
     for segment in segments:
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)

@@ -1,4 +1,4 @@
-"""A sample of a log: chunks that are evenly distributed over its segments, each beginning at an indexed batch.
+"""A sample of a log: chunks that are evenly distributed over its segments; each chunk begins at an indexed batch.
 
 Invariants: a log that fits into the budget is read completely.  An index is only a hint, so chunks that do not begin
 with a batch are skipped.  Only one chunk at a time is in memory.
@@ -24,7 +24,7 @@ SAMPLE_CHUNK_BYTES = 1 << 20
 def sampled_batches(
     directory: Path, segments: Sequence[SegmentRef], fs: Fs, *, budget_bytes: int = INT64_MAX
 ) -> Iterator[BatchSpan]:
-    """Yield about `budget_bytes` of whole batches of `segments`; a span is valid until the next one.
+    """Yield about `budget_bytes` of whole batches of `segments`; a span is valid until the next span is requested.
 
     CRCs are not checked.
 

@@ -1,17 +1,17 @@
 r"""Slices: byte ranges of segments that contain a range of offsets and times, cut at batches with index entries.
 
-    bounds ----> segments that can hold them            by base offsets, and by the largest indexed timestamp
+    bounds ----> segments that can contain them         by base offsets, and by the largest indexed timestamp
              \-> first and last position in a segment   by the entries of its offset and time index
               \-> cuts in between, every slice_bytes    each verified: a batch with a valid CRC begins there
 
 A log in use changes while it is read: segments roll, retention removes segments, and compaction replaces segments.  So
-a slice is identified by its offsets.  Its positions are valid only for the file in which they were found; if another
-file has replaced this one, `current_slices` finds new positions for the same offsets.
+a slice is identified by its offsets.  Its positions are valid only for the file in which they were found.  If another
+file has replaced that file, `current_slices` finds new positions for the same offsets.
 
 Planning lists the directory with `live_segments`, which reads the clock and may wait for a replacement to finish.
 
-Invariants: an index is a hint that is used only if the log confirms it.  Every record within the bounds is in a slice;
-slices may also contain other records.  Planning needs no compiled code.
+Invariants: an index entry is used only if the log confirms it.  Every record within the bounds is in a slice; slices
+may also contain other records.  Planning needs no compiled code.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Bounds:
 
 
 ALL = Bounds()
-_Cut: TypeAlias = tuple[int, int]  # position and offset at which a slice begins or ends
+_Cut: TypeAlias = tuple[int, int]  # the position and the offset at which a slice begins or ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +106,18 @@ class Slice:
 
     @property
     def path(self) -> Path:
-        """Path of the `.log`."""
+        """The path of the `.log`."""
         return self.segment.path(self.source.directory, SegmentFileKind.LOG)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read."""
+        """The number of bytes to read."""
         return self.end_position - self.start_position
 
 
 # ------------------------------------------------------------------------------------------------------------ planning
 def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SLICE_BYTES) -> tuple[Slice, ...]:
-    """Return the slices that can hold records within `bounds`, sorted; each has at most about `slice_bytes`.
+    """Return the slices that can contain records within `bounds`, sorted; each has at most about `slice_bytes`.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -133,10 +133,10 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
 
 
 def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
-    """Yield the slices that can hold records within `bounds`, descending, of the same bytes as those of `plan_slices`.
+    """Yield the slices that can contain records within `bounds`, in descending order.
 
-    The last slice of a segment is small, and each one before it is larger than its successor.  A cut is looked up when
-    the caller asks for its slice.
+    They cover the same bytes as those of `plan_slices`.  The last slice of a segment is small, and each slice is larger
+    than the slice after it.  A cut is looked up only when the caller requests the slice.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -186,7 +186,7 @@ def _cut(
     try:
         descriptor = open_to_read(path)
     except FileNotFoundError:
-        # The listed file is gone; the reader of the slice will plan new slices for its offsets.
+        # The listed file no longer exists; the reader of the slice will plan new slices for the same offsets.
         yield Slice(source, segment, 0, segment.ref.log_bytes, _first(segment, bounds), _end(segment, bounds), -1)
         return
     try:
@@ -231,7 +231,7 @@ class _Cuts:
             end, slice_bytes = cut, min(slice_bytes * _LARGER, SLICE_BYTES)
 
     def _ends(self, slice_bytes: int) -> tuple[_Cut, _Cut, OffsetIndex | None]:
-        """Return the first and last cut; also the index, if the bounds or the size of the segment need it."""
+        """Return the first and last cut, and the index if the bounds or the size of the segment require it."""
         segment, bounds = self.segment, self.bounds
         inside = (
             bounds.first_offset > segment.base_offset
@@ -246,7 +246,10 @@ class _Cuts:
         return (start, _first(segment, bounds)), (end, _end(segment, bounds)), index
 
     def _start(self, index: OffsetIndex) -> int:
-        """Return the position of the last verified entry before all records within the bounds; 0 if there is none."""
+        """Return the position of the last verified entry that is before all records within the bounds.
+
+        Return 0 if there is none.
+        """
         target = self.bounds.first_offset
         if self.bounds.first_timestamp_ms != INT64_MIN:
             times = _time_index(self.source, self.segment)
@@ -262,7 +265,7 @@ class _Cuts:
         """Return the position of the first verified entry after which all offsets are above the bounds.
 
         Without such an entry, return the end of the file.  All batches after an entry's batch are above the entry's
-        offset; the entry's batch may begin below it.
+        offset; the entry's batch itself may begin below that offset.
         """
         slot = _search(index.relative_offsets, self.bounds.end_offset - 1 - index.base_offset, "left") + 1
         for later in range(slot, len(index)):
@@ -299,18 +302,18 @@ class _Cuts:
         return found
 
     def _verified(self, index: OffsetIndex, slot: int) -> int | None:
-        """Return the base offset of the batch at an entry; None if no batch is there."""
+        """Return the base offset of the batch to which an entry points; None if it points to no batch."""
         entry = index[slot]
         size_bytes = self.segment.ref.log_bytes
         return verified_batch(self.descriptor, entry.position, size_bytes, self.segment.base_offset, entry.offset)
 
 
 def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int, highest: int) -> int | None:
-    """Return the base offset of the batch at `position` of a file of `size_bytes`; None if it is not proved.
+    """Return the base offset of the batch at `position` of a file of `size_bytes`.
 
-    The CRC must be valid and the base offset within [lowest, highest], because an index entry has the last offset of
-    its batch, or of the append that began there.  A compressed message of magic 0 or 1 never counts, because its header
-    lacks the base offset.
+    Return None if the batch cannot be verified.  The CRC must be valid, and the base offset must be within [lowest,
+    highest], because an index entry contains the last offset of its batch, or of the append that began with it.  A
+    compressed message of magic 0 or 1 is never verified, because its header does not contain the base offset.
 
     Source: kafka-log 01 §7.1.
     """
@@ -342,7 +345,7 @@ def _offset_index(source: Source, segment: LiveSegment) -> OffsetIndex:
 
 
 def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
-    """Return the time index before the first entry with an offset past the segment's end."""
+    """Return the time index up to the first entry with an offset past the segment's end."""
     content = read_entries(segment.path(source.directory, SegmentFileKind.TIME_INDEX), TIME_ENTRY_BYTES)
     index = parse_time_index(content, segment.base_offset, preallocated=True)
     inside = _search(index.relative_offsets, segment.end_offset - segment.base_offset, "left")
@@ -357,7 +360,7 @@ def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
 # ------------------------------------------------------------------------------------------------------------- reading
 @contextmanager
 def opened(part: Slice, *, or_deleted: bool = False) -> Iterator[int | None]:
-    """Open the file of a slice; yield its descriptor, or None if the slice's positions belong to a different file.
+    """Open the file of a slice; yield its descriptor, or None if the slice's positions were found in a different file.
 
     A `.log` only grows, so the slice is valid if the inode is the same and the file is not smaller.  On another host,
     inodes cannot be compared, so the size and modification time must be the same.  With `or_deleted`, the file may also

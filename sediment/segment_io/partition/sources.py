@@ -1,7 +1,7 @@
 """Sources named by paths: the partitions of a log directory, one partition, or one segment.
 
-Only names are read; no file is opened.  The path of a log directory stands for all its live partitions.  The metadata
-log, and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
+Only names are read; no file is opened.  The path of a log directory means all its live partitions.  The metadata log,
+and directories with the suffix `-delete`, `-stray` or `-future`, are read only if a path names them.
 
 Invariant: a source is a partition directory that exists; only `base_offset` narrows it to one segment.
 """
@@ -31,7 +31,7 @@ from sediment.segment_io.printable import encodable
 UNNUMBERED = -1
 
 _PARTITION_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
-_WHAT_TO_NAME = "name a log directory, a partition's directory in it, or a segment file"
+_WHAT_TO_NAME = "name a log directory, the directory of a partition in it, or a segment file"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,7 +39,7 @@ class Source:
     """A partition directory; with `base_offset`, only one of its segments, whose `.log` is `log_name`.
 
     If a directory is not named topic-N, its whole name is the topic, and the partition is UNNUMBERED.  `named` is the
-    kind of the file at the path, or None for a directory.
+    kind of file that the path names, or None for a directory.
     """
 
     partition: TopicPartition
@@ -56,7 +56,7 @@ def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
 
     Raises:
         UsageError: no path is given, a path is on another filesystem, or a glob matches nothing.
-        NotALogDirectoryError: a path does not exist, holds no files of a log, or is not a segment's file.
+        NotALogDirectoryError: a path does not exist, does not contain the files of a log, or is not a segment file.
     """
     if not paths:
         raise UsageError("no path is given", advice=_WHAT_TO_NAME)
@@ -124,9 +124,9 @@ def _segment(path: Path) -> Source:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Return the topic partition of a directory name; for any other name, the name as the topic, and UNNUMBERED.
+    """Return the topic partition of a directory name; for any other name, use the name as the topic, and UNNUMBERED.
 
-    Bytes that are not UTF-8 are escaped, because a table cannot hold them.
+    Bytes that are not UTF-8 are escaped, because a table cannot contain them.
     """
     try:
         return parse_partition_directory(directory.name)[0]

@@ -1,4 +1,4 @@
-"""API keys of Kafka's protocol, and the versions of each that a server may offer.
+"""The API keys of Kafka's protocol, and the versions of each API that a server may offer.
 
 Source: Kafka 4.2.0, ApiKeys and ApiVersionsResponse.
 """
@@ -18,7 +18,7 @@ LOWEST_OFFERED_PRODUCE_VERSION = 0
 
 
 class ApiKey(IntEnum):
-    """Kind of a request, by the number at its beginning."""
+    """The kind of a request: the number at its beginning."""
 
     PRODUCE = 0
     FETCH = 1
@@ -141,7 +141,7 @@ def supported_versions(api_key: int) -> VersionRange:
 
 
 def advertised_versions(api_key: int) -> VersionRange:
-    """Return the versions of an API that a broker names in its ApiVersions response.
+    """Return the versions of an API that a broker lists in its ApiVersions response.
 
     They are the supported versions, except that Produce begins at LOWEST_OFFERED_PRODUCE_VERSION.
 

@@ -1,12 +1,12 @@
-"""Compiler for message schemas: it produces the Python source of a decoder or encoder for one version of a message.
+"""The compiler for message schemas: it generates Python source of a decoder or encoder for one version of a message.
 
 Each function handles the fields of all nested structures inline, because a call for each field would take longer than
 the field itself:
 
-1. adjacent fields of fixed size become one `struct` format, including the plain length that follows them
+1. adjacent fields of fixed size, and a plain length that follows them, become one `struct` format
 2. a structure is created without its constructor, and its attributes are set one by one
 3. an array of structures becomes a loop; an array of numbers becomes one `struct` call
-4. tagged fields become a loop over the present tags, or a single comparison if there are none
+4. tagged fields become a loop over the tags in the message, or a single comparison if there are none
 
     decode(buffer) -> message          b: the buffer, p: the position, e: the end
     encode(message) -> list of chunks  out: bytes since the last chunk
@@ -47,7 +47,7 @@ _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.it
 
 
 def default_of(field: FieldSchema) -> Any:
-    """Return the value of a field in a new message; the value must not be a new structure."""
+    """Return the value of a field in a new message, for a field whose value is not a new structure."""
     text = field.default
     if text == "null":
         return None
@@ -71,7 +71,7 @@ def default_of(field: FieldSchema) -> Any:
 
 
 def has_new_structure(field: FieldSchema) -> bool:
-    """Return True if the field has a new structure in a new message."""
+    """Return True if the value of the field in a new message is a new structure."""
     return is_structure(field) and not field.is_array and field.default != "null"
 
 
@@ -81,13 +81,13 @@ def is_structure(field: FieldSchema) -> bool:
 
 
 def has_records(schema: MessageSchema) -> bool:
-    """Return True if a field of the message holds record batches."""
+    """Return True if a field of the message contains record batches."""
     return any(field.type == "records" for fields in (schema.fields, *schema.structures.values()) for field in fields)
 
 
 # -------------------------------------------------------------------------------------------------------------- source
 class _Source:
-    """Lines of a function under construction, and the objects that the lines use."""
+    """The lines of a function under construction, and the objects that the lines use."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         self.schema = schema
@@ -113,7 +113,7 @@ class _Source:
         return f"{prefix}{self._variables}"
 
     def constant(self, prefix: str, value: Any) -> str:
-        """Return the name that stands for `value` in the function."""
+        """Return the name by which the function refers to `value`."""
         name = self.variable(prefix)
         self.names[name] = value
         return name
@@ -190,7 +190,10 @@ def compile_decoder(
 
 
 class _DecoderSource(_Source):
-    """Source of a decoder.  `run` has the pending fixed-size fields: code, target, and the line after the field."""
+    """The source of a decoder.
+
+    `run` contains the pending fixed-size fields: code, target, and the line after the field.
+    """
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
@@ -322,7 +325,8 @@ class _DecoderSource(_Source):
             self.line(f"{target} = {inner} = new(C_{field.type})")
             self.structure(self.schema.structures[field.type], inner)
             return
-        # A number precedes a structure that may be null: below 0 means null, or 0 if the structure is tagged.
+        # A structure that may be null is preceded by a number.  A number below 0 means null; for a tagged structure, 0
+        # also does.
         if self.is_tagged(field):
             self._read_compact_length("long_length")
         else:
@@ -425,7 +429,7 @@ def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, t
 
 
 class _EncoderSource(_Source):
-    """Source of an encoder.  `out` is the name of the output buffer; `run` has the pending numbers."""
+    """The source of an encoder.  `out` is the name of the output buffer; `run` contains the pending numbers."""
 
     def __init__(self, schema: MessageSchema, version: int, classes: Mapping[str, type]) -> None:
         super().__init__(schema, version, classes)
@@ -524,7 +528,7 @@ class _EncoderSource(_Source):
 
     @contextmanager
     def _unless_null(self, field: FieldSchema, value: str, code: str) -> Iterator[None]:
-        """Write null as a length of -1, or run the block."""
+        """Encode null as a length of -1; for any other value, run the lines that the `with` block adds."""
         if not self.is_nullable(field):
             yield
             return

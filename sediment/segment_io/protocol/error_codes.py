@@ -1,4 +1,4 @@
-"""Error codes of Kafka's protocol, with Kafka's names.
+"""The error codes of Kafka's protocol, with Kafka's names.
 
 Source: Kafka 4.2.0, Errors and the exceptions of its codes.
 """
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Outcome of a request, or of a part of it."""
+    """The outcome of a request, or of a part of it."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -23,7 +23,7 @@ _NULL = -1
 
 
 class RequestHeader(NamedTuple):
-    """Header of a request; `body` is the rest of its frame.
+    """The header of a request; `body` is the rest of its frame.
 
     `api_version` may be an unsupported version.
     """

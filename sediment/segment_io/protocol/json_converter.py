@@ -1,7 +1,7 @@
 """Messages as JSON, in the form of Kafka's generated JsonConverter classes and its console tools.
 
 Names are camelCase, bytes are base64, and a uuid has 22 characters.  Tagged fields with their default value are left
-out.  For records, only the size appears, as a field with the suffix `SizeInBytes`.
+out.  For records, only their size is output, in a field with the suffix `SizeInBytes`.
 """
 
 from __future__ import annotations

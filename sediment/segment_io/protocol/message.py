@@ -1,9 +1,9 @@
-"""Message classes that are made from schemas: one for each message, and one for each structure in it.
+"""Message classes generated from schemas: one for each message, and one for each structure in a message.
 
-An instance has an attribute for each field in any version.  An array is any sequence.  Empty arrays are decoded as
-`()`, because an empty list takes 72 bytes and a client may send millions in one frame.  Record batches are views of the
-decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a file; this
-module uses only the `size_bytes` of a slice.
+An instance has an attribute for each field that exists in any version.  An array may be any sequence.  Empty arrays are
+decoded as `()`, because an empty list takes 72 bytes and a client may send millions in one frame.  Record batches are
+views of the decoded buffer, and are passed on unchanged.  A chunk of a response may be bytes, a view, or a slice of a
+file; this module uses only the `size_bytes` of a slice.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MODULE = "sediment.segment_io.protocol.messages"
 
 
 class SizedSlice(Protocol):
-    """Bytes in a file."""
+    """A range of bytes in a file."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of the slice."""
+        """The size of the slice."""
 
     def read(self) -> bytes:
         """Return its bytes."""
@@ -33,7 +33,7 @@ Chunk: TypeAlias = bytes | memoryview | SizedSlice
 
 
 class Structure:
-    """Fields of a message, or of a structure in it.  Two instances are equal if their fields are equal."""
+    """The fields of a message, or of a structure in it.  Two instances are equal if their fields are equal."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
     __hash__ = None  # type: ignore[assignment]
@@ -51,7 +51,7 @@ class Structure:
 
 
 class Message(Structure):
-    """Request, response, header or record.
+    """A request, response, header or record.
 
     `API_KEY` is the number of its API or its record type, or -1.
     """
@@ -87,7 +87,7 @@ class Message(Structure):
         return message
 
     def encode(self, version: int) -> list[Chunk]:
-        """Return the message as chunks; record chunks are the same objects as in its fields.
+        """Return the message as chunks; its records are chunks that are not copied.
 
         Raises:
             ProtocolError: a value does not fit its field, the version lacks a field that is set and not ignorable, or

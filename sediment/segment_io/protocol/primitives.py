@@ -1,7 +1,7 @@
 """Functions that compiled decoders and encoders call: for varints, uuids and unknown tagged fields.
 
 An unsigned varint has seven bits in each byte, the lowest first, and at most five bytes; only its last byte is below
-128. A compact length is the length plus one as an unsigned varint; 0 means null.
+128.  A compact length is the length plus one, as an unsigned varint; 0 means null.
 
 Invariant: no function reads past its buffer; on bad input, it raises MalformedError or IndexError.
 """
@@ -57,7 +57,7 @@ def read_long_string_length(buffer: bytes | memoryview, position: int) -> tuple[
 
 
 def write_varint(value: int) -> bytes:
-    """Return an unsigned varint of at most 32 bits."""
+    """Encode an unsigned varint of at most 32 bits."""
     if value < 1 << 7:
         return bytes((value,))
     if value < 1 << 14:

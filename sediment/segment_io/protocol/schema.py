@@ -19,7 +19,7 @@ If several fields share a structure, a line such as `struct TopicPartitions  0+`
 | word of a field | meaning |
 | --- | --- |
 | `0-3`, `4+`, `7` | the versions with the field |
-| `default=` | value of a new message, and of a version without the field; otherwise 0, false, empty |
+| `default=` | the value in a new message, and in a version without the field; otherwise 0, false, empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
 | `tagged=4+` | the versions in which it is tagged, if not in all |
@@ -84,7 +84,7 @@ def parse_versions(text: str) -> VersionRange:
 
 @dataclass(frozen=True, slots=True)
 class FieldSchema:
-    """Field of a structure.
+    """A field of a structure.
 
     `type` is the type of its elements if `is_array`: a primitive type, or the name of a structure.  `default` is the
     text after `default=`, empty if there is none.
@@ -103,13 +103,16 @@ class FieldSchema:
 
     @property
     def attribute(self) -> str:
-        """Name of the attribute in Python: `max_wait_ms` of `maxWaitMs`."""
+        """The name of the attribute in Python: `max_wait_ms` of `maxWaitMs`."""
         return snake_case(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLine:
-    """First line of a message: everything except its fields.  `component` is the part of Kafka that defines it."""
+    """The first line of a message: everything except its fields.
+
+    `component` is the part of Kafka that defines the message.
+    """
 
     component: str
     name: str
@@ -123,7 +126,7 @@ class MessageLine:
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """Message with its fields; `structures` has the structures of its fields, at every depth, by name."""
+    """A message with its fields; `structures` contains the structures of its fields, at every depth, by name."""
 
     line: MessageLine
     fields: Sequence[FieldSchema]

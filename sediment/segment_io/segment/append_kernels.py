@@ -41,8 +41,8 @@ def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.vo
     With an `epoch_limit`, stop before the first batch with a higher leader epoch.
 
     Returns:
-        (status, number of rows, position after the last row's batch, size of the batch there or 0).  The status is
-        INCOMPLETE at the end, ROWS_FULL, or the fault of the batch at that position.
+        (status, number of rows, position after the last row's batch, size of the batch at that position or 0).  The
+        status is INCOMPLETE at the end, ROWS_FULL, or the fault of the batch at that position.
     """
     filled = 0
     position = 0

@@ -1,4 +1,4 @@
-"""Ends of the complete batches of a segment file, from the header fields that all magics share (kafka-log 01 §2.2).
+"""The ends of the complete batches of a segment file, from the header fields that all magics share (kafka-log 01 §2.2).
 
 A broker finds the end of a trusted log in the same way (LogSegment.readNextOffset): it uses the offsets of a batch even
 if the rest of the batch is malformed.
@@ -31,7 +31,7 @@ def batch_ends(path: Path, fs: Fs, *, position: int = 0, size_bytes: int | None 
     """Yield (last offset, end position) of each complete batch between `position` and `size_bytes` of the file.
 
     Raises:
-        CorruptBatchError: while iterating, if a batch's length field is too small for any batch.
+        CorruptBatchError: during the iteration, if the length field of a batch is too small for any batch.
 
     Source: kafka-log 01 §2.2.
     """

@@ -125,9 +125,9 @@ class Batch(NamedTuple):
     """The number of records; 0 after a cleaning has removed all of them."""
     stored_control_type: int
     coordinator_epoch: int
-    """Epoch in a transaction marker, else -1."""
+    """The coordinator epoch in a transaction marker, else -1."""
     control_timestamp_ms: int
-    """Of a transaction marker."""
+    """The timestamp of a transaction marker, else -1."""
 
     @property
     def next_offset(self) -> int:
@@ -151,7 +151,7 @@ class Batch(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """True if the batch holds control records, which a consumer does not see."""
+        """True if the batch contains control records, which a consumer does not see."""
         return self.magic >= MAGIC_V2 and bool(self.attributes & CONTROL_BIT)
 
     @property
@@ -177,12 +177,12 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
-    """(key, value or None) pairs; a key is UTF-8."""
+    """Pairs (key, value or None); a key is UTF-8."""
     batch: Batch
 
 
 class AbortedTransaction(Protocol):
-    """An aborted transaction as a fetch lists it: its producer, and the offset of its first record."""
+    """An aborted transaction as a fetch response lists it: its producer, and the offset of its first record."""
 
     @property
     def producer_id(self) -> int:
@@ -229,7 +229,7 @@ def read_records(
     """Yield the records of `data`, the bytes of a fetch, as a consumer sees them.
 
     Args:
-        data: begins with a batch and may end inside one; the torn batch is left out.
+        data: begins with a batch and may end inside a batch, which is then left out.
         from_offset: the requested offset; records below it are left out.
         aborted: the aborted transactions of a fetch with isolation level read_committed; their records are left out.
             None means read_uncommitted.
@@ -446,7 +446,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 def _records(content: bytes, buffer: ByteArray, fields: Int64s, found: list[Batch]) -> Iterator[Record]:
     """Return the records with these fields; positions refer to `content` and to its padded copy `buffer`.
 
-    The columns are joined without Python code for each record, which would take twice as long.
+    The columns are joined without running Python code for each record, which would take twice as long.
     """
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()
     columns = zip(

@@ -111,7 +111,7 @@ HEADERS = 3
 HEADER_KEY_USED = 4
 HEADER_VALUE_USED = 5
 USED_REGISTERS = 6
-NEEDED = 6  # amount that a batch adds to each of the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
+NEEDED = 6  # the amounts that a batch adds to the used registers: NEEDED + ROWS, NEEDED + KEY_USED …
 RECORDS_NEEDED = 12  # scratch rows that the batch needs
 STATE_REGISTERS = 13
 
@@ -150,7 +150,7 @@ def gather_records(
 ) -> int:
     """Append the records within `bounds` of the batch with header `row`; the buffer of `records` starts at `base`.
 
-    Return OK; or NEEDS_TABLE_ROOM, and then nothing was appended.
+    Return OK, or NEEDS_TABLE_ROOM if nothing was appended.
     """
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
@@ -434,7 +434,7 @@ _HEADERS_AT_FIRST = TABLE_ROWS
 
 
 class RecordColumns:
-    """Records of batches, gathered until a table is full.
+    """The records of batches, gathered until a table is full.
 
     `want` is a set of WANT_ bits; only wanted columns can be taken.
     """
@@ -457,7 +457,7 @@ class RecordColumns:
         self._counts: list[Int64s] = []
 
     def __len__(self) -> int:
-        """Records gathered since the last `take`."""
+        """Return the number of records gathered since the last `take`."""
         return int(self._arrays.state[ROWS])
 
     def add(self, span: BatchSpan, first: int, skip: npt.NDArray[np.bool_], bounds: Int64s) -> int:
@@ -522,7 +522,7 @@ class RecordColumns:
             else:
                 unwrapped = unwrap(span.buffer[at : at + size_bytes].tobytes(), limit_bytes=MAX_RECORDS_BYTES)
                 buffer, records, count = unwrapped.buffer, unwrapped.records, len(unwrapped.records)
-                row["base_offset"] = records[0, OFFSET_DELTA]  # the header has the last offset
+                row["base_offset"] = records[0, OFFSET_DELTA]  # the header contains the last offset
         except SedimentError as error:
             raise BadBatchError(index, error) from error
         before = len(self)
@@ -596,7 +596,7 @@ class RecordTable:
         return int(self._arrays.state[ROWS])
 
     def per_batch(self, name: str) -> npt.NDArray[np.generic]:
-        """Return a header field, repeated for the records of its batch."""
+        """Return a header field, repeated for each record of its batch."""
         return np.repeat(self.headers[name], self.counts)
 
     def offsets(self) -> Int64s:
@@ -616,12 +616,12 @@ class RecordTable:
         return self._arrays.ints[SEQUENCE, : len(self)]
 
     def keys(self) -> pa.Array:
-        """Return binary, null for null keys."""
+        """Return a binary array; null keys are null."""
         arrays = self._arrays
         return _binary(arrays.ints[KEY_OFFSETS], arrays.key_data, arrays.flags[KEY_VALID], len(self))
 
     def values(self) -> pa.Array:
-        """Return binary, null for null values."""
+        """Return a binary array; null values are null."""
         arrays = self._arrays
         return _binary(arrays.ints[VALUE_OFFSETS], arrays.value_data, arrays.flags[VALUE_VALID], len(self))
 
@@ -652,7 +652,7 @@ def _binary(offsets: Int32s, data: ByteArray, valid: ByteArray, count: int) -> p
 
 
 def _bitmap(valid: ByteArray, count: int) -> tuple[int, pa.Buffer | None]:
-    """Return (number of nulls, validity bitmap); the bitmap is None without nulls."""
+    """Return (number of nulls, validity bitmap); the bitmap is None if no value is null."""
     import pyarrow as pa
 
     missing = count - int(valid[:count].sum(dtype=np.int64))

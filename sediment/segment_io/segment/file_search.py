@@ -1,4 +1,4 @@
-"""Search over the batch headers of an open segment file; `search` has the kernel.
+"""The search over the batch headers of an open segment file; `search` contains the kernel.
 
 Invariant: memory use is one window for each searching thread, for files and batches of any size.
 """

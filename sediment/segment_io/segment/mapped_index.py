@@ -1,10 +1,10 @@
 """The common part of offset and time indexes of open segments: a file of entries, with appends and searches.
 
-Entries are appended with ordinary writes, so a full disk causes an error and not a signal.  Look-ups use a read-only
+Entries are appended with ordinary writes, so a full disk causes an error, not a signal.  Look-ups use a read-only
 mapping of the same file, in which new entries are visible immediately.
 
 Most look-ups are near the end of the log.  So the last 8192 bytes of entries, which stay in the page cache, are
-searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would touch pages that
+searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would read pages that
 were not used for hours.
 
 Invariants
@@ -69,10 +69,11 @@ class MappedIndex:
     entry_bytes: int
 
     def __init__(self, path: Path, base_offset: int, fs: Fs, *, max_bytes: int, entries: int | None = None) -> None:
-        """Prepare an index; `entries` is 0 for a new file, and None for a file that consists of entries only."""
+        """Prepare an index; `entries` is 0 for a new file, and None for a file that contains only entries."""
         if max_bytes < self.entry_bytes:
             raise SettingsError(
-                f"an index of {max_bytes} bytes cannot hold an entry", advice="raise segment.index.bytes to at least 12"
+                f"an index of {max_bytes} bytes has no room for an entry",
+                advice="raise segment.index.bytes to at least 12",
             )
         self.path = path
         self.base_offset = base_offset
@@ -121,7 +122,7 @@ class MappedIndex:
             file.resize(len(self) * self.entry_bytes)
 
     def extend(self, entries: bytes) -> None:
-        """Append whole entries; the caller has checked that they fit and follow the last one."""
+        """Append whole entries; the caller has checked that they fit into the index and are above the last entry."""
         self.open().write(entries, len(self) * self.entry_bytes)
         self._entries = len(self) + len(entries) // self.entry_bytes
 

@@ -20,7 +20,7 @@ class MappedOffsetIndex(MappedIndex):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry; the base offset if the index is empty."""
+        """The offset of the last entry; the base offset if the index is empty."""
         return self[len(self) - 1].offset if len(self) else self.base_offset
 
     def __getitem__(self, slot: int) -> OffsetPosition:

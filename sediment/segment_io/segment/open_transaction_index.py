@@ -54,7 +54,7 @@ class OpenTransactionIndex:
             self._index = None
 
     def changed_file(self) -> OpenFile | None:
-        """Return the file if this object changed it, else None."""
+        """Return the file if this object has changed it, else None."""
         return self._file
 
     def moved(self, path: Path) -> None:

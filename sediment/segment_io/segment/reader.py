@@ -1,7 +1,7 @@
 """Forward reading of segment files in chunks, as rows of batch headers.
 
 Invariants: a file is read with pread into padded buffers and never mapped, so a failing disk or a shrinking file causes
-an error and not a signal.  Memory use is one chunk and the largest batch, for files of any size.
+an error, not a signal.  Memory use is one chunk and the largest batch, for files of any size.
 """
 
 from __future__ import annotations
@@ -76,14 +76,13 @@ class BatchSpan:
 class HeaderScan:
     """The complete batches of a segment after `start_position`, chunk by chunk, with their header rows.
 
-    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards, `end_position` is the first
-    byte that was not consumed: the end of the file, the start of a torn tail, or the start of a bad batch.  The scan
-    ends at `size_bytes`, by default the initial length of the file.
+    Iterating yields BATCH_ROW tables; `spans()` yields them with the bytes.  Afterwards, `end_position` is the position
+    of the first byte that was not consumed: the end of the file, the start of a torn tail, or the start of a bad batch.
+    The scan ends at `size_bytes`, by default the initial length of the file.
 
     Raises:
         CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed).  With
-            `unknown_magic_may_be_torn`, a batch of an unknown magic is accepted as torn if it ends after the scan's
-            end.
+            `unknown_magic_may_be_torn`, a batch with an unknown magic counts as torn if it ends after the scan's end.
         SourceChangedError: while iterating, if the file became shorter.
     """
 
@@ -109,8 +108,8 @@ class HeaderScan:
     def spans(self, source: int | ReadableFile | None = None) -> Iterator[BatchSpan]:
         """Yield the chunks; a span's buffer is valid until the next span is requested.
 
-        If `source` is given, the file or a descriptor of it, it is read and stays open; otherwise this method opens and
-        closes the file.
+        If `source`, the open file or its descriptor, is given, it is read and stays open; otherwise this method opens
+        and closes the file.
         """
         if source is not None:
             size_bytes = _size_of(source) if self._size_bytes is None else self._size_bytes

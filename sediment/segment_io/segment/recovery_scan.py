@@ -2,12 +2,12 @@
 
 An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The good batches get index entries by the
 rule of `format.index_entries`.  During the scan, the caller gets the batches of producers and the first batch of each
-leader epoch, so nothing has to be read twice.
+leader epoch, so that nothing has to be read twice.
 
 Invariants
 * Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.
-* An index entry with a lower offset than the previous one is left out, or on request, the scan ends at its batch.
+* An index entry with a lower offset than the previous one is left out; on request, the scan ends at its batch instead.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 def _offset_is_lost(address: int, file_position: int, next_offset: int) -> bool:
     """Return True if the first bytes of a batch's offset are on a disk sector that was not written.
 
-    No checksum covers the offset.  The lost bytes, at the end of a sector, are zero, so the offset is below
+    No checksum covers the offset.  The lost bytes are at the end of a sector and are zero, so the offset is below
     `next_offset`.
     """
     bytes_left = _SECTOR_BYTES - file_position % _SECTOR_BYTES
@@ -216,9 +216,9 @@ def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> 
     """Find good batches in [position, end); the bytes between them need not be batches.
 
     Returns:
-        (status, position, size there or 0, number of good batches, last offset of the last one or -1).  The status is
-        INCOMPLETE if a batch at the position may continue past the buffer; OK means that no further batch is in the
-        buffer.
+        (status, position, size of the batch there or 0, number of good batches, last offset of the last good batch or
+        -1).  The status is INCOMPLETE if a batch at the position may continue past the buffer; OK means that no further
+        batch is in the buffer.
     """
     good = 0
     last_offset = -1
@@ -263,12 +263,12 @@ def _looks_like_batch(address: int, least_offset: int) -> bool:
 class SegmentScan:
     """The good batches at the start of a segment.
 
-    `good_bytes` is their size.  `stop` says why the next batch is bad; None means that the file ends there.  `is_torn`
-    is True if the rest of the file is shorter than any batch, or than its length field says.  `next_offset` is the
-    offset after the last good batch; `producers_end_offset` is the same for batches of a magic with producers.  Without
-    such a batch, they are the base offset.  `largest_timestamp_ms` is -1 if no batch has a timestamp.  The indexes are
-    the contents of complete files.  `leader_epochs` are the epochs above the known epoch, each with the base offset of
-    its first batch.
+    `good_bytes` is their size.  `stop` is the reason why the next batch is bad; None means that the file ends there.
+    `is_torn` is True if the rest of the file is shorter than any batch, or shorter than the next batch according to its
+    length field.  `next_offset` is the offset after the last good batch; `producers_end_offset` is the same for batches
+    of a magic with producers.  Both are the base offset if the segment has no such batch.  `largest_timestamp_ms` is -1
+    if no batch has a timestamp.  The indexes are the contents of complete files.  `leader_epochs` are the epochs above
+    the known epoch, each with the base offset of its first batch.
     """
 
     good_bytes: int
@@ -296,8 +296,8 @@ def scan_segment(
 ) -> SegmentScan:
     """Verify and index the first `size_bytes` of a segment file.
 
-    `on_producer_batches` gets BATCH_ROW tables of the good batches with a producer, in log order; a table is valid only
-    during the call.
+    `on_producer_batches` is called with BATCH_ROW tables of the good batches with a producer, in log order; a table is
+    valid only during the call.
 
     Raises:
         IndexOffsetOverflowError: a batch is more than 2^31 − 1 offsets above the base; the segment must be split.
@@ -467,7 +467,7 @@ def find_batches_after(
 ) -> BatchesAfterCorruption:
     """Search for good batches after `position` of a file of `size_bytes`, with offsets of at least `least_offset`.
 
-    If a length is corrupt too, the next batch is found by its header and its checksum.
+    If a length is also corrupt, the next batch is found by its header and its checksum.
     """
     good, last_offset = 0, -1
     buffer = padded_buffer(min(CHUNK_BYTES, max(size_bytes - position, LOG_OVERHEAD_BYTES)))

@@ -62,7 +62,7 @@ def first_record_since(
 
 
 def first_record_at(file: ReadableFile, position: int, end_position: int, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record with `timestamp_ms` in the first batch whose largest timestamp equals it.
+    """Return the first record with `timestamp_ms` in the first batch whose largest timestamp is `timestamp_ms`.
 
     Raises:
         CorruptBatchError: a batch before that record is malformed.

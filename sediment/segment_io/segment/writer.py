@@ -94,9 +94,9 @@ def _index_batches(
 ) -> int:
     """Index the next batches of a segment until one does not fit; return the number of log bytes indexed.
 
-    `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], has (start, end) of
-    bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`, int64[PROGRESS_FIELDS], to
-    each call, after `start_indexes` for the segment; call `end_time_index` after the last call.  With
+    `file_position` is the size of the segment before these batches.  `unreadable`, int64[n, 2], contains (start, end)
+    of bytes that are not batches; the last bytes are always a batch.  Pass the same `progress`, int64[PROGRESS_FIELDS],
+    to each call, after `start_indexes` for the segment; call `end_time_index` after the last call.  With
     `ends_at_full_index`, a batch that needs an entry does not fit if either index is full.
     """
     position = 0
@@ -153,8 +153,8 @@ def lay_out_segments(
     """Return the segments of `batches`, uint8[n] of whole batches of any magic in log order.
 
     The first segment is at `base_offset`.  A batch that would exceed Kafka's limits on file size or offsets begins
-    another segment, at its own base offset.  `aborted` are the transaction index entries to keep, in the order of their
-    markers.  `unreadable` has (start, end) of bytes that are not batches; index entries never refer to them.
+    another segment, at the batch's base offset.  `aborted` are the transaction index entries to keep, in the order of
+    their markers.  `unreadable` contains (start, end) of bytes that are not batches; index entries never refer to them.
     """
     images: list[SegmentImage] = []
     progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
@@ -240,9 +240,9 @@ def write_segments(
 ) -> tuple[PartSegment, ...]:
     """Write and sync the segments of `pieces`, each uint8[n] of whole batches of any magic, in log order.
 
-    The result is that of `lay_out_segments` and `write_segment`, except that a full index also begins another segment.
-    A piece is used before the next one is requested, so the caller may reuse its memory, and only the indexes are kept
-    in memory.  If a write or `pieces` fails, the files written so far are removed.
+    The result is the same as that of `lay_out_segments` and `write_segment`, except that a full index also begins
+    another segment.  A piece is used before the next one is requested, so the caller may reuse its memory, and only the
+    indexes are kept in memory.  If a write or `pieces` fails, the files written so far are removed.
 
     Raises:
         OwnerNotKeptError, OSError: as `write_segment`.
@@ -286,11 +286,11 @@ class _PieceSource:
         return next(self._pieces, None) if piece is None else piece
 
     def put_back(self, rest: ByteArray) -> None:
-        """Return `rest`, which has whole batches, at the next call of `take`."""
+        """Make the next call of `take` return `rest`, which consists of whole batches."""
         self._rest = rest
 
     def next_base_offset(self) -> int | None:
-        """Return the base offset of the batch that was put back, None if there is none."""
+        """Return the base offset of the batch that was put back; None if there is none."""
         return None if self._rest is None else _base_offset_at(self._rest, 0)
 
 

@@ -1,4 +1,4 @@
-"""Ends of logs that may grow: the first offset of a partition, and the current end of reads.
+"""The ends of logs that may grow: the first offset of a partition, and the current end offset of reads.
 
     read_uncommitted    the log end offset: the offset after the last complete batch
     read_committed      the last stable offset
@@ -27,7 +27,7 @@ def first_offset(source: Source | None, fs: Fs) -> int:
 
 
 def end_offset(isolation: str, source: Source, fs: Fs) -> int:
-    """Return the log end offset, or for READ_COMMITTED the last stable offset.
+    """Return the log end offset or, for READ_COMMITTED, the last stable offset.
 
     Raises:
         NotALogDirectoryError: the directory does not exist.
@@ -43,7 +43,7 @@ def end_offset(isolation: str, source: Source, fs: Fs) -> int:
 
 
 class LogEnds:
-    """The partitions of some paths, and the next offset of each partition; each call looks up both."""
+    """The partitions at some paths, and the next offset of each partition; each call looks up both again."""
 
     def __init__(
         self, paths: Sequence[str | Path], isolation: str, selects: Callable[[Source], bool] = lambda _source: True
@@ -66,7 +66,7 @@ class LogEnds:
                 raise UsageError(
                     f"partition {source.partition} is in two directories, {other.directory.parent} and "
                     f"{source.directory.parent}",
-                    advice="stream each log directory on its own",
+                    advice="stream each log directory separately",
                 )
             if source.base_offset is not None:
                 raise UsageError(

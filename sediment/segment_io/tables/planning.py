@@ -1,4 +1,4 @@
-"""Tasks that read a table: each reads slices of segments up to a total size, or small files of several partitions.
+"""Tasks that read a table: each task reads slices of segments up to a total size, or small files of several partitions.
 
 Invariant: together, the tasks of `plan_table` return the rows of the table, in the order of sources and offsets.
 """
@@ -30,7 +30,10 @@ _NO_BOUNDS: Mapping[Source, Bounds] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A slice to read: the records within `bounds`; if `committed`, without control records and without `aborted`."""
+    """A slice to read: the records within `bounds`.
+
+    If `committed`, without control records and aborted transactions.
+    """
 
     slice: Slice
     bounds: Bounds
@@ -47,7 +50,7 @@ class TableTask:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of segments to read."""
+        """The bytes of segments to read."""
         return sum(scan_task.slice.size_bytes for scan_task in self.scan_tasks)
 
 
@@ -61,7 +64,7 @@ def plan_table(
 ) -> list[TableTask]:
     """Return the tasks; together, they return the rows of the table, in the order of `sources` and offsets.
 
-    A task reads about `task_bytes` of segments; None means the table's default.  `bounds` has bounds for single
+    A task reads about `task_bytes` of segments; None means the table's default.  `bounds` contains bounds for single
     sources, in addition to the bounds of the request.
 
     Raises:
@@ -93,7 +96,7 @@ def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_byte
 
 
 def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterator[ScanTask]:
-    """Yield the scan tasks of one partition or segment from the last to the first; the first ones are small.
+    """Yield the scan tasks of one partition or segment from the last to the first; the first tasks yielded are small.
 
     Raises:
         SedimentError: as `plan_table`.
@@ -104,7 +107,7 @@ def scan_tasks_from_end(request: TableRequest, source: Source, fs: Fs) -> Iterat
 
 
 def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, CommittedRange | None]:
-    """Return the bounds of a request in one partition, and the committed range if the request has its isolation."""
+    """Return the bounds of a request in one partition, and the committed range if the request reads committed data."""
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
     # Imported here, because it loads compiled code to decode records; the rest of planning needs no compiled code.

@@ -56,16 +56,15 @@ def read_table(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task as pyarrow.RecordBatch of `arrow_schema(request.selected())`; no batch is empty.
 
-    With SKIP and ROWS, `on_unreadable` gets each range that was not read.  If retention removed records after planning,
-    `on_lost` gets the slice and the first offset that still has data; without `on_lost`, removed records are an error.
-
-    Without `follow`, it is also an error if a segment was replaced or removed after planning.  The current segments may
-    lack records that newer, unplanned records supersede.
+    With SKIP and ROWS, `on_unreadable` is called with each range that was not read.  If retention removed records after
+    planning, `on_lost` is called with the slice and the first offset that still has data; without `on_lost`, removed
+    records are an error.  Without `follow`, it is also an error if a segment was replaced or removed after planning:
+    records may be missing from the current segments, because newer records that are not in the plan supersede them.
 
     Raises:
         CorruptBatchError, UnsupportedDataError: with FAIL, at the first batch that cannot be read.
         CorruptDataError: a small file is malformed.
-        SourceChangedError: planned segments are gone.
+        SourceChangedError: planned segments no longer exist.
     """
     if request.what in SLICED_TABLES:
         from sediment.segment_io.tables.batches import read_batches
@@ -84,7 +83,7 @@ def read_table(
 def first_offset_since(request: TableRequest, source: Source, timestamp_ms: int, fs: Fs) -> int | None:
     """Return the offset of the first record whose timestamp is `timestamp_ms` or later; None if there is none.
 
-    Records that the isolation level or the corruption mode of `request` excludes do not count.
+    Records that the isolation level or the corruption mode of `request` excludes are ignored.
 
     Raises:
         SedimentError: as `plan_table` and `read_table`.
@@ -167,7 +166,7 @@ _IndexColumns: TypeAlias = Callable[[bytes, LiveSegment, str], tuple[Int64s, ...
 
 
 def _index_table(source: Source, fs: Fs, kind: SegmentFileKind, columns: _IndexColumns, names: Sequence[str]) -> _Rows:
-    """Return a table of all indexes of `kind`; `columns(index, segment, path)` returns the columns of one."""
+    """Return a table of all indexes of `kind`; `columns(index, segment, path)` returns the columns of one index."""
     bases: list[Int64s] = []
     parts: list[tuple[Int64s, ...]] = []
     for segment in live_segments(source, fs):

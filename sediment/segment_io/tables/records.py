@@ -1,4 +1,4 @@
-"""The table `records`: records of slices of segments, decoded into pyarrow batches.
+"""The table `records`: the records of slices of segments, decoded into pyarrow batches.
 
     spans --without hidden batches--> columns --when full--> pyarrow.RecordBatch
 

@@ -1,4 +1,4 @@
-r"""Scan of slices of segments: it yields spans of complete batches, and the unreadable ranges between them.
+r"""The scan of slices of segments: it yields spans of complete batches, and the unreadable ranges between them.
 
     slice --chunks--> spans of whole batches --headers--> without batches that have no wanted record
                         \--> unreadable range: raised, reported, or a separate row; reading continues at the next batch
@@ -67,7 +67,7 @@ def _first_offsets(rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def has_bit(bit: int) -> Callable[[Rows], Mask]:
-    """Return a function that masks the batches of magic 2 with `bit` set in their attributes."""
+    """Return a function that selects the batches of magic 2 that have `bit` set in their attributes."""
     return lambda rows: (rows["attributes"] & bit != 0) & (rows["magic"] >= 2)
 
 
@@ -135,11 +135,11 @@ def read_spans(
 ) -> Iterator[tuple[ScanTask, BatchSpan] | UnreadableRange]:
     """Yield the spans and unreadable ranges of a scan task.
 
-    With `follow`, read the current segments with the task's offsets; otherwise read only the planned file.
+    With `follow`, read the current segments that contain the task's offsets; otherwise read only the planned file.
 
     Raises:
-        SourceChangedError: without `follow`, the planned file is gone; with `follow`, files change too often while they
-            are read, or records are lost and `on_lost` is None.
+        SourceChangedError: without `follow`, the planned file no longer exists; with `follow`, files change too often
+            while they are read, or records are lost and `on_lost` is None.
     """
     attempts = 0
     waiting = [scan_task]
@@ -221,7 +221,7 @@ def _spans(scan_task: ScanTask, descriptor: int) -> Iterator[tuple[ScanTask, Bat
 def _next_good(scan_task: ScanTask, descriptor: int, position: int) -> int:
     """Return the position of the next batch with a valid CRC after the bad batch at `position`, or the slice's end.
 
-    Candidates are the end of the bad batch according to its length, and the positions in the offset index.
+    The candidates are the end of the bad batch according to its length, and the positions in the offset index.
     """
     segment, end = scan_task.slice.segment, scan_task.slice.end_position
     base_offset, size_bytes = segment.base_offset, segment.ref.log_bytes

@@ -1,11 +1,12 @@
 """Tables of a log's files: their columns, requests for rows, and pyarrow schemas.
 
-    records, batches          one row each, read from slices of segments
+    records, batches          one row for each record or batch, read from slices of segments
     groups, topics            one row for each committed offset or config in an internal topic
     the others                one row for each entry of a small file
 
-Columns have the names of Spark's Kafka source if it has them, otherwise Kafka's own terms.  A missing value is null,
-except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId` and `sequence`.
+A column that Spark's Kafka source also has gets the name that it has there; the others get Kafka's own terms.  A
+missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId`
+and `sequence`.
 
 Invariant: pyarrow is imported only when a schema or an array is requested.
 """
@@ -209,10 +210,10 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "topics": _TOPICS,
 }
 CLUSTER_TABLES = frozenset({"groups", "topics"})
-"""Tables about the cluster, from records of internal topics; the layers above this one read them."""
+"""Tables about the cluster, from records of internal topics; packages above this one read them."""
 
 WHOLE_TABLES = frozenset({"topics"})
-"""Tables whose rows depend on all sources together, so that one task reads them."""
+"""Tables whose rows depend on all sources together, so that one task has to read them."""
 
 SLICED_TABLES = frozenset({"records", "batches"})
 

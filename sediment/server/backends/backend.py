@@ -1,6 +1,6 @@
 """Backend: the logs of a server, with the handlers that read and write them.
 
-ReadOnlyBackend   directories without a broker, which stay as they are
+ReadOnlyBackend   directories without a broker; they do not change
 LiveBackend       directories of a single node that this process owns
 """
 
@@ -20,7 +20,7 @@ from sediment.server.topic_catalog import TopicCatalog
 
 
 class Backend(Protocol):
-    """An open backend; `close` undoes its opening.
+    """An open backend; `close` undoes what opening it did.
 
     Between `open` and `close`, the handlers may be called from any thread.
     """
@@ -31,7 +31,10 @@ class Backend(Protocol):
 
     @property
     def handled_at_once(self) -> frozenset[ApiKey]:
-        """APIs whose handlers take less time than a hand-over to a thread, and never wait for a thread or a flush."""
+        """APIs that a network thread may handle itself.
+
+        Their handlers are fast and never wait for a thread or a flush.
+        """
 
     @property
     def offset_store(self) -> OffsetStore | None:
@@ -43,13 +46,13 @@ class Backend(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which nothing can be served; None before such an error."""
+        """The error because of which nothing can be served any more; None if there was none."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""
 
     def handlers(self, timer: Timer, config: ServerConfig) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of records, producers and refused requests; later calls are not allowed."""
+        """Return the handlers of records, producers and refused requests; call this once."""
 
     def stop_waiting(self) -> None:
         """Answer the requests that wait for an event; from then on, no request waits."""

@@ -11,12 +11,12 @@
     7  start the flushers                                      finish their flushes
 
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
-of this server or of a broker, recovers the logs from their recovery points.  If step 3 refuses, or the start is stopped
-during step 2, the directories keep the markers of a clean stop.  After an unclean stop, a directory gets a marker only
-once step 5 is done, because the next start would not raise the epochs.
+of this server or of a broker, recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
+during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
+a marker only after step 5.  With a marker, the next start would not raise the epochs.
 
-Nothing is deleted: the cleaner and retention are off, segments below the log start stay, and so do folders that a
-broker has marked for deletion.  A broker deletes them after its next start.
+Nothing is deleted.  The cleaner and retention are off.  Segments below the log start are kept, and so are folders that
+a broker has marked for deletion; a broker deletes them after its next start.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -77,10 +77,13 @@ _NO_LIMIT = -1
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """Options of the backend; `topic_configs` returns, for a node, the function from topics to their configs.
+    """The options of the backend.
 
-    `quorum` are the `QUORUM_KEYS` of the broker's own file, or None.  With `flush_acks`, records count as replicated
-    once they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if it is not an entry of `log.dirs`.
+    `topic_configs` takes a node and returns the function that maps a topic to its config.
+
+    `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records count
+    as replicated only when they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if `log.dirs` does not
+    contain it.
     """
 
     directories: tuple[Path, ...]
@@ -95,14 +98,14 @@ class LiveBackend:
 
     Raises:
         StartStoppedError: `stop` was set.
-        UsageError: a check of `owned_node` failed, or a log directory holds something unexpected.
+        UsageError: a check of `owned_node` failed, or a log directory contains an unexpected file.
         StorageError: a log directory failed.
         DirectoryInUseError: a process uses a directory.
         SourceChangedError: a broker ran on the directories during the start.
         SedimentError, OSError: a log or file cannot be read.
     """
 
-    # A read may wait for the lock of its log, which a flush or a roll holds.
+    # A read may wait for the lock of its log while a flush or a roll holds it.
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     can_write = True
 
@@ -176,8 +179,8 @@ class LiveBackend:
             _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
 
     def _close_logs(self) -> None:
-        # With its own epoch in the marker, a broker's next registration counts as one after a clean stop.  A directory
-        # that had no marker gets one only if step 5 gave it one.
+        # If the marker contains the broker's epoch, the broker's next registration counts as one after a clean stop.  A
+        # directory that had no marker gets one only if step 5 wrote one.
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
@@ -213,7 +216,7 @@ class LiveBackend:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error after which nothing can be served: every log directory has failed; None before."""
+        """The error because of which nothing can be served any more: every log directory has failed.  None before."""
         if not self._manager.is_halted():
             return None
         return StorageError("every log directory has failed", advice="repair them and start again")
@@ -234,7 +237,7 @@ class LiveBackend:
 
 
 def keep_everything(config: LogConfig) -> LogConfig:
-    """Return the config without limits of retention; the cleanup policy stays, because appends are checked by it."""
+    """Return the config without retention limits; keep the cleanup policy, because appends are validated by it."""
     return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
 
 
@@ -276,9 +279,9 @@ def _check_every_directory_is_online(manager: LogManager) -> None:
 def _leader_epochs(
     manager: LogManager, metadata: ClusterMetadata, raised: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the epoch under which this node leads each log: the last one that the cluster or the log knows.
+    """Return the epoch under which this node leads each log: the latest in the cluster's metadata or in the log.
 
-    For the partitions `raised`, it is the next one; `metadata` is the state before.
+    For the partitions in `raised`, return the next epoch; `metadata` is the state before the epochs were raised.
     """
     return {
         log.partition: max(
@@ -292,7 +295,7 @@ def _leader_epochs(
 def _after_unclean_stop(manager: LogManager) -> set[Path]:
     """Return the log directories whose logs may have lost records at their end.
 
-    Such a directory had no marker of a clean stop, or an empty one, as `recover` writes it.
+    Such a directory had no marker of a clean stop, or had an empty marker, which `recover` writes.
     """
     return {each.path for each in manager.directories() if each.clean_shutdown in (None, CleanShutdown(None))}
 

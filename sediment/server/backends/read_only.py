@@ -31,7 +31,7 @@ from sediment.server.server_config import ServerConfig
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyOptions:
-    """Options of the backend."""
+    """The options of the backend."""
 
     directories: tuple[Path, ...]
     catalog: CatalogOptions = field(default_factory=CatalogOptions)
@@ -89,7 +89,7 @@ class ReadOnlyBackend:
         return fetch.handlers(), RefusedHandlers(READ_ONLY).handlers()
 
     def stop_waiting(self) -> None:
-        """Do nothing: a waiting fetch is closed with its connection."""
+        """Do nothing: a waiting fetch ends when its connection is closed."""
 
     def close(self) -> None:
         """Close the files, and release the state directory."""

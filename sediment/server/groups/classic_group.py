@@ -1,16 +1,16 @@
-"""ClassicGroup: one consumer group of the classic protocol, as a state machine without clock, threads or sockets.
+"""ClassicGroup: one consumer group of the classic protocol, as a state machine without a clock, threads or sockets.
 
     Empty ----------- a member joins ---------> PreparingRebalance      JoinGroup requests wait
     PreparingRebalance --- all have joined ---> CompletingRebalance     SyncGroup requests wait
     CompletingRebalance - the leader assigns -> Stable                  heartbeats are answered
     Stable, CompletingRebalance -- change ----> PreparingRebalance
     PreparingRebalance --- all have left -----> Empty
-    any ------------------ unloaded ----------> Dead                    final
+    any ------------------ unloaded ----------> Dead                    the final state
 
 Every method takes the current time and returns effects in order: answers to waiting requests, and times at which the
 caller must call `wake`.  A waiter represents one request.
 
-Deadlines of a group: one for each member's session, one for the join phase, one for the sync phase.
+A group has these deadlines: one for each member's session, one for the join phase, and one for the sync phase.
 
 Invariants: every waiter is answered exactly once.  The generation never decreases.  A group with members has exactly
 one leader, and the leader is a member.  If there is a deadline, a `WakeAt` no later than the deadline is pending.
@@ -49,7 +49,7 @@ LEAST_REBALANCE_TIMEOUT_MS = 100  # a client's timeout of 0 would keep the coord
 
 
 class GroupState(Enum):
-    """State of a group; the value is Kafka's name."""
+    """The state of a group; the value is Kafka's name."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -69,9 +69,9 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.
 # ------------------------------------------------------------------------------------------------------------- members
 @dataclass(slots=True)
 class Member:
-    """Member of a group; `joining` and `syncing` are the waiters of its requests.
+    """A member of a group; `joining` and `syncing` are the waiters of its requests.
 
-    A new member waits for its first generation; until then, the length of its session limits the wait.
+    A new member is one that waits for its first generation; its session timeout limits this wait.
     """
 
     member_id: str
@@ -96,22 +96,22 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the member uses."""
+        """The bytes of memory that the member uses."""
         names = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
         return MEMBER_BYTES + names + protocols_bytes(self.protocols) + len(self.assignment)
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of a known member is waiting; a waiting request counts as a heartbeat."""
+        """True while a request of a known member waits; a waiting request counts as a heartbeat."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
 # --------------------------------------------------------------------------------------------------------------- group
 @dataclass(slots=True)
 class ClassicGroup:
-    """Members of one group, and the rules for their requests.
+    """The members of one group, and the rules for their requests.
 
-    `new_member_id` returns an unused member id with the prefix that is its argument.  `protocol_type` is None for a
+    `new_member_id` takes a prefix and returns an unused member id that begins with it.  `protocol_type` is None for a
     group that only commits offsets.
     """
 
@@ -137,7 +137,7 @@ class ClassicGroup:
 
     # ------------------------------------------------------------------------------------------------------- requests
     def join(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Add a member, or let it rejoin; its waiter may be answered in a later call."""
+        """Add a member, or let a member rejoin; a later call may answer its waiter."""
         if not (self._accepts(request.member_id) and self._has_room(request)):
             self._remove(request.member_id)
             self._answer_join(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
@@ -154,7 +154,7 @@ class ClassicGroup:
         return self._take_effects()
 
     def sync(self, request: SyncRequest, waiter: Waiter, now_ms: int) -> list[Effect]:
-        """Take the leader's assignment, or make a member wait for it; the waiter may be answered in a later call."""
+        """Store the leader's assignment, or make a member wait for it; a later call may answer the waiter."""
         error = self._sync_error(request)
         member = self.members.get(request.member_id)
         if error is not ErrorCode.NONE or member is None:
@@ -185,7 +185,7 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._take_effects()
 
     def leave(self, identities: Sequence[MemberIdentity], now_ms: int) -> tuple[list[ErrorCode], list[Effect]]:
-        """Remove members; return an error code for each.  A static member may be named without its member id."""
+        """Remove members; return an error code for each.  A static member need not be identified by its member id."""
         if self.state is GroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in identities], []
         errors = [self._leave_one(identity) for identity in identities]
@@ -225,7 +225,7 @@ class ClassicGroup:
         self._wake_ms = None
         while due := [(key, time_ms) for key, time_ms in self._deadlines_ms.items() if time_ms <= now_ms]:
             for key, time_ms in sorted(due, key=lambda deadline: deadline[1]):
-                # An earlier deadline may have removed or moved this one.
+                # Handling an earlier deadline may have removed or moved this one.
                 if self._deadlines_ms.get(key) == time_ms:
                     del self._deadlines_ms[key]
                     self._deadline_passed(key, now_ms)
@@ -242,7 +242,7 @@ class ClassicGroup:
             self._session_expired(key, now_ms)
 
     def unload(self) -> list[Effect]:
-        """Answer every waiter with NOT_COORDINATOR; the group is Dead."""
+        """Answer every waiter with NOT_COORDINATOR; the group becomes Dead."""
         for member in self.members.values():
             self._answer_joining(member, JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id))
             self._answer_sync(member, SyncAnswer(ErrorCode.NOT_COORDINATOR))
@@ -252,13 +252,13 @@ class ClassicGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the members and the ids of joining clients use."""
+        """The bytes of memory that the members and the ids reserved for joining clients use."""
         joining = sum(MEMBER_BYTES + len(member_id) for member_id in self._pending_joins)
         return joining + sum(member.size_bytes for member in self.members.values())
 
     @property
     def is_idle(self) -> bool:
-        """True if there are neither members nor ids reserved for joining clients."""
+        """True if the group has neither members nor ids reserved for joining clients."""
         return self.state is GroupState.EMPTY and not self._pending_joins
 
     # ----------------------------------------------------------------------------------------------------------- join
@@ -277,7 +277,10 @@ class ClassicGroup:
         return member is not None or len(self.members) < self.config.group_max_size
 
     def _has_room(self, request: JoinRequest) -> bool:
-        """Return True if `sediment.group.members.max.bytes` allows the member; its former state does not count."""
+        """Return True if `sediment.group.members.max.bytes` allows the member.
+
+        The member's previous size does not count.
+        """
         member = self.members.get(request.member_id)
         own_bytes = 0 if member is None else member.size_bytes
         return self.size_bytes - own_bytes + request.size_bytes <= self.config.group_members_max_bytes
@@ -342,7 +345,8 @@ class ClassicGroup:
             self._static_members[member.group_instance_id] = member_id
         if self.leader_id is None:
             self.leader_id = member_id
-        # A client that lost its connection during the wait leaves a member without a client; such a member must expire.
+        # If a client loses its connection during the wait, its member has no client any more, so the member must
+        # expire.
         self._set_deadline(member_id, now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(now_ms)
 
@@ -356,7 +360,7 @@ class ClassicGroup:
         member.joining = waiter
 
     def _replace_static_member(self, request: JoinRequest, member_id: str, waiter: Waiter, now_ms: int) -> None:
-        """Replace a static member that rejoins with a new id; the old id is fenced."""
+        """Give a rejoining static member a new id; the old id is fenced."""
         assert request.group_instance_id is not None
         former_id = self._static_members[request.group_instance_id]
         former_leader = self.leader_id
@@ -376,15 +380,15 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # If an older client knows that it is the leader, it would assign partitions again, without a rebalance.
+                # An older client that knows that it is the leader would assign partitions again, without a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._answer_joining(member, answer)
         else:
-            # In CompletingRebalance the leader may assign to the old id, so the rebalance must start again.
+            # In CompletingRebalance, the leader may assign partitions to the old id, so the rebalance must start again.
             self._rebalance_or_complete(now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the answer to a member of the current generation; `leader` is reported instead of the real one."""
+        """Return the answer to a member of the current generation; it names `leader`, not the real leader."""
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(
@@ -448,7 +452,7 @@ class ClassicGroup:
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all are absent; each session ends before this wait ends.
+            # Only static members are left, and all are absent.  The session of each ends before this wait does.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1
@@ -476,7 +480,10 @@ class ClassicGroup:
         return joined is not None
 
     def _chosen_protocol(self) -> str:
-        """Return the protocol with the most votes that all members support; if votes are equal, the first one."""
+        """Return the protocol with the most votes among those that all members support.
+
+        If several have the same number of votes, return the first of them.
+        """
         candidates = {name for name, count in self._protocol_counts.items() if count == len(self.members)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -512,7 +519,10 @@ class ClassicGroup:
             self._deadlines_ms.pop(_Phase.SYNC, None)
 
     def _take_assignments(self, request: SyncRequest, now_ms: int) -> None:
-        """Store the assignments; if they exceed the limit, send the leader Kafka's error for too large a record."""
+        """Store the assignments.
+
+        If they exceed the limit, send the leader Kafka's error for a record that is too large.
+        """
         if self.size_bytes + request.size_bytes <= self.config.group_members_max_bytes:
             self._assign(dict(request.assignments), now_ms)
             return
@@ -529,7 +539,7 @@ class ClassicGroup:
         self.state = GroupState.STABLE
 
     def _propagate(self, member: Member, answer: SyncAnswer, now_ms: int) -> None:
-        """Answer a waiting SyncGroup; restart the session, because it may have expired during the wait."""
+        """Answer a waiting SyncGroup, and restart the session, which may have expired during the wait."""
         if member.syncing is not None:
             self._answer_sync(member, answer)
             self._extend_session(member, now_ms)

@@ -1,19 +1,19 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
-    load                the groups of the directory, updated by the commits of the store
-    join, sync          answered now or later, in any thread, through the given function
+    load                the groups of the directory, with the commits from the store
+    join, sync          answered now or later, in any thread, by the function in the call
     heartbeat, leave, commit, fetch, describe, list     answered immediately
 
-Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the directory's partition of a
-group cannot be read, the group gets UNKNOWN_SERVER_ERROR, which clients do not retry: without its offsets, the group
-would start from the beginning.
+Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the partition that stores a
+group cannot be read, requests of the group get UNKNOWN_SERVER_ERROR, which clients do not retry.  Without its offsets,
+the group would start from the beginning.
 
 For groups of other protocols (KIP-848 and later), this coordinator has no members.  As in Kafka, an empty consumer
 group becomes a classic group when a member joins.
 
-Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  If there is a
-store of offsets, a commit is written there before it is answered.  Offsets do not expire.  Memory used for clients
-stays within the limits of `group_memory`.
+Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  If there is
+an offset store, a commit is written to it before the request is answered.  Offsets do not expire.  The memory that
+clients can use stays within the limits of `group_memory`.
 """
 
 from __future__ import annotations
@@ -60,26 +60,27 @@ def _is_never(_group_id: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """One group: its members in `classic`, with its offsets, locks, timer and memory."""
+    """One group: its members, in `classic`, and its offsets, locks, timer and memory."""
 
     kind: GroupKind
     classic: ClassicGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
     commit_guard: threading.Lock = field(default_factory=threading.Lock)
-    """Held (and `guard` is not) while a commit is written, so that memory and disk get commits in the same order."""
+    """The lock held while a commit is written, so that commits have the same order in memory and on disk.  `guard` is
+    not held then."""
 
     wake: Cancelable | None = None
     own_bytes: int = 0
-    """Memory of the group without members and offsets; 0 for a group from the log directory."""
+    """The bytes of the group without its members and offsets; 0 for a group from the log directory."""
 
     members_bytes: int = 0
-    """Memory of the members when it was last counted."""
+    """The bytes of the members when they were last counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as in the answers to DescribeGroups and ListGroups; the members are copies."""
+    """A group as DescribeGroups and ListGroups report it; the members are copies."""
 
     group_id: str
     kind: GroupKind
@@ -91,7 +92,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
-    """The fetched offset of one partition; `value` is None if none was committed, or after an error."""
+    """The result for one partition of an OffsetFetch; `value` is None if no offset was committed, or on an error."""
 
     partition: int
     error: ErrorCode = ErrorCode.NONE
@@ -99,7 +100,7 @@ class FetchedOffset:
 
 
 class GroupCoordinator:
-    """Coordinator of every group; `clock` is monotonic."""
+    """The coordinator of every group; `clock` is monotonic."""
 
     def __init__(self, config: ServerConfig, timer: Timer, clock: Clock, store: OffsetStore | None = None) -> None:
         self._config = config
@@ -116,9 +117,9 @@ class GroupCoordinator:
 
     # ----------------------------------------------------------------------------------------------------- life cycle
     def load(self, stored: Mapping[str, StoredGroup], is_unreadable: Callable[[str], bool] = _is_never) -> None:
-        """Start serving with the groups of a log directory; commits in the store replace their offsets.
+        """Start serving the groups of a log directory; commits in the store replace their offsets.
 
-        `is_unreadable` returns True for the id of a group whose partition cannot be read.
+        `is_unreadable` takes a group id, and returns True if the group's partition cannot be read.
         """
         self._is_unreadable = is_unreadable
         for group_id, group in stored.items():
@@ -158,7 +159,7 @@ class GroupCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- members
     def join(self, group_id: str, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
-        """Answer a JoinGroup request when its rebalance is complete."""
+        """Answer a JoinGroup request when the rebalance is complete."""
         error = self._group_error(group_id)
         config = self._config
         if (
@@ -206,10 +207,10 @@ class GroupCoordinator:
                 self.memory.resize(-request.size_bytes)
 
     def heartbeat(self, group_id: str, identity: MemberIdentity, generation: int) -> ErrorCode:
-        """Return the error code for a heartbeat."""
+        """Handle a heartbeat and return its error code."""
         error = self._group_error(group_id)
         if error is not ErrorCode.NONE:
-            # While the coordinator loads the group, a member keeps its session.
+            # While groups are being loaded, heartbeats succeed, so that members keep their sessions.
             return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
         group = self._find(group_id)
         if group is None:
@@ -220,7 +221,7 @@ class GroupCoordinator:
         return error
 
     def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Remove members; return the error of the request and the error of each member."""
+        """Remove members; return the error code of the request and the error code of each member."""
         error = self._group_error(group_id)
         if error is not ErrorCode.NONE:
             return error, []
@@ -237,7 +238,7 @@ class GroupCoordinator:
         generation: int,
         commits: Sequence[tuple[str, int, CommittedOffset]],
     ) -> list[ErrorCode]:
-        """Commit offsets, each (topic, partition, value); return an error code for each.
+        """Commit offsets, given as (topic, partition, value); return an error code for each.
 
         GROUP_ID_NOT_FOUND: the request has a generation, but the group does not exist.
         INVALID_COMMIT_OFFSET_SIZE: `sediment.groups.max.bytes` is reached.
@@ -288,9 +289,10 @@ class GroupCoordinator:
     def fetch(
         self, group_id: str, topics: Sequence[tuple[str, Sequence[int]]] | None, *, require_stable: bool
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
-        """Return the committed offsets of `topics`, each (topic, partitions); by default all offsets of the group.
+        """Return the committed offsets of `topics`, given as (topic, partitions); by default, all offsets of the group.
 
-        With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has an offset for it.
+        With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
+        it.
         """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
@@ -314,7 +316,7 @@ class GroupCoordinator:
 
     # ---------------------------------------------------------------------------------------------------------- views
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
-        """Return a group with its members, or GROUP_ID_NOT_FOUND; a group of a later protocol counts as not found."""
+        """Return a group with its members; GROUP_ID_NOT_FOUND if it does not exist or has a later protocol."""
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
             return error, None
@@ -354,14 +356,14 @@ class GroupCoordinator:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if self._is_closed else self._loading_error(group_id)
 
     def _group_error(self, group_id: str) -> ErrorCode:
-        """Return the error for a request of a member; a group with an empty id may only store offsets."""
+        """Return the error for a member's request; a group with an empty id may only store offsets."""
         return ErrorCode.INVALID_GROUP_ID if group_id == "" else self._serving_error(group_id)
 
     def _find(self, group_id: str) -> _Group | None:
         return self._groups.get(group_id)
 
     def _find_or_create(self, group_id: str) -> _Group | None:
-        """Return the group; None if a new one would pass `sediment.groups.max.bytes`."""
+        """Return the group, or create it; return None if a new group would exceed `sediment.groups.max.bytes`."""
         with self._guard:
             group = self._groups.get(group_id)
             own_bytes = GROUP_BYTES + len(group_id)
@@ -407,7 +409,7 @@ class GroupCoordinator:
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:
-    """Return the error code for a commit that the store rejected; a retry helps only after a failure of the disk.
+    """Return the error code for a commit that the store rejected; clients should retry only after a disk failure.
 
     Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException and OffsetMetadataManager.
     """

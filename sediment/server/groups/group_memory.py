@@ -1,12 +1,12 @@
 """Limits on the memory that clients can use through groups.  Kafka limits only the number of members.
 
     members of one group                      `sediment.group.members.max.bytes`
-    groups, members and offsets of clients    `sediment.groups.max.bytes`, all groups together
+    groups, members and offsets of clients    `sediment.groups.max.bytes`, the sum over all groups
 
 Groups and offsets from a log directory do not count until a client replaces them.  Sizes are estimates: the bytes sent
 by a client, and an allowance for each object.
 
-Invariant: memory is taken before it is used, so concurrent requests together cannot pass a limit.
+Invariant: memory is reserved before it is used, so concurrent requests together cannot exceed a limit.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from __future__ import annotations
 import threading
 
 GROUP_BYTES = 2048
-"""Allowance for a group without members."""
+"""The allowance for a group without members."""
 
 MEMBER_BYTES = 1024
-"""Allowance for a member, or for an id reserved for a joining client."""
+"""The allowance for a member, or for an id reserved for a joining client."""
 
 OFFSET_BYTES = 256
-"""Allowance for the committed offset of a partition."""
+"""The allowance for the committed offset of a partition."""
 
 
 class GroupMemory:
-    """Memory that all groups share; safe for several threads."""
+    """The memory that all groups share; any thread may use it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
@@ -32,11 +32,11 @@ class GroupMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are still free; negative if the commits of a state directory already pass the limit."""
+        """The bytes that are still free; negative if the commits of a state directory already exceed the limit."""
         return self._free_bytes
 
     def take(self, size_bytes: int) -> bool:
-        """Take bytes and return True; return False if that would pass the limit."""
+        """Reserve bytes and return True; return False if that would exceed the limit."""
         with self._guard:
             if size_bytes > max(self._free_bytes, 0):
                 return False
@@ -44,6 +44,6 @@ class GroupMemory:
             return True
 
     def resize(self, change_bytes: int) -> None:
-        """Count a change in size without checking the limit; a negative change gives bytes back."""
+        """Count a change in size without checking the limit; a negative change frees bytes."""
         with self._guard:
             self._free_bytes -= change_bytes

@@ -1,7 +1,7 @@
-"""GroupOffsets: the committed offsets of one group, and the pending ones of open transactions.
+"""GroupOffsets: the committed offsets of one group, and the pending offsets of open transactions.
 
-Invariant: if a partition has a transactional commit and one outside a transaction, the later record wins.  The position
-of the marker does not matter, because compaction may remove a commit before or after the marker.
+Invariant: if a partition has one commit in a transaction and one outside, the later record wins.  The position of the
+marker does not matter, because compaction may remove a commit before or after the marker.
 
 Source: Kafka's OffsetMetadataManager and OffsetAndMetadata.
 """
@@ -20,7 +20,7 @@ NO_LEADER_EPOCH = -1
 
 
 class CommittedOffset(NamedTuple):
-    """Committed offset of a partition; `record_offset` is the offset of its record in the coordinator's log."""
+    """The committed offset of a partition; `record_offset` is the offset of its record in the coordinator's log."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -31,13 +31,13 @@ class CommittedOffset(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the offset uses."""
+        """The bytes of memory that the offset uses."""
         return OFFSET_BYTES + len(self.metadata)
 
 
 @dataclass(slots=True)
 class GroupOffsets:
-    """Offsets of a group: `committed` by topic and partition, `pending` by producer id and (topic, partition)."""
+    """The offsets of a group: `committed` by topic and partition, `pending` by producer id and (topic, partition)."""
 
     committed: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
     pending: dict[int, dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class GroupOffsets:
         partitions[partition] = value
 
     def commit_in_transaction(self, producer_id: int, topic: str, partition: int, value: CommittedOffset) -> None:
-        """Set the offset that a partition gets when the producer's transaction commits."""
+        """Set the offset that the partition gets if the producer's transaction is committed."""
         self.pending.setdefault(producer_id, {})[topic, partition] = value
 
     def remove(self, topic: str, partition: int) -> None:
@@ -74,7 +74,10 @@ class GroupOffsets:
         return self.committed.get(topic, {}).get(partition)
 
     def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
-        """Return the bytes that `commits` (topic, partition, value) would add; below 0 if new values are smaller."""
+        """Return the bytes that `commits`, given as (topic, partition, value), would add.
+
+        The result is negative if new values are smaller.
+        """
         growth = 0
         for (topic, partition), value in {commit[:2]: commit[2] for commit in commits}.items():
             existing = self.get(topic, partition)
@@ -82,7 +85,7 @@ class GroupOffsets:
         return growth
 
     def is_unstable(self, topic: str, partition: int) -> bool:
-        """Return True if an open transaction has an offset for the partition."""
+        """Return True if an open transaction has a pending offset for the partition."""
         return any((topic, partition) in offsets for offsets in self.pending.values())
 
     def __iter__(self) -> Iterator[tuple[str, int, CommittedOffset]]:

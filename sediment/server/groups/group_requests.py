@@ -13,7 +13,7 @@ NO_MEMBER_ID = ""
 NO_GENERATION = -1
 
 Waiter: TypeAlias = Callable[[Any], object]
-"""Function that answers one request; a group never calls it, but returns it in an effect."""
+"""The function that answers one request; a group does not call it but returns it in an effect."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
@@ -26,11 +26,11 @@ def protocols_bytes(protocols: Protocols) -> int:
 # ------------------------------------------------------------------------------------------------------------ requests
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """JoinGroup request.
+    """A JoinGroup request.
 
-    `protocols` are (name, metadata), in order of preference.  With `requires_known_member_id` (version 4 and later), a
-    dynamic member first gets an id and then joins with this id.  `supports_skipping_assignment` is True from version 9
-    on.
+    `protocols` are pairs (name, metadata), in order of preference.  With `requires_known_member_id` (version 4 and
+    later), a dynamic member first gets an id and then joins with this id.  `supports_skipping_assignment` is True from
+    version 9 on.
     """
 
     member_id: str
@@ -46,14 +46,14 @@ class JoinRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the member uses; its id begins with the client id or the instance id."""
+        """The bytes of memory that the member uses; its id begins with the client id or the instance id."""
         names = 2 * max(len(self.client_id), len(self.group_instance_id or ""))
         return MEMBER_BYTES + names + protocols_bytes(self.protocols)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """SyncGroup request; `assignments` are (member id, assignment), from the leader only."""
+    """A SyncGroup request; `assignments` are pairs (member id, assignment), which only the leader sends."""
 
     member_id: str
     group_instance_id: str | None
@@ -64,13 +64,13 @@ class SyncRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the assignments use."""
+        """The bytes of memory that the assignments use."""
         return sum(len(assignment) for _, assignment in self.assignments)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Identity of a member in a request; a member with `group_instance_id` is static."""
+    """The identity of a member in a request; a member with a `group_instance_id` is static."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -79,7 +79,7 @@ class MemberIdentity:
 # ------------------------------------------------------------------------------------------------------------- effects
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as described to the leader: `metadata` belongs to the chosen protocol."""
+    """A member in the answer to the leader; `metadata` belongs to the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -88,7 +88,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """Answer to a JoinGroup request; only the leader gets `members`."""
+    """The answer to a JoinGroup request; only the leader gets `members`."""
 
     error: ErrorCode
     member_id: str
@@ -102,7 +102,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """Answer to a SyncGroup request."""
+    """The answer to a SyncGroup request."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -112,7 +112,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Effect: answer the request of `waiter`."""
+    """An effect: answer the request of `waiter`."""
 
     waiter: Waiter
     answer: JoinAnswer | SyncAnswer
@@ -120,7 +120,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Effect: call `wake` at `time_ms` or later."""
+    """An effect: call `wake` at `time_ms` or later."""
 
     time_ms: int
 

@@ -19,7 +19,7 @@ _VALUE_VERSION = 4  # the first version with a topic id
 
 
 def encode_offset_commit(group_id: str, topic: str, partition: int, value: CommittedOffset) -> tuple[bytes, bytes]:
-    """Return key and value of a record."""
+    """Return the key and the value of a record."""
     key = m.OffsetCommitKey(group=group_id, topic=topic, partition=partition)
     message = m.OffsetCommitValue(
         offset=value.offset,
@@ -38,7 +38,7 @@ def decode_committed_offset(value: bytes, record_offset: int) -> CommittedOffset
         found = _Value.decode(value[_VERSION_BYTES:], version)
     except ProtocolError:
         return None
-    # Parsed by position, because a directory may hold a million such records.
+    # Parsed by position for speed: a directory may contain a million such records.
     return CommittedOffset(
         found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id, record_offset
     )

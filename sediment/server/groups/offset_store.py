@@ -13,11 +13,11 @@ from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 
 
 class OffsetStore(Protocol):
-    """A store of commits (topic, partition, offset); safe for several threads."""
+    """A store of commits (topic, partition, offset); any thread may use it."""
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """Offsets by group id that replace the offsets from the log directory."""
+        """The stored offsets by group id; they replace the offsets from the log directory."""
 
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]

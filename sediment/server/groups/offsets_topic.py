@@ -1,6 +1,6 @@
 """OffsetsTopic: commits as records of `__consumer_offsets`, where a broker finds them.
 
-Each commit is one batch in the partition of its group.  It counts once the high watermark is above it.
+Each commit is one batch in the partition of its group.  A commit is complete when the high watermark is above it.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """
@@ -18,18 +18,21 @@ from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.offset_records import encode_offset_commit
 
 Append = Callable[[Buffer], int]
-"""Function that appends a batch durably, and returns the offset of its first record."""
+"""The function that appends a batch durably and returns the offset of its first record."""
 
 
 class OffsetsTopic:
-    """The topic; `partitions` append to its partitions by number, and are empty if it does not exist."""
+    """The topic.
+
+    `partitions` contains an append function for each partition, by number, and is empty if the topic does not exist.
+    """
 
     def __init__(self, partitions: Mapping[int, Append]) -> None:
         self._partitions = partitions
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """None: the log directory itself has them."""
+        """No offsets: they are in the log directory itself."""
         return {}
 
     def append(

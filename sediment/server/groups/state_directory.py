@@ -4,14 +4,14 @@
     DIR/__consumer_offsets-0/00000000000000000000.log   commits as Kafka's records, one batch for each commit
 
 Open:
-1. Reject a DIR inside a log directory, or one that holds other files.
+1. Reject DIR if it is inside a log directory or contains other files.
 2. Take the lock.
-3. Replay the log, if there is one, up to its torn end.
-4. Rewrite the log: write the current offsets to a new file, which replaces the old one once it is durable.
+3. Replay the log, if it exists, up to its last whole batch.
+4. Rewrite the log: write the current offsets to a new file; when it is durable, it replaces the old file.
 
-Invariants: a commit is on disk before `append` returns.  After a failed write or sync, the file counts as lost; the
+Invariants: a commit is on disk before `append` returns.  After a failed write or sync, the file is not used again: the
 next commit rewrites it from the offsets in memory, which include only acknowledged commits.  The log is also rewritten
-when it has grown to several times its size after the last rewrite.
+when it is several times as large as after the last rewrite.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GROWTH_TO_REWRITE = 4
 
 
 class StateDirectory:
-    """Commits of a server, in memory and on disk; safe for several threads.
+    """The commits of a server, in memory and on disk; any thread may use it.
 
     Raises:
         UsageError: the directory is inside a log directory, or contains other files.
@@ -58,9 +58,9 @@ class StateDirectory:
         others = {entry.name for entry in fs.scan(path)} - {LOCK_FILE, str(_PARTITION)}
         if others:
             raise UsageError(
-                f"the state directory holds other files, such as {min(others)}",
+                f"the state directory contains other files, such as {min(others)}",
                 path=str(path),
-                advice="name an empty directory, or one that an earlier server made",
+                advice="give an empty directory, or the state directory of an earlier server",
             )
         self._fs = fs
         self._directory = path / str(_PARTITION)
@@ -82,7 +82,7 @@ class StateDirectory:
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """Committed offsets by group id."""
+        """The committed offsets by group id."""
         return self._offsets
 
     def append(
@@ -147,12 +147,12 @@ class StateDirectory:
 
 
 def _check_location(path: Path, log_directories: Iterable[Path]) -> None:
-    """Raise UsageError if `path` is in or is one of `log_directories`, after links are resolved."""
+    """Raise UsageError if `path`, with links resolved, is one of `log_directories` or is inside one."""
     resolved = path.resolve()
     for directory in log_directories:
         if resolved.is_relative_to(directory.resolve()):
             raise UsageError(
                 f"the state directory is inside the log directory {directory}",
                 path=str(path),
-                advice="name a directory elsewhere; nothing is written into a log directory that is served read-only",
+                advice="give another directory; nothing is written into a log directory that is served read-only",
             )

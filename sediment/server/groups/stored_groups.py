@@ -1,17 +1,17 @@
 """Replay of `__consumer_offsets`: the groups of a log directory and their offsets.
 
     key type    record                        effect
-    0, 1        offset commit                 offset of a partition; in a transaction pending until its marker
+    0, 1        offset commit                 offset of a partition; in a transaction, pending until its marker
     2           classic group                 generation and protocol type
     3, 11, 17   consumer, share, streams      kind of the group
     5, 10, 19   member of such a group        id of a member
     others      assignments                   none
 
-A server serves no members, because no member of a read-only directory can return.  Their ids are kept for the table
-`groups`.  Offsets do not expire.
+A server does not serve the stored members, because their clients cannot return.  Only the table `groups` shows the ids
+of members.  Offsets do not expire.
 
-Invariants: superseded records do not affect the result.  Records that cannot be
-decoded are left out, with one warning for each partition.
+Invariants: superseded records do not affect the result.  Records that cannot be decoded are skipped, with one warning
+for each partition.
 
 Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
 """
@@ -46,7 +46,7 @@ _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
 
 
 class GroupKind(Enum):
-    """Kind of a group; the value is Kafka's name."""
+    """The kind of a group; the value is Kafka's name."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -67,7 +67,7 @@ _MEMBERS = frozenset(
 
 @dataclass(slots=True)
 class StoredGroup:
-    """Group of a log directory; `kind` is None if only its offsets or members are left."""
+    """A group of a log directory; `kind` is None if only its offsets or members are left."""
 
     kind: GroupKind | None = None
     generation: int = 0
@@ -98,7 +98,7 @@ def replay_groups(
             f"{unknown} records cannot be decoded",
             partition=str(log.source.partition),
             path=str(log.source.directory),
-            advice="use a Sediment that knows this Kafka, or skip what cannot be read (on_corruption)",
+            advice="use a Sediment version that supports this Kafka version, or skip these records (on_corruption)",
         )
     if unknown:
         _LOGGER.warning("%s: %d records cannot be decoded; they are left out", log.source.partition, unknown)
@@ -106,10 +106,10 @@ def replay_groups(
 
 
 class _Replay:
-    """State of the replay of one partition.
+    """The state of the replay of one partition.
 
-    `_open` has the groups with pending offsets, by producer id.  `_topic_offsets` has the offsets of a group and topic,
-    by the common prefix of their keys, so only one of these keys has to be decoded.
+    `_open` contains the groups with pending offsets, by producer id.  `_topic_offsets` contains the offsets of a group
+    and topic.  Its key is the common prefix of their record keys, so only one of these record keys has to be decoded.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Replay:
         group = self._group(key.group)
         if value is None:
             group.offsets.remove(key.topic, key.partition)
-            self._topic_offsets.clear()  # the offsets of a topic may be gone
+            self._topic_offsets.clear()  # the group may have no offsets of this topic any more
             return
         group.kind = group.kind or GroupKind.CLASSIC
         offset = committed_offset(value, record.offset)

@@ -1,7 +1,7 @@
 """Handlers of committed offsets: OffsetCommit and OffsetFetch.
 
 From version 10 on, requests and responses identify topics by id.  An offset that was committed for one topic id is not
-returned for another id of the same name, because the topic was deleted and created again.
+returned for another id with the same name: the topic was deleted and created again.
 
 Source: Kafka's KafkaApis and OffsetMetadataManager.
 """
@@ -22,13 +22,13 @@ from sediment.server.requests import Handler, Request
 
 _NO_OFFSET = CommittedOffset(-1, NO_LEADER_EPOCH)
 
-# First versions with changes within an API.
+# The first versions of APIs that differ from earlier versions.
 _COMMIT_GROUP_ID_NOT_FOUND = 9
 _FETCH_GROUP_ERROR = 2
 _FETCH_GROUPS = 8
 _TOPIC_IDS = 10
 
-_ID_MADE_OF_A_NAME = 5  # UUID version of an id derived from a name; Kafka's random ids have version 4
+_ID_MADE_OF_A_NAME = 5  # the UUID version of an id that is derived from a name; Kafka's random ids have version 4
 
 
 class Topic(Protocol):
@@ -58,7 +58,7 @@ class Topics(Protocol):
 
 
 class CommittedOffsetHandlers:
-    """Handlers that use one coordinator; `wall_ms` returns the time of day."""
+    """Handlers that use one coordinator; `wall_ms` returns the wall-clock time."""
 
     def __init__(self, coordinator: GroupCoordinator, topics: Topics, wall_ms: Callable[[], int]) -> None:
         self._coordinator = coordinator
@@ -70,7 +70,7 @@ class CommittedOffsetHandlers:
         return {ApiKey.OFFSET_COMMIT: self._offset_commit, ApiKey.OFFSET_FETCH: self._offset_fetch}
 
     def _find(self, asked: Any, version: int) -> tuple[Topic | None, ErrorCode]:
-        """Return the topic that a request names, and the error if there is none."""
+        """Return the topic that a request names, or an error if it does not exist."""
         if version >= _TOPIC_IDS:
             return self._topics.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
         return self._topics.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -118,7 +118,7 @@ class CommittedOffsetHandlers:
         topics = None if message.topics is None else [(each.name, each.partition_indexes) for each in message.topics]
         error, found = self._coordinator.fetch(message.group_id, topics, require_stable=message.require_stable)
         if error is not ErrorCode.NONE and version < _FETCH_GROUP_ERROR:
-            # In version 1 only partitions have a field for errors.
+            # In version 1, only partitions have an error field.
             found = [(name, [FetchedOffset(each, error) for each in numbers]) for name, numbers in topics or ()]
         return response(
             error_code=error,
@@ -158,7 +158,7 @@ class CommittedOffsetHandlers:
         return None if topic is None else topic.name
 
     def _all(self, found: Sequence[tuple[str, list[FetchedOffset]]], version: int) -> list[_FetchedTopic]:
-        """Return every topic of a group; later versions cannot represent a topic without an id."""
+        """Return every topic of a group; from version 10 on, a topic without an id cannot be in a response."""
         if version < _TOPIC_IDS:
             return [(name, NO_TOPIC_ID, fetched) for name, fetched in found]
         topics = [(self._topics.topic(name), fetched) for name, fetched in found]
@@ -214,5 +214,5 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if the offset was committed for another topic of this name; False for ids made of names."""
+    """Return True if the offset was committed for another topic with this name; False for ids derived from names."""
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

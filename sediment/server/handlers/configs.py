@@ -4,7 +4,7 @@
 
 A broker's properties file is not in its log directory, so its values are unknown to this server.
 
-Invariant: a key outside the table of keys is shown without its value, because the value may be a password.
+Invariant: if a key is not in the table of keys, its value is not shown, because it may be a password.
 
 Source: Kafka's ConfigHelper and LogConfig.
 """
@@ -27,7 +27,7 @@ from sediment.server.topic_catalog import ServedTopic, TopicCatalog
 
 
 class ConfigSource(IntEnum):
-    """Source of a value (Kafka's DescribeConfigsResponse.ConfigSource)."""
+    """The source of a value (Kafka's DescribeConfigsResponse.ConfigSource)."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -51,7 +51,7 @@ _TYPES = {
     ValueType.DOUBLE: 6,
     ValueType.LIST: 7,
 }
-"""Numbers of Kafka's DescribeConfigsResponse.ConfigType."""
+"""The numbers of Kafka's DescribeConfigsResponse.ConfigType."""
 
 _OURS = "sediment."
 

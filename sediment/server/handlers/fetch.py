@@ -1,14 +1,14 @@
-"""Fetch: slices of logs within one limit of bytes, and waits at the log end.
+"""Fetch: slices of logs within one byte limit, and waits at the log end.
 
-    read    one slice for each partition, until the limit of bytes
-    answer  at once, if the slices have `min_bytes` together, or a partition has an error
+    read    one slice for each partition, up to the byte limit
+    answer  at once, if all slices together have `min_bytes`, or a partition has an error
     wait    otherwise, for `max_wait_ms` but at most LONGEST_WAIT_MS, on the timer and without a thread.  When the
             readable range of one of its partitions changes, the fetch reads again
 
-A read-only log never grows.  So one byte is enough for an answer, regardless of `min_bytes`.
+A read-only log never grows, so one byte is enough for an answer, regardless of `min_bytes`.
 
-A fetch from one partition of a read-only server is kept with its connection, so that its repetition is answered
-without being decoded.
+A read-only server keeps a fetch from one partition with its connection.  If the client repeats the fetch, the server
+answers without decoding it.
 
 Every fetch is a full fetch: the session id in the response is 0, so clients send full fetches (KIP-227).
 
@@ -41,7 +41,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
 
 LONGEST_WAIT_MS = 30_000
-"""Longest wait at a log end, even if the client asks for more, because the request holds memory."""
+"""The longest wait at a log end, even if the client asks for more: a waiting request uses memory."""
 
 _NO_SESSION = 0
 _FINAL_EPOCH = -1
@@ -49,12 +49,12 @@ _UNKNOWN_OFFSET = -1
 
 
 def isolation_of(level: int) -> Isolation:
-    """Return the isolation level for its number in requests."""
+    """Return the isolation level that has this number in requests."""
     return Isolation.TXN_COMMITTED if level == READ_COMMITTED else Isolation.HIGH_WATERMARK
 
 
 def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
-    """Return the error for a client whose leader epoch differs from the log's; NONE if the request has no epoch.
+    """Return the error for a client whose leader epoch differs from that of the log; NONE if the request has no epoch.
 
     Raises:
         StorageError, OpenFilesLimitError: the epoch cannot be read.
@@ -69,7 +69,7 @@ def leader_epoch_error(requested: int, log: ServedLog) -> ErrorCode:
 
 @dataclass(slots=True)
 class _Read:
-    """The answers of all partitions so far; `seen` are the readable ranges of their logs before the reads."""
+    """The answers for all partitions so far; `seen` are the readable ranges of their logs before the reads."""
 
     response: Any
     size_bytes: int = 0
@@ -176,7 +176,7 @@ class FetchHandlers:
         return read
 
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
-        """Keep a fetch from one partition with its connection, if the client probably repeats it with other offsets."""
+        """Keep a fetch from one partition with its connection, if the client will probably repeat it."""
         topics = read.response.responses
         if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
             return
@@ -229,7 +229,7 @@ class FetchHandlers:
 
     @staticmethod
     def _diverging_epoch(log: ServedLog, asked: Any) -> Any | None:
-        """Return the answer to a client whose log diverges from this one; None if the client's log does not diverge.
+        """Return the answer to a client whose log diverges from this log; None if it does not.
 
         Source: KIP-595; Kafka's Partition.readRecords.
         """

@@ -3,7 +3,7 @@
     FindCoordinator                                     this server, for groups and transactions
     JoinGroup, SyncGroup, Heartbeat, LeaveGroup         members
     ConsumerGroupHeartbeat                              rejected: this coordinator supports only the classic protocol
-    DescribeGroups, ListGroups                          views
+    DescribeGroups, ListGroups                          queries
 
 This module handles the differences between message versions; the coordinator does not depend on versions.
 
@@ -27,7 +27,7 @@ _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 _NO_NODE = (-1, "", -1)
 _UNKNOWN_KEY_TYPE = "only groups and transactions have a coordinator here"
 
-# First versions with changes within an API.
+# The first versions of APIs that differ from earlier versions.
 _FIND_COORDINATOR_BATCH = 4
 _JOIN_REBALANCE_TIMEOUT = 1
 _JOIN_KNOWN_MEMBER_ID = 4
@@ -172,7 +172,7 @@ class GroupHandlers:
 def _refuse_new_protocol(_request: Request) -> Any:
     """Return the answer of a broker without KIP-848; a consumer that gets this answer stops.
 
-    If the API were not offered at all, librdkafka would wait forever.
+    If the server did not offer the API at all, librdkafka would wait forever.
     """
     return m.ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

@@ -43,7 +43,7 @@ _FIRST_VERSIONS = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""First version of ListOffsets that supports each negative timestamp."""
+"""The first version of ListOffsets that supports each negative timestamp."""
 
 
 class OffsetHandlers:
@@ -59,7 +59,7 @@ class OffsetHandlers:
 
     # ----------------------------------------------------------------------------------------------------- list offsets
     def list_offsets(self, request: Request) -> Any:
-        """Return the offset for each timestamp; a negative timestamp stands for a special offset."""
+        """Return the offset for each timestamp; a negative timestamp requests a special offset, such as the log end."""
         message = request.message
         isolation = isolation_of(message.isolation_level) if message.replica_id == _CONSUMER else Isolation.LOG_END
         version = request.api_version

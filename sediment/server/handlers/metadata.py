@@ -27,13 +27,13 @@ _READ, _WRITE, _DESCRIBE, _DESCRIBE_CONFIGS = 3, 4, 8, 10  # numbers of AclOpera
 _TOPIC_OPERATIONS = 1 << _READ | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
 _CLUSTER_OPERATIONS = 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
 _NOT_ASKED = -(1 << 31)
-_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
+_BROKERS, _CONTROLLERS = 1, 2  # endpoint types
 _NO_ID = uuid.UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Description of this server for its clients."""
+    """This server, as its clients see it."""
 
     id: int
     host: str
@@ -114,7 +114,7 @@ class MetadataHandlers:
 
     # ---------------------------------------------------------------------------------------------------------- cluster
     def describe_cluster(self, request: Request) -> Any:
-        """Describe a cluster with this broker only."""
+        """Describe a cluster of only this broker."""
         message, node = request.message, self._node
         if message.endpoint_type != _BROKERS:
             is_known = message.endpoint_type == _CONTROLLERS

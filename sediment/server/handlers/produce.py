@@ -2,10 +2,10 @@
 
     acks 0     no answer; after an error, the connection is closed
     acks 1     answered after the append
-    acks -1    answered when the high watermark is above the append, or after the timeout of the request
+    acks -1    answered when the high watermark is above the appended records, or after the timeout of the request
 
-The versions below 3, which a broker advertises for librdkafka, are not offered: their batches have an old magic.
-Transactional batches are refused.
+Versions below 3 are not offered: their batches have magic 0 or 1.  A broker advertises them for librdkafka.
+Transactional batches are rejected.
 
 Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
 ProduceRequest.validateRecords.
@@ -52,7 +52,7 @@ _NOT_RETRIED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAG
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An append that is not replicated until the high watermark is at `required_offset` or above."""
+    """An append that is replicated when the high watermark is at or above `required_offset`."""
 
     partition: Partition
     required_offset: int
@@ -60,7 +60,7 @@ class _Waiting:
 
 
 class _DelayedProduce:
-    """A produce that waits for its appends to be replicated (Kafka's DelayedProduce)."""
+    """A produce request that waits until its appends are replicated (Kafka's DelayedProduce)."""
 
     def __init__(self, request: Request, response: Any, waiting: Sequence[_Waiting]) -> None:
         self._request = request
@@ -68,7 +68,7 @@ class _DelayedProduce:
         self._waiting = waiting
 
     def try_complete(self) -> bool:
-        """Answer if every append is replicated, or has lost its disk."""
+        """Answer if every append is replicated, or its disk has failed."""
         still_waiting = []
         for each in self._waiting:
             if each.partition.failure is not None:
@@ -104,10 +104,10 @@ class ProduceHandlers:
         return {ApiKey.PRODUCE: self.produce}
 
     def produce(self, request: Request) -> Any:
-        """Append the batch of each partition; return None if the answer comes later, or never.
+        """Append the batch of each partition; return None if the answer is sent later, or never.
 
         Raises:
-            InvalidRecordError: a batch was refused, and the client expects no answer.
+            InvalidRecordError: a batch was rejected, and the client expects no answer.
         """
         message, version = request.message, request.api_version
         waiting: list[_Waiting] = []
@@ -188,7 +188,7 @@ def _check_all_appended(topics: Sequence[Any]) -> None:
     """Check that every partition was appended to.
 
     Raises:
-        InvalidRecordError: one was not.
+        InvalidRecordError: a partition was not appended to.
     """
     for topic in topics:
         for each in topic.partition_responses:
@@ -200,7 +200,7 @@ def _check_all_appended(topics: Sequence[Any]) -> None:
 
 
 def _refusal_of(records: Buffer | None, version: int) -> tuple[ErrorCode, str] | None:
-    """Return why the records may not be in a request: they must be exactly one batch of magic 2; None if they may.
+    """Return the error for records that are not exactly one batch of magic 2; None if they are valid.
 
     Source: Kafka's ProduceRequest.validateRecords.
     """
@@ -223,7 +223,7 @@ def _refusal_of(records: Buffer | None, version: int) -> tuple[ErrorCode, str] |
 
 
 def _batch_bytes(data: memoryview) -> int | None:
-    """Return the size of the first batch; None without a complete batch."""
+    """Return the size of the first batch; None if it is incomplete."""
     if len(data) <= MAGIC:
         return None
     size_bytes = LOG_OVERHEAD_BYTES + int.from_bytes(data[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)

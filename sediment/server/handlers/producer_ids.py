@@ -21,7 +21,7 @@ _NO_EPOCH = -1
 
 
 class ProducerIdHandlers:
-    """Handlers that give out producer ids; a transactional producer gets none."""
+    """Handlers that assign producer ids; a transactional producer gets none."""
 
     def __init__(self, producer_ids: ProducerIdManager) -> None:
         self._producer_ids = producer_ids
@@ -32,7 +32,7 @@ class ProducerIdHandlers:
         return {ApiKey.INIT_PRODUCER_ID: self.init_producer_id}
 
     def init_producer_id(self, request: Request) -> Any:
-        """Return a new id with epoch 0; a known id in the request does not matter, as in Kafka."""
+        """Return a new id with epoch 0; as in Kafka, an id in the request is ignored."""
         transactional_id = request.message.transactional_id
         if transactional_id is not None:
             is_empty = not transactional_id
@@ -40,7 +40,7 @@ class ProducerIdHandlers:
         try:
             producer_id = self._producer_ids.generate()
         except SedimentError as error:
-            self._log.warning(f"no producer id can be given out: {error}")
+            self._log.warning(f"no producer id can be assigned: {error}")
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 

@@ -1,7 +1,7 @@
-"""Requests that a server rejects: requests for changes that this server does not make, and requests about ACLs.
+"""Requests that a server rejects: requests for changes that it does not make, and requests about ACLs.
 
-Every answer has an error that clients do not retry, and a message if the version has a field for it.  A producer
-without acknowledgements gets no answer; its connection is closed, as in Kafka.
+Every answer contains an error after which clients do not retry, and a message if the version has a field for it.  A
+producer with acks=0 gets no answer; its connection is closed, as in Kafka.
 
 Source: Kafka's KafkaApis, for a principal that lacks the permission.
 """
@@ -133,7 +133,7 @@ class RefusedHandlers:
         )
 
     def _init_producer_id(self, request: Request) -> Any:
-        """Refuse: only a producer that writes needs an id."""
+        """Refuse: only producers that write need an id."""
         is_transactional = request.message.transactional_id is not None
         return m.InitProducerIdResponse(error_code=_TRANSACTION if is_transactional else _CLUSTER, producer_epoch=-1)
 

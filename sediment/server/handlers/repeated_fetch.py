@@ -1,15 +1,15 @@
-"""RepeatedFetch: the answer to a fetch that differs from an earlier fetch of its connection only in two fields.
+"""RepeatedFetch: the answer to a fetch that differs in only two fields from an earlier fetch of its connection.
 
     request     ... | *correlation id* | ... | *fetch offset* | ...
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
-A consumer of one partition sends nearly the same bytes in every fetch.  To decode such a request and to encode the
-response takes more time than to find the records.  So all other bytes of a request are compared with the earlier
-request, and all other bytes of a response are copied.  Offsets of a read-only log never change, so they are the same in
-every response.
+A consumer of one partition sends nearly the same bytes in every fetch.  Decoding the request and encoding the response
+takes longer than finding the records.  So the other bytes of a request are only compared with the earlier request, and
+the other bytes of the response are copied.  Log start, high watermark and last stable offset of a read-only log never
+change, so they are the same in every response.
 
-Invariant: the response has the same bytes as a response encoded from scratch.  Errors, fetches without data, and reads
-with aborted transactions are always encoded from scratch.
+Invariant: the response has the same bytes as one encoded from scratch.  Errors, fetches without data, and reads with
+aborted transactions are always encoded from scratch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from sediment.server.requests import Request
 from sediment.server.topic_catalog import ServedLog
 
 _LARGEST_FRAME_BYTES = 1024
-"""Largest request that is kept; client ids, racks and topics are usually short."""
+"""The largest request that is kept; client ids, racks and topic names are usually short."""
 
 _MOST_MISSES = 16
-"""Different fetches in a row after which the earlier fetch is replaced: it costs as much as two usual fetches."""
+"""After this many different fetches in a row, the kept fetch is replaced, which costs as much as two usual fetches."""
 
 _MOST_CANDIDATES = 4
 _HEADER_BYTES = 4
@@ -65,7 +65,7 @@ class RepeatedFetch:
     def __init__(
         self, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation, position: int
     ) -> None:
-        """Keep the parts that do not change; `position` is the fetch offset's place in the frame of `request`."""
+        """Keep the parts that do not change; `position` is that of the fetch offset in the frame of `request`."""
         frame = bytes(request.frame)
         self.api_key = request.api_key
         self.api_version = version = request.api_version
@@ -89,7 +89,7 @@ class RepeatedFetch:
     def following(
         cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
     ) -> RepeatedFetch | None:
-        """Return the kept parts of a fetch from one partition with data; None if this fetch is not kept."""
+        """Return what to keep of a fetch from one partition that returned data; None if nothing is kept."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
             return None
@@ -98,11 +98,14 @@ class RepeatedFetch:
 
     @property
     def is_in_use(self) -> bool:
-        """True unless many fetches in a row were different ones."""
+        """False after many fetches in a row that differ from this one."""
         return self._misses < _MOST_MISSES
 
     def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes | memoryview | FileSlice]] | None:
-        """Return correlation id and response; None if the request differs, or has to go the usual way."""
+        """Return the correlation id and the response.
+
+        Return None if the request differs, or must be handled in the usual way.
+        """
         given = bytes(frame)
         position = self._offset_position
         if (
@@ -133,7 +136,7 @@ class RepeatedFetch:
 def _offset_position(request: Request) -> int | None:
     """Return the position of the fetch offset in the frame; None if it is not found.
 
-    It is the position where another value changes only this field.
+    At this position, another value changes only this field.
     """
     message = request.message
     asked = message.topics[0].partitions[0]

@@ -22,7 +22,7 @@ def _is_never(_transactional_id: str) -> bool:
 
 
 class TransactionHandlers:
-    """Handlers for stored transactions, which are loaded later; `wall_ms` returns the time of day."""
+    """Handlers for stored transactions, which `load` provides later; `wall_ms` returns the wall-clock time."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
@@ -34,7 +34,7 @@ class TransactionHandlers:
     ) -> None:
         """Start serving; before this call, clients are asked to retry.
 
-        `is_unreadable` returns True for a transactional id whose partition cannot be read.
+        `is_unreadable` takes a transactional id, and returns True if the id's partition cannot be read.
         """
         self._is_unreadable = is_unreadable
         self._transactions = {
@@ -111,9 +111,9 @@ class TransactionHandlers:
 
 
 def _matching(pattern: str, texts: Iterable[str]) -> Sequence[bool] | None:
-    """Return, for each text, True if the whole text matches the pattern; None if the pattern is invalid.
+    """Return, for each text, whether the whole text matches the pattern; None if the pattern is invalid.
 
-    The pattern comes from a client, so it needs a matcher with linear time: pyarrow's is RE2, like Kafka's.
+    The pattern comes from a client, so it needs a matcher with linear time.  Like Kafka, pyarrow uses RE2.
     """
     import pyarrow as pa
     from pyarrow import compute

@@ -1,15 +1,14 @@
 """LogFlusher: one flush of a log for all producers that wait for it.
 
-    append   -> request(log)                                  the log is noted, once
+    append   -> request(log)                                  the log is queued, once
     thread   -> flush the log, then raise its high watermark to the recovery point
 
-While a log is being flushed, further appends to it are noted, and the next flush of the log covers all of them.  The
-high watermark thus follows the disk, as it follows the slowest replica in a cluster.
+If a log gets further appends while it is being flushed, the next flush covers all of them.  The high watermark thus
+follows the disk, just as it follows the slowest replica in a cluster.
 
-Invariants: at most one thread flushes a log at a time.  An append that was requested is covered by a flush that began
-after the request.
+Invariants: at most one thread flushes a log at a time.  A flush that begins after `request` covers the append.
 
-Source: Kafka's Partition.maybeIncrementLeaderHW, with the disk in the place of the other replicas.
+Source: Kafka's Partition.maybeIncrementLeaderHW, with the disk in place of the other replicas.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LogFlusher:
-    """`threads` threads that flush logs; `on_failure` gets a log that could not be flushed."""
+    """A pool of `threads` threads that flush logs; `on_failure` is called with a log that could not be flushed."""
 
     def __init__(self, threads: int, on_failure: Callable[[PartitionLog], object]) -> None:
         self._on_failure = on_failure
@@ -40,13 +39,13 @@ class LogFlusher:
             thread.start()
 
     def request(self, log: PartitionLog) -> None:
-        """Flush `log` up to its present end soon."""
+        """Queue a flush of `log` up to its current end."""
         with self._changed:
             self._requested[log] = None
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish the requested flushes, and end the threads."""
+        """Finish the queued flushes, and end the threads."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -61,7 +60,7 @@ class LogFlusher:
                 _LOGGER.error("%s could not be flushed: %s", log.partition, error)
                 self._on_failure(log)
             except Exception:
-                # The thread goes on, because other logs wait for it.
+                # The thread continues, because other logs wait for it.
                 _LOGGER.exception("%s could not be flushed", log.partition)
             finally:
                 with self._changed:
@@ -69,7 +68,7 @@ class LogFlusher:
                     self._changed.notify()
 
     def _take(self) -> PartitionLog | None:
-        """Return a requested log that no thread is flushing; None at the end."""
+        """Wait for a queued log that no thread is flushing, and return it; return None after `close`."""
         with self._changed:
             while True:
                 log = next((each for each in self._requested if each not in self._being_flushed), None)
@@ -83,7 +82,7 @@ class LogFlusher:
 
 
 def flush_and_replicate(log: PartitionLog) -> None:
-    """Make a log durable up to its present end, and raise the high watermark to the recovery point.
+    """Make a log durable up to its current end, and raise the high watermark to the recovery point.
 
     Raises:
         StorageError: the disk failed.

@@ -1,25 +1,25 @@
-"""OwnedNode: the node whose log directories a live server takes over, checked before anything is written.
+"""OwnedNode: the node whose log directories a live server takes over; it is checked before anything is written.
 
     check                                                     otherwise
     every directory has the node's meta.properties            refused: `adopt` writes it
     one directory has the node's metadata                     refused: `adopt` writes it
     the node is the sole voter of its quorum                  refused: other voters would lack the new records
     the node is the only replica of every partition           refused: other replicas would lack the new records
-    every batch of the metadata log is good                   refused: a load truncates the log at a bad one
+    every batch of the metadata log is good                   refused: loading truncates the log at a bad batch
     no topic has segments in tiered storage                   refused: their offsets would count as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray
-    every partition of a node that was started has a folder   refused: another directory may have its records
-    one without a folder is in no checkpoint, and the         refused: the server would begin it anew
-    marker proves that no broker has used the directory
-    its folder would be in an entry of log.dirs               refused: a broker would not find it there
+    every partition of a node that was started has a folder   refused: its records may be in another directory
+    a partition without a folder is in no checkpoint, and     refused: the server would create it empty
+    the marker proves that no broker has used the directory
+    the directory for new folders is in log.dirs              refused: a broker would not find the folder
 
-The metadata of a node that has been started is in its metadata log.  A node that never was, as `clone` and `adopt` make
-them, has it in `bootstrap.checkpoint`, and a server keeps the file up to date.  A server that is killed leaves no proof
-that no broker has started; the file counts here even so, because no record depends on it: a server deletes none.  A
-marker with a broker's epoch shows that the file is stale.
+The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
+started: their metadata is in `bootstrap.checkpoint`, and a server keeps this file up to date.  After a server was
+killed, nothing proves that no broker has started since.  The file is used nevertheless: a server deletes no records, so
+a stale file cannot lose any.  A marker with a broker's epoch shows that the file is stale.
 
-Only a node that was never started has partitions that begin without a folder, because a broker makes the folder as soon
-as it leads the partition.  Their folders go into the directory with the metadata.
+A broker creates the folder of a partition as soon as it leads the partition.  So only a node that was never started may
+have partitions without a folder.  A server creates their folders in the directory with the metadata.
 
 Invariant: nothing is written, and no lock is taken.
 """
@@ -61,15 +61,15 @@ _ADOPT = "run sediment adopt on the directory"
 _CLONE = "clone the directory, and serve the clone"
 _ONE_BROKER = "give a server the directories of one broker only"
 _READ_ONLY = "or serve it with --read-only"
-_MAYBE_STARTED = "its marker does not show that no broker has used it, so the folder may be in another directory"
+_MAYBE_STARTED = "a broker may have used it, so the folder may be in another directory"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedNode:
     """A node with its metadata; `absent` are the partitions without a folder, which were never written to.
 
-    If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.  A node
-    that was started has no absent partitions.
+    If `is_started`, the metadata comes from the metadata log in `metadata_dir`; otherwise it comes from
+    `bootstrap.checkpoint`.  A node that was started has no absent partitions.
     """
 
     node: Node
@@ -82,9 +82,10 @@ class OwnedNode:
 def open_node(
     paths: Sequence[Path], quorum: Mapping[str, str] | None, fs: Fs, *, metadata_only: Path | None = None
 ) -> OwnedNode:
-    """Return the node of all log directories `paths`; `quorum` are the `QUORUM_KEYS` of the broker's own file.
+    """Return the node of all log directories `paths`.
 
-    `metadata_only` is the broker's `metadata.log.dir` if it is not an entry of `log.dirs`.
+    `quorum` contains the `QUORUM_KEYS` from the broker's properties file.  `metadata_only` is the broker's
+    `metadata.log.dir` if `log.dirs` does not contain it.
 
     Raises:
         UsageError: a check of this module failed.
@@ -105,7 +106,7 @@ def open_node(
     absent = sorted(partition for partition in wanted if partition not in found)
     for partition in absent:
         if is_started:
-            raise _missing_folder("a broker makes it when it first leads the partition", partition, metadata_dir)
+            raise _missing_folder("a broker creates it when it first leads the partition", partition, metadata_dir)
         if not is_new_directory(fs, metadata_dir):
             raise _missing_folder(_MAYBE_STARTED, partition, metadata_dir)
         _check_never_written(partition, directories)
@@ -170,15 +171,15 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
     """Return the metadata of the log, or of `bootstrap.checkpoint` if the node was never started.
 
     Raises:
-        UsageError: the node has a metadata log, and was never started.
-        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read, or a load would
+        UsageError: the node was never started but has a metadata log.
+        CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata cannot be read, or loading would
             truncate its log.
     """
     if is_started or fs.exists(metadata_dir / str(METADATA_PARTITION)):
         metadata = check_started(metadata_dir, read_cluster_metadata(metadata_dir, fs), fs)
         check_loadable(metadata_dir, metadata.end_offset, fs)
         return metadata
-    # A bootstrap checkpoint without topics is that of a node that was only formatted.
+    # If a bootstrap checkpoint has no topics, the node was only formatted.
     return read_bootstrap_checkpoint(metadata_dir, fs) or ClusterMetadata({}, {}, {}, 0)
 
 
@@ -193,7 +194,7 @@ def _sole_voter(
     own = next(directory.meta for directory in directories if directory.path == metadata_dir)
     assert own is not None and own.node_id is not None and own.cluster_id and own.directory_id
     if not is_started and not (quorum or {}).get("controller.quorum.voters", "").strip():
-        # The metadata of a node that never started has no voters but those of its properties file.
+        # A node that was never started has no voters except those in its properties file.
         return Node(own.node_id, own.cluster_id, own.directory_id)
     return sole_voter(
         QuorumSources(
@@ -232,7 +233,7 @@ def _check_not_tiered(metadata: ClusterMetadata) -> None:
 def _checked_folders(
     directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, node: Node, fs: Fs
 ) -> Iterator[TopicPartition]:
-    """Yield the partition of every folder, after checking that it is one of the cluster."""
+    """Yield the partition of every folder, after checking that the cluster has this partition."""
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     for directory in directories:
         for partition in directory.partitions:

@@ -1,7 +1,7 @@
-"""Partition: the leader of one partition, over the live log of this process.
+"""Partition: the leader of one partition, with a live log of this process.
 
-This node is the only replica.  So the high watermark is the log end after each append; or with a `LogFlusher`, the end
-of the records that are on disk.
+This node is the only replica.  So after each append, the high watermark is the log end; with a `LogFlusher`, it is the
+end of the records that are on disk.
 
 Source: Kafka's Partition.appendRecordsToLeader, readRecords and fetchOffsetForTimestamp.
 """
@@ -40,7 +40,7 @@ class _Fetched(NamedTuple):
 class Partition:
     """The leader of the partition of `log`, under `leader_epoch`.
 
-    `flusher` makes appends durable, and raises the high watermark afterwards; None raises it at once.
+    `flusher` makes appends durable and then raises the high watermark; without a flusher, an append raises it at once.
     """
 
     def __init__(self, log: PartitionLog, leader_epoch: int, flusher: LogFlusher | None) -> None:
@@ -65,7 +65,7 @@ class Partition:
 
     @property
     def failure(self) -> StorageError | None:
-        """The error of every read and append if the disk failed; None before."""
+        """The error that every read and append raises because the disk has failed; None if it has not."""
         if not self.log.is_offline:
             return None
         return StorageError(
@@ -83,12 +83,12 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """End of reads with READ_UNCOMMITTED."""
+        """The end offset of reads with READ_UNCOMMITTED."""
         return self.log.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """End of reads with READ_COMMITTED."""
+        """The end offset of reads with READ_COMMITTED."""
         return self.log.last_stable_offset
 
     @property
@@ -97,13 +97,13 @@ class Partition:
         return tuple(self.log.producers.entries.values())
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the end of reads with this isolation level."""
+        """Return the end offset of reads with this isolation level."""
         if isolation is Isolation.LOG_END:
             return self.log.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start and the end of reads; (-1, -1) if the log is offline or closed."""
+        """Return the log start offset and the end offset of reads; (-1, -1) if the log is offline or closed."""
         if self.log.is_offline or self.log.is_closed:
             return _UNUSABLE
         return self.log_start_offset, self.end_offset(isolation)
@@ -138,9 +138,9 @@ class Partition:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
-        """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
+        """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        With `min_one`, the first batch is returned whole even if it is larger; without it, the slice is then empty
+        If the first batch is larger, it is returned whole with `min_one`; without `min_one`, the slice is empty
         (KIP-74).
 
         Raises:
@@ -154,11 +154,11 @@ class Partition:
         return self.log.lookup_timestamp(target_ms)
 
     def offset_of_largest_timestamp(self) -> TimestampOffsetEpoch | None:
-        """Return the first record with the largest timestamp; None without such a record."""
+        """Return the first record with the largest timestamp; None if there is none."""
         return self.log.lookup_timestamp(MAX_TIMESTAMP)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """

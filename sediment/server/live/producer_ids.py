@@ -1,8 +1,8 @@
-"""ProducerIdManager: producer ids in blocks, each durable in the cluster's metadata before its first id is given out.
+"""ProducerIdManager: producer ids in blocks, each durable in the cluster's metadata before its first id is assigned.
 
-    metadata says next id N  ->  ProducerIdsRecord(N + 1000) is made durable  ->  ids N to N + 999 are given out
+    next id in the metadata is N -> ProducerIdsRecord(N + 1000) is made durable -> ids N to N + 999 are assigned
 
-After a crash the rest of the block is lost, and no id is given out twice.
+After a crash the rest of the block is lost, and no id is assigned twice.
 
 Source: Kafka's RPCProducerIdManager and ProducerIdControlManager.
 """
@@ -16,7 +16,7 @@ from sediment.engine.metadata.metadata_writer import MetadataWriter
 
 
 class ProducerIdManager:
-    """Producer ids from `next_id` on, which is above every id that was given out before; safe for several threads."""
+    """A source of producer ids from `next_id` on, which is above every id assigned before; any thread may use it."""
 
     def __init__(self, node: Node, next_id: int, writer: MetadataWriter) -> None:
         self._node = node

@@ -24,15 +24,15 @@ _SYSTEM_DEFAULT = -1
 
 
 class ConnectionTaker(Protocol):
-    """The part of a processor that the acceptor uses."""
+    """The method of a processor that the acceptor calls."""
 
     def accept(self, connected: socket.socket, address: str) -> None:
-        """Take over a new connection, which is already counted by the quotas."""
+        """Take over a new connection that the quotas have already counted."""
         ...
 
 
 class Acceptor:
-    """Thread that accepts connections on `listening`, a bound and listening socket."""
+    """A thread that accepts connections on `listening`, a bound and listening socket."""
 
     def __init__(
         self,
@@ -82,8 +82,7 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    # The connection remains in the backlog, and the socket remains readable, so wait instead of
-                    # spinning.
+                    # The connection stays in the backlog and the socket stays readable, so wait instead of spinning.
                     self._log.warning(f"a connection cannot be accepted: {error.strerror}; raise the limit: ulimit -n")
                     self._stop.wait(_SECONDS_AFTER_NO_DESCRIPTOR)
                 continue

@@ -13,7 +13,7 @@ class TooManyConnectionsError(SedimentError):
 
 
 class ConnectionQuotas:
-    """Number of open connections, in total and by remote address."""
+    """The number of open connections, in total and by remote address."""
 
     def __init__(self, max_connections: int, max_connections_per_ip: int) -> None:
         self._max = max_connections
@@ -37,12 +37,12 @@ class ConnectionQuotas:
             if self._total >= self._max:
                 raise TooManyConnectionsError(f"max.connections={self._max} is reached")
             if self._by_address[address] >= self._max_per_ip:
-                raise TooManyConnectionsError(f"max.connections.per.ip={self._max_per_ip} is reached by {address}")
+                raise TooManyConnectionsError(f"{address} has reached max.connections.per.ip={self._max_per_ip}")
             self._by_address[address] += 1
             self._total += 1
 
     def give_back(self, address: str) -> None:
-        """Count the close of a connection from `address`."""
+        """Stop counting a connection from `address`, which is closed."""
         with self._guard:
             self._total -= 1
             self._by_address[address] -= 1

@@ -1,4 +1,4 @@
-"""Two addresses: the server listens on one, and clients get the other."""
+"""The address on which the server listens, and the address that clients get."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Endpoint:
         Raises:
             UsageError: the name cannot be resolved.
         """
-        # With several addresses, some clients would try only the first.
+        # If clients got several addresses, some would try only the first.
         host = "127.0.0.1" if self.host == _LOCALHOST else self.host
         try:
             found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except (OSError, UnicodeError) as error:
-            reason = (isinstance(error, OSError) and error.strerror) or "it is not a host name"
+            reason = (isinstance(error, OSError) and error.strerror) or "the name is not a host name"
             raise UsageError(
                 f"{self.host} has no address: {reason.lower()}", advice="give an IP address such as 127.0.0.1"
             ) from error
@@ -47,12 +47,12 @@ class Endpoint:
 
     @property
     def is_wildcard(self) -> bool:
-        """True if the host, an IP address, stands for all addresses of this machine."""
+        """True if the host, an IP address, means all addresses of this machine."""
         return ipaddress.ip_address(self.host).is_unspecified
 
 
 def parse_endpoint(text: str, option: str, *, least_port: int = 0) -> Endpoint:
-    """Parse HOST:PORT, the value of `option`; an IPv6 address is in brackets.
+    """Parse HOST:PORT, the value of `option`; an IPv6 address must be in brackets.
 
     Raises:
         UsageError: the text is malformed.
@@ -80,8 +80,8 @@ def choose_advertised(listen: Endpoint, bound: Endpoint, advertise: Endpoint | N
         return advertise
     if bound.is_wildcard:
         raise UsageError(
-            f"--listen {listen} stands for every address of this machine, and clients need a single one",
+            f"--listen {listen} means every address of this machine, but clients need a single address",
             advice="give the address for clients with --advertise HOST:PORT",
         )
-    # A certificate may contain the host's name, so return the name and not the resolved address.
+    # The certificate may contain the host name, so return the name and not the resolved address.
     return bound if bound.is_loopback else Endpoint(listen.host, bound.port)

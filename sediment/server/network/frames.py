@@ -4,14 +4,14 @@
     memory    FrameMemory counts the bytes of all frames that are being received or handled
     send      ResponseSend writes the chunks of one response as far as the transport layer accepts them
 
-Limits by phase, checked before any memory is taken for a frame:
+Size limits, checked before memory is reserved for a frame:
 
     before authentication             64 KiB
     Produce                           socket.request.max.bytes
     every other request               8 MiB: a small array of structures can grow many times when decoded
 
 Invariants: a frame gets memory only after its size and API key were checked.  At most one `receive_into` reads past the
-end of a frame, so while a connection waits for a response, further requests stay in its socket buffer.
+end of a frame.  So while a connection waits for a response, further requests stay in its socket buffer.
 
 Source: Kafka's NetworkReceive, NetworkSend and SimpleMemoryPool.
 """
@@ -40,11 +40,11 @@ _HTTP_METHODS = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"}
 
 
 class InvalidReceiveError(SedimentError):
-    """A peer sent bytes that are not a frame, or a frame above its limit (Kafka's InvalidReceiveException)."""
+    """A peer sent bytes that are not a frame, or a frame above the limit (Kafka's InvalidReceiveException)."""
 
 
 class PeerClosedError(SedimentError):
-    """The peer closed the connection; `in_frame` is True if it did so in the middle of a frame."""
+    """The peer closed the connection; `in_frame` is True if part of a frame had arrived."""
 
     def __init__(self, *, in_frame: bool) -> None:
         super().__init__("the peer closed the connection" + (" within a request" if in_frame else ""))
@@ -53,7 +53,7 @@ class PeerClosedError(SedimentError):
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Largest allowed frames, in bytes."""
+    """The largest allowed frames, in bytes."""
 
     request_max_bytes: int
     other_max_bytes: int = OTHER_REQUEST_MAX_BYTES
@@ -61,18 +61,18 @@ class FrameLimits:
 
     @property
     def any_max_bytes(self) -> int:
-        """Largest frame that is allowed for every request in every phase."""
+        """The size of the largest frame that is allowed for every request in every phase."""
         return min(self.unauthenticated_max_bytes, self.other_max_bytes, self.request_max_bytes)
 
     def of(self, api_key: int, *, is_authenticated: bool) -> int:
-        """Return the largest frame for a request of `api_key`."""
+        """Return the size of the largest allowed frame for a request of `api_key`."""
         if not is_authenticated:
             return min(self.unauthenticated_max_bytes, self.request_max_bytes)
         return self.request_max_bytes if api_key == _PRODUCE else min(self.other_max_bytes, self.request_max_bytes)
 
 
 class FrameMemory:
-    """Memory that all frames share: `queued.max.request.bytes`."""
+    """The memory that all frames share: `queued.max.request.bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
@@ -81,11 +81,14 @@ class FrameMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are still free."""
+        """The bytes that are still free."""
         return self._free_bytes
 
     def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
-        """Take bytes and return True; if too few are free, return False, and call `when_freed` after some are freed."""
+        """Reserve bytes and return True.
+
+        If too few are free, return False, and call `when_freed` when bytes are freed.
+        """
         with self._guard:
             if size_bytes <= self._free_bytes:
                 self._free_bytes -= size_bytes
@@ -94,7 +97,7 @@ class FrameMemory:
             return False
 
     def give_back(self, size_bytes: int) -> None:
-        """Give back bytes that `take` took."""
+        """Free bytes that `take` reserved."""
         with self._guard:
             self._free_bytes += size_bytes
             waiting = tuple(self._waiting)
@@ -104,7 +107,7 @@ class FrameMemory:
 
 
 def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> InvalidReceiveError:
-    """Return the error for a size above the limit; such bytes may be the beginning of another protocol."""
+    """Return the error for a size above the limit; the bytes may be the beginning of another protocol."""
     if first_bytes.startswith(_TLS_HANDSHAKE):
         return InvalidReceiveError(
             "the peer speaks TLS, but this listener does not",
@@ -116,7 +119,7 @@ def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> Inval
 
 
 class FrameReader:
-    """Frames of one connection, in order."""
+    """A reader of the frames of one connection, in order."""
 
     __slots__ = (
         "_ahead",
@@ -143,7 +146,7 @@ class FrameReader:
         """True if the next frame waits for memory; call `read` to try again."""
 
         self.taken_bytes = 0
-        """Bytes of `FrameMemory` that this connection holds; its owner gives them back with `free`."""
+        """The bytes of `FrameMemory` that this connection uses; `free` releases them."""
 
     @property
     def is_in_frame(self) -> bool:
@@ -152,12 +155,12 @@ class FrameReader:
 
     @property
     def frame_bytes(self) -> int:
-        """Announced size of the arriving frame; 0 if it is not known yet."""
+        """The announced size of the arriving frame; 0 if it is not known yet."""
         return 0 if self._body is None else len(self._body)
 
     @property
     def has_ahead(self) -> bool:
-        """True if bytes past the last frame were received, so `read` may return a frame without receiving more."""
+        """True if bytes after the last frame were received, so `read` may return a frame without receiving more."""
         return len(self._ahead) > 0
 
     def read(self, transport: TransportLayer, scratch: memoryview, when_freed: Callable[[], None]) -> memoryview | None:
@@ -188,13 +191,16 @@ class FrameReader:
                 return frame
 
     def free(self) -> None:
-        """Give back the memory of all frames that were read, and of an incomplete one."""
+        """Free the memory of all frames that were read, and of an incomplete frame."""
         taken, self.taken_bytes = self.taken_bytes, 0
         if taken:
             self._memory.give_back(taken)
 
     def _begin(self, when_freed: Callable[[], None]) -> memoryview | None:
-        """Return the frame at the start of the received bytes if complete; otherwise prepare to receive its body."""
+        """Return the frame at the start of the received bytes if it is complete.
+
+        Otherwise prepare to receive its body.
+        """
         ahead = self._ahead
         if len(ahead) < _SIZE.size:
             return None
@@ -258,7 +264,7 @@ class ResponseSend:
 
         Raises:
             OSError: the connection or the file failed.
-            SedimentError: a file has changed since it was measured.
+            SedimentError: a file has changed since its size was read.
         """
         while self._next < len(self._pieces):
             piece = self._pieces[self._next]

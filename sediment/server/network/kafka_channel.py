@@ -1,7 +1,7 @@
-"""One connection of a processor: its transport layer, the arriving frame and the departing response.
+"""One connection of a processor: its transport layer, the frame being received and the response being sent.
 
 Invariants: only the processor's thread uses the socket and the fields of this class.  Any thread may call `send`,
-`send_token` and `close`, which pass their outcome to the processor.
+`send_token` and `close`, which pass the result to the processor.
 
 Source: Kafka's KafkaChannel.
 """
@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ChannelOwner(Protocol):
-    """The part of a connection's processor that other threads use."""
+    """The methods of a connection's processor that other threads call."""
 
     log: LimitedLog
 

@@ -6,12 +6,12 @@
     sent       the connection is unmuted and reads again
 
 A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
-processor then handles the frame itself, because a hand-over would cost more than the request.  If such requests take
-long on average, as on a slow disk, all frames go through the channel for a while, so that other connections do not
-wait.  A single long request has no such effect, because on a busy machine, any thread sometimes has to wait for its
-turn.
+processor then handles the frame itself, because passing it to another thread would cost more than the request.  If such
+requests take long on average, for example because the disk is slow, all frames go through the channel for a while, so
+that other connections do not wait.  A single long request does not have this effect, because on a busy machine any
+thread is sometimes delayed.
 
-Deadlines, each checked several times within its duration:
+Deadlines; each is checked several times before it can expire:
 
     no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
     no activity, or a peer that reads no bytes         `connections.max.idle.ms`
@@ -19,11 +19,11 @@ Deadlines, each checked several times within its duration:
 If a peer closes its connection while the connection waits for a response, the processor closes it too, unless further
 requests have arrived.
 
-A peer that does not read its response gets the deadline of an idle one: a consumer may leave a response in its socket
-while it processes the previous one.
+A peer that does not read its response has the same deadline as an idle peer: a consumer may leave a response in its
+socket while it processes the previous response.
 
-Invariant: a connection is muted from the end of a request to the end of its response.  So responses have the order of
-their requests, and a peer that does not read occupies no handler and at most one response.
+Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
+order of their requests.  A peer that does not read occupies no handler, and memory for at most one response.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""Bytes of one response to send before other connections get their turn."""
+"""The most bytes of one response that are sent before other connections get their turn."""
 
 _LONGEST_WAIT_MS = 20
 """Longest wait for one socket; then the peer counts as slow, and the socket is watched like the others."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
-"""Largest frame that a processor handles itself; a larger one may contain thousands of partitions."""
+"""The largest frame that a processor handles itself; a larger frame may contain thousands of partitions."""
 
 _SLOW_NS = 5 * NS_PER_MS
 _MEAN_SHIFT = 4
@@ -83,22 +83,22 @@ _GONE = select.EPOLLERR | select.EPOLLHUP
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address on which the server listens."""
+    """An address on which the server listens."""
 
     protocol: str
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
 
     address: str
-    """Host and port, as in thread names and connection ids."""
+    """The host and port, as in thread names and connection ids."""
 
     tls: ssl.SSLContext | None = None
     new_authenticator: Callable[[], Any] | None = None
-    """Function that creates the SASL state of a new connection; None: no authentication."""
+    """The function that creates the SASL state of a new connection; None: no authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Parts of the socket server that its processors share."""
+    """The parts of the socket server that its processors share."""
 
     config: ServerConfig
     listener: Listener
@@ -107,16 +107,16 @@ class Shared:
     quotas: ConnectionQuotas
     log: LimitedLog
     handle: Callable[[ReceivedFrame], None]
-    """Function that handles a frame and raises nothing."""
+    """The function that handles a frame; it never raises."""
 
     handled_at_once: frozenset[int]
-    """API keys that a processor may handle itself."""
+    """The keys of APIs that a processor may handle itself."""
 
     metrics: RequestMetrics
 
 
 class Processor:
-    """Thread with an epoll descriptor, its connections, and an inbox for other threads."""
+    """A thread with an epoll descriptor, its connections, and an inbox for other threads."""
 
     def __init__(self, number: int, shared: Shared) -> None:
         self._number = number
@@ -132,8 +132,8 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The thread does not close this descriptor, because the system could then reuse its number for a file, to which
-        # another thread would write.
+        # The thread does not close this descriptor: the system could then reuse its number for a file, and another
+        # thread would write to that file.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
@@ -186,7 +186,7 @@ class Processor:
         self._post(self._stop_reading)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Send the responses that are ready, as far as peers read them in time, and close all connections."""
+        """Send the responses that are ready, if peers read them in time, and close all connections."""
         self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
         self._thread.join(timeout_seconds + _JOIN_SECONDS)
 
@@ -216,7 +216,7 @@ class Processor:
         return is_idle or time.monotonic_ns() > self._stop_at_ns
 
     def _poll(self) -> None:
-        """Handle the events of the sockets, then the posts of other threads, then deadlines."""
+        """Handle the events of the sockets, then what other threads posted to the inbox, then deadlines."""
         is_busy = self._inbox or self._unfinished
         for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
             if descriptor == self._wake:
@@ -323,7 +323,7 @@ class Processor:
             self._set_interest(channel, _WRITE if channel.transport.wants_write else _READ)
 
     def _read(self, channel: KafkaChannel) -> None:
-        """Read requests until a response is due, no bytes are left, or other connections must get their turn."""
+        """Read requests until a response must be sent, no bytes are left, or other connections must get their turn."""
         for _ in range(_FRAMES_IN_A_ROW):
             frame = channel.reader.read(channel.transport, self._scratch, self._retry_starved)
             if frame is None:
@@ -436,7 +436,10 @@ class Processor:
         return wait
 
     def _read_or_wait(self, channel: KafkaChannel) -> None:
-        """Read now if bytes were received that the socket does not report, otherwise wait for the socket."""
+        """Read now if received bytes are buffered, because the socket does not report them.
+
+        Otherwise wait for the socket.
+        """
         if channel.reader.has_ahead or channel.transport.has_buffered:
             self._read(channel)
         else:

@@ -1,6 +1,6 @@
-"""Queue of received requests between the processors and the request handlers, bounded by `queued.max.requests`.
+"""The queue of received requests between processors and request handlers, bounded by `queued.max.requests`.
 
-If the queue is full, a processor waits, and reads from none of its connections during the wait.
+If the queue is full, a processor waits and does not read from its connections.
 
 Source: Kafka's RequestChannel.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class ReceivedFrame:
-    """One request as it arrived, without the size field."""
+    """A request as it arrived, without the size field."""
 
     channel: KafkaChannel
     frame: memoryview
@@ -64,7 +64,10 @@ class RequestChannel:
         return received
 
     def close(self, handlers: int) -> None:
-        """Accept no further request, and end `handlers` threads in `get` after the waiting requests."""
+        """Accept no further request.
+
+        After the waiting requests, `get` returns None to each of the `handlers` threads.
+        """
         self._is_closed = True
         self._has_room.set()
         for _ in range(handlers):

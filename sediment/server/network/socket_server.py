@@ -33,7 +33,7 @@ _SYSTEM_DEFAULT = -1
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
-    """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 picks a free port.
+    """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 means any free port.
 
     Raises:
         UsageError: the address does not belong to this machine, is in use, or is not allowed.
@@ -43,7 +43,7 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
-            # Accepted sockets inherit the size; the size must be set before a connection announces its window.
+            # Accepted sockets inherit the buffer size, which must be set before a connection announces its window.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         listening.bind((endpoint.host, endpoint.port))
     except OSError as error:

@@ -1,6 +1,6 @@
 """Non-blocking connections, plain and encrypted (Kafka's TransportLayer).
 
-Plain connections send file slices with `sendfile`; TLS has to read them first.
+Plain connections send file slices with `sendfile`; TLS connections have to read them first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TLS_RECORD_BYTES = 16 * 1024
 
 
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
-"""OpenSSL's reasons for a first record that is not TLS."""
+"""The reasons that OpenSSL gives if the first record is not TLS."""
 
 
 class HandshakeFailedError(SedimentError):
@@ -40,7 +40,7 @@ Chunk = bytes | bytearray | memoryview | FileSlice
 
 
 class TransportLayer(Protocol):
-    """A non-blocking connection; use other methods only after `handshake` has returned True."""
+    """A non-blocking connection; call its other methods only after `handshake` has returned True."""
 
     descriptor: int
     wants_write: bool
@@ -48,7 +48,7 @@ class TransportLayer(Protocol):
 
     @property
     def has_buffered(self) -> bool:
-        """True if received bytes are buffered that the socket no longer reports."""
+        """True if received bytes are buffered; the socket no longer reports them."""
         ...
 
     def handshake(self) -> bool:
@@ -68,13 +68,17 @@ class TransportLayer(Protocol):
         ...
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if the call would block; `more`: more bytes follow at once."""
+        """Send bytes and return the number accepted, 0 if the call would block.
+
+        With `more`, more bytes follow at once.
+        """
         ...
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Return the number of bytes taken from `already_sent` on; if any are left, the call would block.
+        """Send a slice from `already_sent` on; return the number of bytes accepted.
 
-        If the socket is full, `wait` is called.  The call continues if `wait` returns True.
+        If bytes are left, the call would block.  If the socket is full, `wait` is called.  The call continues if `wait`
+        returns True.
         """
         ...
 
@@ -112,14 +116,17 @@ class PlaintextTransportLayer:
             return False
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, 0 if the call would block; with `more`, the kernel waits for more."""
+        """Send bytes and return the number accepted, 0 if the call would block.
+
+        With `more`, the kernel waits for more.
+        """
         try:
             return self._socket.send(data, socket.MSG_MORE if more else 0)
         except BlockingIOError:
             return 0
 
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
-        """Send without copying; return the number of bytes taken."""
+        """Send without copying; return the number of bytes accepted."""
         return file_slice.send_waiting(self._socket, already_sent, wait)
 
     def close(self) -> None:
@@ -136,7 +143,7 @@ class SslTransportLayer:
         self.wants_write = False
         self._received = memoryview(b"")
         self._piece: tuple[FileSlice, int, memoryview] | None = None
-        """Bytes of a slice that could not be sent, with their position; TLS must get the same bytes again."""
+        """The bytes of a slice that could not be sent, with their position; TLS must get the same bytes again."""
 
     @property
     def has_buffered(self) -> bool:
@@ -182,8 +189,8 @@ class SslTransportLayer:
     def is_at_end(self) -> bool:
         """Return True if the peer has ended its stream and every byte was received.
 
-        The end of a TLS stream is also a record.  To reach that record, this method decrypts the record before it and
-        keeps the bytes for `receive_into`.
+        The end of a TLS stream is a record, too.  To reach this last record, the method decrypts the record before it
+        and keeps the bytes for `receive_into`.
         """
         if not self._received:
             try:
@@ -193,7 +200,7 @@ class SslTransportLayer:
         return not self._received
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        """Return the number of bytes taken, or 0 if the connection would block."""
+        """Send bytes and return the number accepted, 0 if the call would block."""
         try:
             return self._socket.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):

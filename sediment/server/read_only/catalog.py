@@ -2,16 +2,16 @@
 
     1. no process may hold the lock of a directory, and all directories belong to one cluster
     2. `-delete`, `-stray` and `-future` directories and the metadata log are left out
-    3. partitions of one name in several directories are replicas of one partition; `engine.replicas` chooses one;
-       the high watermark is the largest that any replica states, limited to the log end of the served replica
+    3. partitions with the same name in several directories are replicas of one partition; `engine.replicas` chooses
+       one; the high watermark is the largest of all replicas, but at most the log end of the served replica
     4. topic ids, configs and features come from the metadata log; without one, ids come from `partition.metadata`,
-       or are derived from the topic's name
+       or are derived from the topic name
     5. clients see the selected partitions as topics; the coordinators' topics are also read in full
 
-If a small file or a partition cannot be read, it is left out with a warning about the consequences; the rest is served.
+If a small file or a partition cannot be read, it is skipped, and a warning states the consequences; the rest is served.
 
 Invariants: nothing is written, and no lock is taken.  No file is opened by a name that a client sent.  Opening a
-partition lists its directory and reads one small file; everything else is read at its first use.
+partition lists its directory and reads one small file; everything else is read on first use.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -79,24 +79,24 @@ _MOST_OPEN_FILES = 4096
 _MAX_INDEX_BYTES = 256 << 20
 _NAMES_SHOWN = 5
 _ADVICE_IF_IN_USE = "stop the broker, or serve a snapshot or a copy of the directory"
-_NOT_NEEDED = "nothing depends on it here"
+_NOT_NEEDED = "it has no effect here"
 _WITHOUT_FILE = {
     LOG_START_FILE: "partitions are served from their first segment on, including deleted records",
     LOCK_FILE: "no broker can hold such a lock",
-    META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory states it",
-    str(METADATA_PARTITION): "topics have no configs, and not the topic ids of their cluster",
+    META_PROPERTIES_FILE: "clients see a made-up cluster id, unless another directory contains the real one",
+    str(METADATA_PARTITION): "topics have no configs, and their topic ids are not those of the cluster",
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
 }
-"""Consequence for a client of each file that cannot be read."""
+"""The consequence, for clients, of each file that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogOptions:
     """Options of a catalog.
 
-    `to_log_end` serves every partition to its end, and `renamings` give topics other names.  `partitions` are directory
-    names or globs; if empty, all partitions are selected.
+    With `to_log_end`, every partition is served to its end.  `renamings` give topics other names.  `partitions` are
+    directory names or globs; if empty, all partitions are selected.
     """
 
     to_log_end: bool = False
@@ -106,7 +106,7 @@ class CatalogOptions:
     """Accept a pattern that matches no partition."""
 
     metadata: Path | None = None
-    """Log directory with the metadata log of the cluster; None: search the served directories for this log."""
+    """The log directory with the metadata log of the cluster; None: search the served directories for this log."""
 
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""
@@ -124,7 +124,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic under the name that clients use, with the partitions that the directories have."""
+    """A topic under the name that clients use, with the partitions in the directories."""
 
     name: str
     id: uuid.UUID
@@ -134,7 +134,7 @@ class Topic:
 
     @property
     def unreadable(self) -> frozenset[int]:
-        """Numbers of the partitions without a readable replica."""
+        """The numbers of the partitions without a readable replica."""
         return frozenset(each.partition.partition for each in self.left_out) - self.partitions.keys()
 
     @property
@@ -146,8 +146,8 @@ class Topic:
 class Catalog:
     """Topics by name and by id; `metadata` is the metadata of the cluster, or None without a metadata log.
 
-    `coordinator_topics` has the full topics of the coordinators by name.  `left_out` has the selected replicas that
-    could not be opened, under the names that clients use.
+    `coordinator_topics` contains the full topics of the coordinators, by name.  `left_out` contains the selected
+    replicas that could not be opened, under the names that clients use.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Catalog:
         return None if topic is None else topic.partitions.get(number)
 
     def unreadable(self) -> tuple[tuple[TopicPartition, UnreadableRange], ...]:
-        """Return the ranges that reads have left out so far."""
+        """Return the ranges that reads have skipped so far."""
         return tuple(
             (TopicPartition(topic.name, number), found)
             for topic in self._by_name.values()
@@ -197,7 +197,7 @@ class Catalog:
         )
 
     def close(self) -> None:
-        """Close the open files; slices keep their files open until they are sent."""
+        """Close the open files; a slice keeps its file open until the slice is sent."""
         self._open_segments.close()
 
     def _served(self, path: Path) -> ServedDirectory:
@@ -218,7 +218,7 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
 
     Raises:
         DirectoryInUseError: a process holds the lock of a directory.
-        NotALogDirectoryError: a path does not exist, or holds no files of a log directory.
+        NotALogDirectoryError: a path does not exist, or does not contain the files of a log directory.
         UsageError: the directories belong to several clusters; replicas belong to different topics; a renaming is not
             possible; a pattern matches nothing; or the metadata directory has no metadata log.
         SourceChangedError: the files of the metadata log changed too often while they were read.
@@ -255,7 +255,7 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
 
 
 def _selected(topic: Topic, options: CatalogOptions) -> Topic:
-    """Return the topic with the partitions that clients may read."""
+    """Return the topic with only the partitions that clients may read."""
     chosen = {number: log for number, log in topic.partitions.items() if options.selects(log.partition)}
     left_out = tuple(each for each in topic.left_out if options.selects(each.partition))
     return replace(topic, partitions=chosen, left_out=left_out)
@@ -270,7 +270,7 @@ def _described(error: SedimentError | OSError) -> str:
 
 
 def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> ClusterMetadata:
-    """Return the cluster metadata from the log in `path`; `meta` belongs to the served directories.
+    """Return the cluster metadata from the log in `path`; `meta` comes from the served directories.
 
     Raises:
         UsageError: `path` lacks a metadata log, or it belongs to another cluster.
@@ -293,7 +293,7 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
 
 
 def _max_open_files() -> int:
-    """Return half the number of files that this process may open; the other half is for connections."""
+    """Return half the number of files that this process may open; connections need the other half."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(soft // 2, _MOST_OPEN_FILES))
 
@@ -302,7 +302,7 @@ def _max_open_files() -> int:
 def _replicas_by_topic(
     directories: Sequence[ClusterDirectory], renamings: Sequence[Renaming]
 ) -> dict[str, list[Replica]]:
-    """Return the replicas of every topic, by the name that clients use.
+    """Return the replicas of every topic, by the name that clients see.
 
     Raises:
         UsageError: a renaming has an unknown topic or directory, or a new name that is taken.
@@ -393,7 +393,7 @@ def _topic(
     missing = sorted(expected - by_number.keys())
     if missing and is_wanted:
         _LOGGER.warning(
-            "topic %s: the directories have only %d of its %d partitions, and these are served; missing: %s",
+            "topic %s: the directories contain only %d of its %d partitions, and these are served; missing: %s",
             name,
             len(by_number),
             len(expected | by_number.keys()),
@@ -412,14 +412,14 @@ def _log(
 ) -> FrozenLog | None:
     """Return the log of the replica to serve; None if no replica can be read.
 
-    Replicas that cannot be read are added to `left_out`.
+    Add replicas that cannot be read to `left_out`.
     """
     high_watermark = max((each.checkpoints.high_watermark or 0 for each in replicas), default=0)
     has_file = any(each.checkpoints.high_watermark_file for each in replicas)
     is_stated = any(each.checkpoints.high_watermark is not None for each in replicas)
     if has_file and not is_stated and not options.to_log_end:
         _LOGGER.warning(
-            "%s: no checkpoint has its high watermark, so none of it is served; serve it with --to-log-end",
+            "%s: no checkpoint contains its high watermark, so it is served empty; give --to-log-end to serve it",
             replicas[0].partition,
         )
     logs = []
@@ -450,7 +450,7 @@ def _listed(replica: Replica, fs: Fs) -> LogListing:
 
 
 def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> FrozenLog | None:
-    """Return the log with the greatest rank; leave unreadable ones out if another one is readable."""
+    """Return the log with the highest rank; add unreadable logs to `left_out` if another one is readable."""
     readable = []
     failed = []
     for log in logs:
@@ -459,7 +459,7 @@ def _most_advanced(logs: Sequence[FrozenLog], left_out: list[LeftOut]) -> Frozen
         except StorageError as error:
             _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
             failed.append(LeftOut(log.partition, log.directory, error))
-    left_out += failed if readable else failed[1:]  # the first one is served, and answers with its error
+    left_out += failed if readable else failed[1:]  # if all fail, serve the first with its error
     best = max(readable, key=lambda each: each[0], default=None)
     return best[1] if best is not None else next(iter(logs), None)
 

@@ -3,13 +3,13 @@
     listing + checkpoints  --first use-->  log start, high watermark, last stable offset, log end
     read    limit by isolation -> segment -> index -> headers -> slice of the file       kafka-log 04 §8
     times   first segment with a timestamp at or above the time -> its time index -> its records                  04 §9
-    epochs  `leader-epoch-checkpoint`, or the headers where it is missing                       04 §4
+    epochs  `leader-epoch-checkpoint`, or the headers if it is missing                       04 §4
 
-The log reads only the files in the listing with which it was created.  A changed segment causes a `StorageError`.
+The log reads only the files in its listing.  If a segment changes, reads raise `StorageError`.
 
 Invariants
 * Nothing is written and no lock is taken.
-* The cost of a read does not depend on the length of the log: offsets, the ends of both isolation levels and the
+* The cost of a read does not depend on the length of the log: offsets, the end offsets of both isolation levels and the
   aborted transactions are found only once.
 * Only verified batches are returned.  An unreadable batch is skipped, with one warning, and the next good batch
   follows; the offsets then have a gap, as after a compaction.
@@ -94,7 +94,7 @@ _NOTHING_COMMITTED = Fetched(None, ())
 
 
 class _Limit(NamedTuple):
-    """The end of a read at an isolation level: an offset, the index of its segment, and the position in the segment."""
+    """The end of reads at an isolation level: an offset, the index of its segment, and its position in the segment."""
 
     offset: int
     segment: int
@@ -102,7 +102,7 @@ class _Limit(NamedTuple):
 
 
 class _Readable(NamedTuple):
-    """The segments of a log in order, and the ends of reads in them."""
+    """The segments of a log in order, and the ends of reads."""
 
     segments: Sequence[FrozenSegment]
     base_offsets: Sequence[int]
@@ -113,10 +113,10 @@ class _Readable(NamedTuple):
 
 
 class _AbortedTransactions:
-    """Aborted transactions by the offsets of their markers.
+    """Aborted transactions, sorted by the offsets of their markers.
 
-    `_lowest_first[i]` is the lowest first offset of transaction i and all later ones; with it, bisection finds both
-    ends of a search.
+    `_lowest_first[i]` is the lowest first offset of transaction i and all later ones, so that bisection finds both ends
+    of a range.
     """
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
@@ -135,10 +135,10 @@ class _AbortedTransactions:
 
 
 class FrozenLog:
-    """The log in the directory of `listing`; `checkpoints` give its log start and high watermark.
+    """The log in the directory of `listing`; its log start and high watermark come from `checkpoints`.
 
-    If a checkpoint file exists but has no high watermark for the log, the log start is used; without a file, the log
-    end is used.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
+    If the checkpoint file has no high watermark for the log, reads end at the log start.  If the file does not exist,
+    they end at the log end.  `open_segments` is shared by all logs of a server.  Any thread may call any method.
     """
 
     def __init__(
@@ -176,18 +176,18 @@ class FrozenLog:
 
     @property
     def unreadable(self) -> tuple[UnreadableRange, ...]:
-        """Ranges that reads have left out so far."""
+        """The ranges that reads have skipped so far."""
         return tuple(self._unreadable)
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error that makes every later read fail; None if there was none."""
+        """The error because of which every later read fails; None if there was none."""
         return self._failure
 
     # ---------------------------------------------------------------------------------------------------------- offsets
     @property
     def view(self) -> LogView:
-        """Offsets, producers and aborted transactions, read on first use.
+        """The offsets, producers and aborted transactions, read on first use.
 
         Raises:
             StorageError: the files cannot be read, or have changed.
@@ -201,13 +201,13 @@ class FrozenLog:
 
     @property
     def high_watermark(self) -> int:
-        """End of reads with READ_UNCOMMITTED."""
+        """The end offset of reads with READ_UNCOMMITTED."""
         view = self.view
         return view.log_start_offset if view.high_watermark is None else view.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """End of reads with READ_COMMITTED."""
+        """The end offset of reads with READ_COMMITTED."""
         return self.view.last_stable_offset
 
     @property
@@ -217,17 +217,17 @@ class FrozenLog:
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """Producers with a batch in the log; none of them expires."""
+        """The producers with a batch in the log; none of them expires."""
         return self.view.producers
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the end of reads with this isolation level."""
+        """Return the end offset of reads with this isolation level."""
         if isolation is Isolation.LOG_END:
             return self.log_end_offset
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start and the end of reads, which never change."""
+        """Return the log start offset and the end offset of reads, which never change."""
         return self.log_start_offset, self.end_offset(isolation)
 
     def _open_view(self) -> LogView:
@@ -249,7 +249,7 @@ class FrozenLog:
         )
 
     def _attempt(self, read: Callable[[], _Found]) -> _Found:
-        """Return the result of `read`; after a corrupt file was found, every call fails."""
+        """Call `read` and return its result; after a corrupt file was found, every call fails."""
         try:
             return read()
         except OSError as error:
@@ -283,10 +283,11 @@ class FrozenLog:
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> Fetched:
-        """Return a slice of at most `max_bytes`, beginning with the batch that holds `offset` or follows it.
+        """Return a slice of at most `max_bytes` that begins with the first batch that ends at or above `offset`.
 
-        The slice ends with its segment, and at the end of reads with `isolation`.  With `min_one`, a first batch above
-        the size limit is returned whole; without `min_one`, the slice is empty in this case (KIP-74).
+        The slice never extends past the end of its segment or past the end offset of reads with `isolation`.  If the
+        first batch is larger than `max_bytes`, it is returned whole with `min_one`; without `min_one`, the slice is
+        empty (KIP-74).
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -299,7 +300,7 @@ class FrozenLog:
         _, base_offsets, log_start_offset, limit, high_watermark, last_stable = readable
         if not log_start_offset <= offset <= limit.offset:
             raise OffsetOutOfRangeError(
-                f"the log holds offsets from {log_start_offset} up to {limit.offset}",
+                f"the log contains offsets from {log_start_offset} up to {limit.offset}",
                 partition=str(self.partition),
                 offset=offset,
             )
@@ -441,7 +442,7 @@ class FrozenLog:
         """
         readable = self._readable or self._open_readable()
         largest = [times.largest_timestamp_ms for times in self.view.segment_times]
-        # A segment without timestamps has its file's time here, and no batch matches this time.
+        # For a segment without timestamps, this is the modification time of its file, which matches no batch.
         by_time = sorted(enumerate(largest), key=lambda each: -each[1])
         for number, largest_ms in [*by_time, (0, NO_TIMESTAMP)] if by_time else []:
             segment = readable.segments[number]
@@ -456,7 +457,7 @@ class FrozenLog:
         return None
 
     def _indexed_offset(self, segment: FrozenSegment, opened: OpenSegment, target_ms: int) -> int:
-        """Return the offset of the last time index entry at or before a time; the base offset if there is none."""
+        """Return the offset in the last time index entry at or before a time; the base offset if there is none."""
         entries = self._open_segments.times(segment.files, opened)
         slot = bisect_right(entries.timestamps, target_ms) - 1
         return segment.base_offset + (entries.relative_offsets[slot] if slot >= 0 else 0)
@@ -464,13 +465,13 @@ class FrozenLog:
     # ----------------------------------------------------------------------------------------------------------- epochs
     @property
     def leader_epoch(self) -> int:
-        """Epoch of the last leader; 0 if neither the checkpoint nor the last batch has an epoch."""
+        """The epoch of the last leader; 0 if neither the checkpoint nor the last batch contains an epoch."""
         epochs = self._checkpointed_epochs()
         epoch = self._last_batch_epoch() if epochs is None else latest_epoch(epochs)
         return max(epoch, 0)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """
@@ -529,7 +530,7 @@ class FrozenLog:
 
 
 def _first_record_at(file: ReadableFile, batch: FoundBatch, timestamp_ms: int) -> FoundRecord | None:
-    """Return the first record of a batch with this timestamp; None for magic 0, whose messages have no timestamps."""
+    """Return the first record of a batch with this timestamp; None for a message of magic 0, which has no timestamp."""
     if file.read(batch.position + MAGIC, 1)[0] == 0:
         return None
     return next((record for record in records_of(file, batch) if record.timestamp_ms == timestamp_ms), None)

@@ -1,15 +1,15 @@
-"""One segment of a read-only log: finds batches by offset and records by time, and skips unreadable ranges.
+"""One segment of a read-only log: finding batches by offset and records by time, and skipping unreadable ranges.
 
     offset -> offset index -> header scan -> batch          each checksum is verified once, before its batch is returned
 
-A batch is returned only if its checksum and its offsets were verified.  Verified ranges are remembered, so each byte is
-verified once.  After an error, the segment is surveyed once, from its first byte:
+A batch is returned only if its checksum and its offsets were verified.  Verified ranges are kept in memory, so each
+byte is verified once.  After an error, the whole segment is read once, from its first byte (the survey):
 
     | batch | batch | unreadable | batch | batch |          its own index is not used any more
     '---- run ------'            '--- run -------'
 
-An unreadable range ends at the first of these places, where reading can safely continue:
-1. a good batch that is reached by following the lengths of batches
+Reading continues after an unreadable range at the first of these positions:
+1. a good batch to which the lengths of the bad batches lead
 2. a good batch that has an offset index entry
 3. the end of the segment
 
@@ -54,7 +54,7 @@ _TORN = "the segment ends inside a batch"
 
 
 class Run(NamedTuple):
-    """Adjacent good batches: bytes [start_position, end_position); the last one ends at `last_offset`."""
+    """Adjacent good batches: bytes [start_position, end_position); the last batch ends at `last_offset`."""
 
     start_position: int
     end_position: int
@@ -77,13 +77,13 @@ class UnreadableRange:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """The good batches of a segment as runs, and an offset index for them."""
+    """The good batches of a segment, as runs, and an offset index for them."""
 
     runs: tuple[Run, ...]
     offsets: OffsetEntries
 
     def readable_end(self, start: int, end: int) -> int:
-        """Return the end of the good bytes in [start, end)."""
+        """Return the end of the good bytes that begin at `start`, at most `end`."""
         number = bisect_right(self.runs, start, key=attrgetter("start_position")) - 1
         return min(max(self.runs[number].end_position, start), end) if number >= 0 else start
 
@@ -98,7 +98,7 @@ class _VerifiedRanges:
         self._ends: list[int] = []
 
     def end_of(self, position: int) -> int:
-        """Return the end of the range that holds `position`, or `position` if there is none."""
+        """Return the end of the range that contains `position`, or `position` if there is none."""
         slot = bisect_right(self._starts, position) - 1
         return max(self._ends[slot], position) if slot >= 0 else position
 
@@ -111,9 +111,10 @@ class _VerifiedRanges:
 
 
 class FrozenSegment:
-    """A segment with its files; its last batch ends at `end_position`, and `on_unreadable` gets unreadable ranges.
+    """A segment with its files.
 
-    Any thread may use it.
+    Its last batch ends at `end_position`, and `on_unreadable` is called with each unreadable range.  Any thread may use
+    it.
     """
 
     __slots__ = ("_guard", "_on_unreadable", "_survey", "_verified", "base_offset", "end_position", "files")
@@ -182,9 +183,9 @@ class FrozenSegment:
         return find_in_file(opened.file, position, run.end_position, BY_LAST_OFFSET, offset)
 
     def verified_end(self, opened: OpenSegment, start: int, end: int) -> int:
-        """Return `end` if every batch that begins in [start, end) is good, else the position of the first bad one.
+        """Return `end` if every batch that begins in [start, end) is good, else the position of the first bad batch.
 
-        A batch must begin at `start`.  If `start` is returned, `locate` finds the next good batch from now on.
+        A batch must begin at `start`.  If the result is `start`, the next call of `locate` finds the next good batch.
 
         Raises:
             OSError: the disk failed.
@@ -203,7 +204,10 @@ class FrozenSegment:
         return good
 
     def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
-        """Return an indexed offset above all batches before byte `end_position`; None without such an entry."""
+        """Return an offset from the index that is above all batches before byte `end_position`.
+
+        Return None if there is none.
+        """
         entries = opened.offsets if self._survey is None else self._survey.offsets
         slot = bisect_left(entries.positions, end_position)
         return self.base_offset + entries.relative_offsets[slot] if slot < len(entries.positions) else None
@@ -230,7 +234,7 @@ class FrozenSegment:
         return next(self._batches(opened, indexed_offset, BY_EXACT_TIMESTAMP, timestamp_ms), None)
 
     def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
-        """Yield the good batches found by a search of `kind`, from the index entry for `from_offset` on."""
+        """Yield the good batches that a search of `kind` finds, starting at the index entry for `from_offset`."""
         while True:
             try:
                 yield from self._good_batches(opened, from_offset, kind, target_ms)
@@ -257,7 +261,7 @@ class FrozenSegment:
 
     # ----------------------------------------------------------------------------------------------------------- survey
     def _make_survey(self, opened: OpenSegment, reason: str) -> None:
-        """Read the whole segment once and note its good batches."""
+        """Read the whole segment once, and return its good batches."""
         with self._guard:
             if self._survey is not None:
                 return
@@ -268,7 +272,7 @@ class FrozenSegment:
 
 
 class _Buffers(threading.local):
-    """Buffers for verification, one set for each thread; allocating new ones would cost as much as the checksums."""
+    """Buffers for verification, one set for each thread, because allocating them costs as much as the checksums."""
 
     def __init__(self) -> None:
         self.bytes = padded_buffer(_VERIFIED_BYTES)

@@ -3,10 +3,12 @@
     segment  --first use-->  file descriptor of its `.log`, index entries in memory
              --each use--->  check that inode, size and modification time of the file are unchanged
 
-The check uses the open file and not its path, because this is cheaper: a rename or a removal changes the file's ctime.
+The check is made on the open file, because this is cheaper than on the path.  It is sufficient: a rename or a removal
+changes the file's ctime.
 
 Invariants
-* If the offset index is missing, one is made in memory when the file is opened, by a scan up to the first bad batch.
+* If the offset index is missing, an index is created in memory when the file is opened, by a scan up to the first bad
+  batch.
 * Files are opened for reading only.  Indexes are read and never mapped, because this process would crash if another
   process truncated a mapped file.
 * At most `max_files` files are open, and at most `max_index_bytes` of indexes are in memory, for any number of logs.
@@ -38,12 +40,12 @@ from sediment.segment_io.segment.reader import HeaderScan, Rows
 _LOGGER = logging.getLogger(__name__)
 
 INDEX_INTERVAL_BYTES = 4096
-"""Distance between the entries of an offset index made in memory: Kafka's default."""
+"""The distance between the entries of an offset index that is created in memory: Kafka's default."""
 
 
 @dataclass(slots=True, eq=False)
 class SegmentFiles:
-    """Files of one segment; `end_offset` is the base offset of the next segment, or the log end.
+    """The files of one segment; `end_offset` is the base offset of the next segment, or the log end offset.
 
     Size and modification time come from the listing of the `.log`; its inode is recorded when the file is first opened.
     """
@@ -61,33 +63,33 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True)
 class OffsetEntries:
-    """Offset index in memory: relative offsets and byte positions, both int32[n] and sorted."""
+    """An offset index in memory: relative offsets and byte positions, both int32[n] and sorted."""
 
     relative_offsets: memoryview
     positions: memoryview
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of memory."""
+        """The size in memory, in bytes."""
         return self.relative_offsets.nbytes + self.positions.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class TimeEntries:
-    """Time index in memory: timestamps in ms, int64[n], and relative offsets, int32[n]; both are sorted."""
+    """A time index in memory: timestamps in ms, int64[n], and relative offsets, int32[n]; both are sorted."""
 
     timestamps: memoryview
     relative_offsets: memoryview
 
     @property
     def size_bytes(self) -> int:
-        """Size in memory."""
+        """The size in memory, in bytes."""
         return self.timestamps.nbytes + self.relative_offsets.nbytes
 
 
 @dataclass(slots=True, eq=False)
 class OpenSegment:
-    """The open `.log` of a segment with its offset index, and its time index after the first search by time."""
+    """The open `.log` of a segment, its offset index and, after the first search by time, its time index."""
 
     file: ReadableFile
     change_stamp: tuple[int, int, int]
@@ -96,12 +98,12 @@ class OpenSegment:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of memory of the indexes."""
+        """The size of the indexes in memory, in bytes."""
         return self.offsets.size_bytes + (0 if self.times is None else self.times.size_bytes)
 
 
 class OpenSegments:
-    """The open segments of all logs, with a limit; any thread may use it."""
+    """The open segments of all logs, up to a limit; any thread may use it."""
 
     def __init__(self, fs: Fs, *, max_files: int, max_index_bytes: int) -> None:
         self._fs = fs
@@ -128,7 +130,7 @@ class OpenSegments:
         if (stamp := opened.file.change_stamp()) != opened.change_stamp:
             if self._fs.identity(files.log) != (files.inode, files.size_bytes, files.mtime_ns):
                 raise _changed(files)
-            opened.change_stamp = stamp  # only a link or the mode was changed
+            opened.change_stamp = stamp  # only the link count or the mode has changed
         with suppress(KeyError):  # closed meanwhile
             self._opened.move_to_end(files)
         return opened
@@ -146,7 +148,7 @@ class OpenSegments:
         return opened.times
 
     def close(self) -> None:
-        """Close every file; slices keep theirs open until they are sent."""
+        """Close every file; a slice keeps its file open until the slice is sent."""
         with self._guard:
             self._opened.clear()
             self._index_bytes = 0
@@ -185,7 +187,7 @@ class OpenSegments:
         return self._fs.open_readable(Path(files.log))
 
     def _give_up(self) -> None:
-        """Close the least recently used segments until the limits are met; the newest one stays open."""
+        """Close the least recently used segments until the limits are met; keep the most recently used one open."""
         while len(self._opened) > 1 and (
             len(self._opened) > self._max_files or self._index_bytes > self._max_index_bytes
         ):
@@ -221,7 +223,10 @@ def _changed(files: SegmentFiles) -> StorageError:
 
 
 def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
-    """Return the index entries inside the segment and its file; if there are none, entries from its batches."""
+    """Return the index entries that are inside the segment and its file.
+
+    If there are none, create entries from the batches.
+    """
     content = _content(files, files.offset_index, OFFSET_ENTRY_BYTES)
     index = parse_offset_index(content, files.base_offset, preallocated=True)
     inside = _inside(index.relative_offsets, files)
@@ -232,7 +237,7 @@ def _offset_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
 
 
 def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
-    """Return the entries of an index; if it cannot be read, log a warning and return none."""
+    """Return the entries of an index; if it cannot be read, log a warning and return no entries."""
     try:
         return read_entries(index, entry_bytes)
     except OSError as error:
@@ -243,7 +248,7 @@ def _content(files: SegmentFiles, index: Path, entry_bytes: int) -> bytes:
 
 
 def _scanned_entries(files: SegmentFiles, file: ReadableFile) -> OffsetEntries:
-    """Scan the file up to its first bad batch, and return an entry for each interval of bytes."""
+    """Scan the file up to its first bad batch, and return an entry for each interval of the index."""
     relative_offsets: list[int] = []
     positions: list[int] = []
     previous_offset = files.base_offset - 1
@@ -278,9 +283,9 @@ def good_rows(address: int, shift: int, rows: Rows, previous_offset: int, end_of
 
 
 def sparse_entries(rows: Rows, base_offset: int) -> tuple[Int64s, Int64s]:
-    """Return (relative last offsets, positions) of the first batch of `rows` in each interval of bytes.
+    """Return (relative last offsets, positions) of the first batch of `rows` in each interval of the index.
 
-    A batch too far from the base offset for an index gets no entry.
+    A batch gets no entry if its offset is too far from the base offset for an index.
     """
     rows = rows[rows["last_offset"] - base_offset <= INT32_MAX]
     _, firsts = np.unique(rows["position"] // INDEX_INTERVAL_BYTES, return_index=True)
@@ -300,5 +305,5 @@ def _inside(relative_offsets: Int64s, files: SegmentFiles) -> int:
 
 
 def int32s(column: npt.ArrayLike) -> memoryview:
-    """Return a column, whose values must fit, as int32[n]."""
+    """Convert a column to int32[n]; all values must fit."""
     return np.ascontiguousarray(column, dtype=np.int32).data

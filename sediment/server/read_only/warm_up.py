@@ -1,8 +1,8 @@
-"""Warm-up: read a tiny log to load the compiled code of reads, so that no client has to wait for it.
+"""Warm-up: read a tiny log to load the compiled code for reads, so that no client has to wait for it.
 
 Code that is not in the cache is compiled.  This takes seconds, and a client could time out in the meantime.
 
-The log is Kafka's own bytes (kafka-log 01 §3.5, §4): a transactional batch and its marker.
+The log consists of bytes that Kafka wrote (kafka-log 01 §3.5, §4): a transactional batch and its marker.
 """
 
 from __future__ import annotations

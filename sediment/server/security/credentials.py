@@ -44,7 +44,7 @@ _ADVICE = "write name:SCRAM-SHA-256:iterations:salt:stored:server on each line, 
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """Keys with which a server checks a password without knowing it."""
+    """The keys with which a server checks a password without knowing the password."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -68,8 +68,8 @@ class Credentials:
         return len(self._by_user)
 
     def find(self, mechanism: str, user: str) -> ScramCredential:
-        """Return the credential of `user`, or one that matches no password; `mechanism` is one of `mechanisms`."""
-        unknown = self._unknown(mechanism, user)  # computed for known users too, so that both take the same time
+        """Return the credential of `user`, or one that matches no password; `mechanism` must be in `mechanisms`."""
+        unknown = self._unknown(mechanism, user)  # computed for known users too, so that all users take the same time
         return self._by_user.get((mechanism, user), unknown)
 
     def find_any(self, user: str) -> tuple[str, ScramCredential]:
@@ -79,7 +79,7 @@ class Credentials:
         return mechanism, self.find(mechanism, user)
 
     def _most_likely(self, mechanism: str) -> tuple[int, int, bool]:
-        """Return the most common iterations, salt length, and True if most salts are text."""
+        """Return the most common iteration count and salt length, and True if most salts are text."""
         shapes = Counter(
             (each.iterations, len(each.salt), set(each.salt) <= set(_BASE36))
             for (name, _), each in sorted(self._by_user.items(), key=lambda item: item[0])
@@ -118,20 +118,20 @@ def read_users(path: Path) -> Credentials:
         try:
             user, mechanism, credential = _parse_line(line.rstrip(b"\r"))
         except ValueError as error:
-            # The message must not contain the line, which holds keys.
+            # The message must not contain the line, because the line contains keys.
             raise UsageError(f"line {number} of --users {error}", path=str(path), advice=_ADVICE) from None
         if (mechanism, user) in found:
-            raise UsageError(f"line {number} of --users gives a user a second {mechanism} credential", path=str(path))
+            raise UsageError(f"line {number} of --users has a second {mechanism} credential for a user", path=str(path))
         found[mechanism, user] = credential
     if not found:
-        raise UsageError("--users holds no user", path=str(path), advice=_ADVICE)
+        raise UsageError("--users contains no user", path=str(path), advice=_ADVICE)
     return Credentials(found)
 
 
 def of_cluster(records: Mapping[tuple[int, str], Any]) -> Credentials | None:
-    """Return the credentials in UserScramCredentialRecords, given by mechanism number and user; None if there are none.
+    """Return the credentials in UserScramCredentialRecords, whose keys are (mechanism number, user).
 
-    A record that no client can use is skipped with a warning.
+    Return None if there are none.  A record that no client can use is skipped with a warning.
     """
     found: dict[tuple[str, str], ScramCredential] = {}
     for (number, user), record in records.items():
@@ -165,7 +165,7 @@ def _parse_line(line: bytes) -> tuple[str, str, ScramCredential]:
     try:
         salt, stored_key, server_key = (base64.b64decode(each, validate=True) for each in encoded)
     except binascii.Error:
-        raise ValueError("holds a field that is not base64") from None
+        raise ValueError("has a field that is not base64") from None
     credential = ScramCredential(salt, stored_key, server_key, int(iterations) if iterations.isdecimal() else -1)
     check_credential(mechanism, credential)
     return name, mechanism, credential

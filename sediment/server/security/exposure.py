@@ -30,7 +30,7 @@ def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure:
 def choose_credentials(
     bound: Endpoint, from_file: Credentials | None, of_cluster: Credentials | None, *, insecure: bool
 ) -> Credentials | None:
-    """Return the credentials that clients must prove; None if authentication is not required.
+    """Return the credentials against which clients are authenticated; None if authentication is not required.
 
     Raises:
         UsageError: other machines could reach the server without SASL.

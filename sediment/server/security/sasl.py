@@ -46,7 +46,7 @@ class SaslServer(Protocol):
 
     @property
     def user(self) -> str | None:
-        """The user, once the exchange is complete."""
+        """The user, after the exchange is complete."""
         ...
 
 
@@ -54,7 +54,7 @@ class ScramSaslServer:
     """A SCRAM exchange."""
 
     def __init__(self, mechanism: str, credentials: Credentials) -> None:
-        from scramp import ScramMechanism  # imported late: most servers have no users
+        from scramp import ScramMechanism  # imported late, because most servers have no users
 
         self._name = ""
         self._is_complete = False
@@ -69,7 +69,7 @@ class ScramSaslServer:
 
     @property
     def user(self) -> str | None:
-        """The user, once the proof was verified."""
+        """The user, after the proof was verified."""
         return self._name if self._is_complete else None
 
     def evaluate(self, token: bytes) -> bytes:
@@ -103,7 +103,7 @@ class PlainSaslServer:
 
     @property
     def user(self) -> str | None:
-        """Name of the user; None until the password is verified."""
+        """The name of the user; None until the password is verified."""
         return self._user
 
     def evaluate(self, token: bytes) -> bytes:
@@ -159,7 +159,7 @@ class SaslMechanisms:
 
 
 class SaslAuthenticator:
-    """The authentication of one connection, whose requests arrive one at a time."""
+    """The authentication of one connection; its requests arrive one at a time."""
 
     def __init__(self, mechanisms: SaslMechanisms, timer: Timer, failure_delay_ms: int) -> None:
         self.mechanisms = mechanisms
@@ -194,7 +194,7 @@ class SaslAuthenticator:
         self._state = _State.FAILED
 
     def handshake(self, mechanism: str, version: int) -> ErrorCode:
-        """Choose the mechanism; any result except NONE fails the authentication."""
+        """Choose the mechanism; unless the result is NONE, the authentication has failed."""
         exchange = self.mechanisms.new_exchange(mechanism)
         if self._state is not _State.HANDSHAKE:
             self.fail()
@@ -228,7 +228,10 @@ class SaslAuthenticator:
         self._timer.after(self._failure_delay_ms, act)
 
     def accept_token(self, token: bytes, channel: TokenChannel) -> None:
-        """Process a frame without a header and send the next token; after a failure, close with a delay."""
+        """Process a frame without a header, and send the next token.
+
+        After a failure, close the connection with a delay.
+        """
         try:
             answer, principal = self.evaluate(token)
         except SaslAuthenticationError as error:
@@ -282,6 +285,6 @@ class SaslHandlers:
 
 
 def _authenticator_of(request: Request) -> SaslAuthenticator | None:
-    """Return the authenticator of a connection that must still authenticate, else None."""
+    """Return the authenticator of a connection that still has to authenticate, else None."""
     found = request.connection.authenticator
     return found if isinstance(found, SaslAuthenticator) and not found.is_complete else None

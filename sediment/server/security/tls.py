@@ -1,4 +1,4 @@
-"""TLS of the listener."""
+"""The TLS context of the listener."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Replay of `__transaction_state`: the state of the last transaction of each transactional id, as stored.
 
 Invariant: this module neither aborts nor completes a transaction.  A real coordinator would abort an open transaction
-after its timeout and complete a prepared one; a read-only directory keeps both.
+after its timeout, and complete a prepared one; here, both keep their stored state.
 
 Source: Kafka's TransactionStateManager and TransactionMetadata.
 """
@@ -20,7 +20,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
-    """State of a transaction: its number in records, and Kafka's name."""
+    """The state of a transaction: its number in records, and Kafka's name."""
 
     EMPTY = 0, "Empty"
     ONGOING = 1, "Ongoing"
@@ -41,7 +41,7 @@ _STATES = {state.number: state for state in TransactionState}
 
 @dataclass(frozen=True, slots=True)
 class StoredTransaction:
-    """Last transaction of a transactional id; `partitions` are (topic, partitions)."""
+    """The last transaction of a transactional id; `partitions` are pairs (topic, partitions)."""
 
     transactional_id: str
     producer_id: int

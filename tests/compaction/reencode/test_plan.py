@@ -17,12 +17,12 @@ from tests.segments import log_view
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "nothing is to be encoded"),
+        ({}, "no new encoding is requested"),
         ({"level": 3, "batch_bytes": 1000}, "no codec has no levels"),
         ({"codec": CODEC_SNAPPY, "level": 1}, "snappy has no levels"),
         ({"codec": CODEC_NONE, "level": 1}, "none has no levels"),
         ({"codec": CODEC_GZIP, "level": 10}, "level 10 is outside 1 to 9"),
-        ({"codec": CODEC_ZSTD, "batch_bytes": 61}, "holds no record"),
+        ({"codec": CODEC_ZSTD, "batch_bytes": 61}, "cannot contain a record"),
     ],
 )
 def test_an_encoding_that_makes_no_sense_is_refused(given: dict[str, Any], message: str):

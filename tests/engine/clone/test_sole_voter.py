@@ -72,7 +72,7 @@ def test_a_node_that_every_source_names_alone_is_the_sole_voter(sources: QuorumS
     [
         (replace(STATIC, meta=None), "does not name a node"),
         (replace(STATIC, meta=replace(META, directory_id=None)), "does not name a node"),
-        (replace(STATIC, properties={**FILE, "node.id": "4"}), "the broker's file belongs to node 4"),
+        (replace(STATIC, properties={**FILE, "node.id": "4"}), "the properties file belongs to node 4"),
         (replace(STATIC, properties={**FILE, "process.roles": "broker"}), "lacks the controller role"),
         (replace(STATIC, properties={**FILE, "process.roles": "controller"}), "lacks the broker role"),
         (replace(STATIC, properties=None, has_broker_files=False), "may be only a controller"),
@@ -83,7 +83,7 @@ def test_a_node_that_every_source_names_alone_is_the_sole_voter(sources: QuorumS
             "controller.quorum.voters lists nodes 3, 5",
         ),
         (replace(STATIC, properties={**FILE, "controller.quorum.voters": "three"}), "is malformed"),
-        (replace(STATIC, state=None, properties=None), "no file says which nodes vote"),
+        (replace(STATIC, state=None, properties=None), "no file lists the voters"),
         (replace(DYNAMIC, metadata=metadata(1, [(3, DIRECTORY), (4, DIRECTORY)])), "the metadata log lists nodes 3, 4"),
         (replace(DYNAMIC, metadata=metadata(1, [(3, uuid.UUID(int=8))])), "another directory of node 3"),
         (replace(DYNAMIC, metadata=metadata(1)), "has no VotersRecord"),

@@ -308,7 +308,7 @@ def test_a_token_that_the_driver_placed_is_found_until_it_is_removed(tmp_path: P
 
 def test_a_token_of_another_run_is_refused_and_replaced_by_the_next_run(tmp_path: Path):
     place_run_token(tmp_path, "run-1")
-    with pytest.raises(SourceChangedError, match="another disk under the same path") as raised:
+    with pytest.raises(SourceChangedError, match="another disk at this path") as raised:
         check_run_token(tmp_path, "run-2")
     assert raised.value.path == str(tmp_path / ".sediment-run")
     place_run_token(tmp_path, "run-2")

@@ -206,7 +206,7 @@ def test_a_replacement_that_is_not_whole_is_undone_while_the_old_segments_are_th
     repairs = finish_interrupted(directory, Fs())
     assert read_image(directory) == old
     assert "is not whole" in str(repairs[0])
-    assert "the old segments have its records" in str(repairs[0])
+    assert "the old segments contain its records" in str(repairs[0])
     assert not any("was complete" in str(repair) for repair in repairs)
     assert finish_interrupted(directory, Fs()) == ()
 

@@ -114,7 +114,7 @@ def test_after_a_failed_write_nothing_more_is_appended(log_dir: Path) -> None:
     writer = log_writer(log_dir, disk)
     writer.append([next_id(7000)])
     disk.is_full = True
-    with pytest.raises(CommitStateUnknownError, match="broke off"):
+    with pytest.raises(CommitStateUnknownError, match="was interrupted"):
         writer.append([next_id(8000)])
     disk.is_full = False
     with pytest.raises(StorageError, match="an earlier write"):

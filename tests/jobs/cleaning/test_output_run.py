@@ -255,7 +255,7 @@ def test_a_complete_output_is_refused_and_stays(log_dir, tmp_path):
     before = image(output)
     again = sediment("compact", log_dir, "--output", output, "--force", COMPACT)
     assert again.status == 2
-    assert "complete already (run " in again.stderr
+    assert "already complete (run " in again.stderr
     assert image(output) == before
 
 

@@ -78,7 +78,7 @@ def test_a_corrupt_partition_is_quarantined_and_the_other_one_is_done(logs: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "nothing is to be encoded differently"),
+        ((), "no new encoding is requested"),
         (("--level=3", "--batch-bytes=1m"), "no codec has no levels"),
         (("--codec=snappy", "--level=3"), "snappy has no levels"),
         (("--codec=zstd", "--level=99"), "level 99 is outside"),

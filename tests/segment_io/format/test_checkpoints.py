@@ -29,8 +29,8 @@ def test_ix_22_an_offset_checkpoint_parses():
     ("content", "reason"),
     [
         (b"1\n2\na 0 5\nb-c 3 7\n", "version 1, not 0"),
-        (b"0\n3\na 0 5\nb-c 3 7\n", "announces 3 entries and has 2"),
-        (b"0\n1\na 0 5\nb-c 3 7\n", "announces 1 entries and has 2"),
+        (b"0\n3\na 0 5\nb-c 3 7\n", "announces 3 entries but contains 2"),
+        (b"0\n1\na 0 5\nb-c 3 7\n", "announces 1 entries but contains 2"),
         (b"0\n1\na 0\n", "line 'a 0' is malformed"),
         (b"0\n1\na 0 5 6\n", "is malformed"),
         (b"0\n1\n a 0 5\n", "is malformed"),

@@ -63,7 +63,7 @@ def test_ix_25_a_damaged_snapshot_is_corrupt(content, reason):
 @pytest.mark.parametrize("count", [3, -1])
 def test_a_snapshot_that_cannot_hold_its_count_is_corrupt_although_its_checksum_is_right(count):
     body = count.to_bytes(4, "big", signed=True) + SNAPSHOT[10:]
-    with pytest.raises(CorruptSnapshotError, match=f"cannot hold {count} producers"):
+    with pytest.raises(CorruptSnapshotError, match=f"cannot contain {count} producers"):
         parse_snapshot(b"\0\1" + google_crc32c.value(body).to_bytes(4, "big") + body)
 
 

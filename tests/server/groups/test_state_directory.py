@@ -147,7 +147,7 @@ def test_it_lies_outside_the_log_directories(tmp_path: Path) -> None:
 
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("")
-    with pytest.raises(UsageError, match=r"holds other files, such as meta\.properties"):
+    with pytest.raises(UsageError, match=r"contains other files, such as meta\.properties"):
         open_state(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
 

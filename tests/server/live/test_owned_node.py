@@ -176,7 +176,7 @@ def test_a_partition_of_a_started_node_without_a_folder_is_refused(tmp_path: Pat
         offsets = {f"{topic}-{number}": int(offset) for topic, number, offset in lines}
         write_checkpoint(path / name, {partition: at for partition, at in offsets.items() if partition != "orders-1"})
     before = contents(path)
-    with pytest.raises(UsageError, match="its folder is missing, and a broker makes it"), live(path):
+    with pytest.raises(UsageError, match="its folder is missing, and a broker creates it"), live(path):
         pass
     assert contents(path) == before
 

@@ -314,7 +314,7 @@ def test_an_address_may_have_fewer_connections_than_all(caplog):
         client.ask(api_versions(), 3)
         with running.connect() as refused:
             assert refused.is_closed()
-    assert "max.connections.per.ip=1 is reached by 127.0.0.1" in caplog.text
+    assert "127.0.0.1 has reached max.connections.per.ip=1" in caplog.text
 
 
 def test_a_flood_of_bad_connections_neither_stops_the_server_nor_fills_the_log(caplog):

@@ -52,7 +52,7 @@ def test_a_users_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "holds no user"),
+        ("", "contains no user"),
         ("alice:secret\n", "line 1 of --users does not have 6 fields"),
         (line("", "SCRAM-SHA-256", ALICE), "does not have 6 fields"),
         (line("alice", "SCRAM-SHA-1", ALICE), "mechanism"),
@@ -63,7 +63,7 @@ def test_a_users_file_is_read(tmp_path):
         (line("alice", "SCRAM-SHA-256", ScramCredential(b"short", *[b"k" * 32] * 2, 4096)), "salt"),
         (
             f"{line('a', 'SCRAM-SHA-256', ALICE)}\n{line('a', 'SCRAM-SHA-256', ALICE)}",
-            "line 2 of --users gives a user a",
+            "line 2 of --users has a",
         ),
     ],
 )

@@ -1,10 +1,10 @@
 """Completing or undoing interrupted replacements and deletions in a partition directory, as a broker does at its start.
 
-Kafka's loader decides by names alone (kafka-log 05 §2); the docstring of `swap` has its rules.
+Kafka's loader decides by file names alone (kafka-log 05 §2); the docstring of `swap` describes its rules.
 
 Invariants of `finish_interrupted`: if every new segment is whole, the result is the same as that of Kafka's loader.
-The work may itself be interrupted at any step and then repeated.  A new segment that is not whole never replaces a
-whole old one, unless the caller knows that a restore made it.
+`finish_interrupted` may itself be interrupted at any step, and then be repeated.  A new segment that is not whole never
+replaces a whole old segment, unless the caller knows that a restore wrote it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One change that a start makes to one file; `action` is a past participle (deleted, renamed), and `why` a clause.
+    """One change that a start makes to one file.
 
-    `is_routine` marks a change that a broker makes silently when it loads a healthy log.
+    `action` is a past participle (deleted, renamed), and `why` is a clause.  `is_routine` marks a change that a broker
+    makes silently when it loads a healthy log.
     """
 
     action: str
@@ -62,24 +63,25 @@ def is_interrupted(names: Collection[str]) -> bool:
 def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = ()) -> tuple[Repair, ...]:
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
-    `restored` names `.log.swap` files that a restore made, and that the caller has compared with their originals.  They
-    count as whole even if they end in a torn batch, because a restore also puts back a log that a recovery had cut.
+    `restored` contains the names of `.log.swap` files that a restore wrote and that the caller has compared with their
+    originals.  They count as whole even if they end in a torn batch, because a restore also puts back a log that a
+    recovery had cut.
 
-    The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all runs
-    are therefore deleted, because any run that could still commit them would hold the lock.
+    The directory's lock must be held, and no task of this run may have started to write.  So the `.part` files of all
+    runs are deleted: a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
-    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still hold all
-      records.  Otherwise it is refused, unless no old log is left and the new logs are framed.
-    * A `.cleaned` file requires that the replacement is undone.  This is refused if a new segment has no old segment.
-      A new segment with a second link is deleted anyway: a restore linked it, and the original keeps the bytes.
+    * If a new segment is not whole (`replacements`), the replacement is undone, provided that the old segments still
+      contain all records.  Otherwise it is refused, unless no old log is left and the new logs are framed.
+    * If there is a `.cleaned` file, the replacement must be undone.  This is refused if a new segment has no old
+      segment.  A new segment with a second link is deleted even then: a restore linked it, and the original keeps its
+      bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
-    * If there are several new segments, an old log that lies between two of them, and ends before the next one begins,
-      is kept.
-    * An index of an old segment is deleted if the new segment of the same base has no index of that kind, even if the
-      new log is empty.  Kafka would keep a transaction index without its markers, and consumers would treat later
-      transactions of those producers as aborted.
+    * If there are several new segments, an old log between two of them is kept if it ends before the next one begins.
+    * An index of an old segment is deleted if the new segment with the same base offset has no index of that kind, even
+      if the new log is empty.  Kafka would keep a transaction index without its markers, and consumers would treat
+      later transactions of those producers as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 
@@ -89,10 +91,10 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
         The repairs, in order; empty if nothing was interrupted.
 
     Raises:
-        CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and
-            the old segments lack some of its records.  Nothing was changed, but outer suffixes of stacked names may be
-            gone.
-        UnsupportedDataError: a new segment holds a batch of a later version.  Nothing was changed, with the same
+        CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
+            old segments do not contain all of its records.  Nothing was changed, except that outer suffixes of stacked
+            names may have been removed.
+        UnsupportedDataError: a new segment contains a batch of a later version.  Nothing was changed, with the same
             exception.
         OSError: the disk failed.
 
@@ -116,12 +118,12 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     ]
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
-        # With this name, Kafka's loader also undoes the replacement.  Deleting file by file could leave a set that
-        # looks complete.
+        # Because of this name, Kafka's loader also undoes the replacement.  If files were deleted one by one, a crash
+        # could leave a set that looks complete.
         first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
         fs.rename(directory / first, directory / marker)
         fs.sync_directory(directory)
-        why = f"{broken.name} is not whole ({broken.problem}); the old segments have its records"
+        why = f"{broken.name} is not whole ({broken.problem}); the old segments contain its records"
         repairs.append(Repair(f"renamed to {marker}", first, why))
         cleaned.append(marker)
         undone = [name for name in swaps if _offset_of(directory, name) >= new[0].base_offset and name != first]
@@ -141,7 +143,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
         if removed:
             fs.sync_directory(directory)
 
-    delete(deleted, "its deletion had begun", is_routine=True)
+    delete(deleted, "its deletion was interrupted", is_routine=True)
     delete(parts, "the run that could commit it has ended")
     delete(undone, "the replacement that it belongs to was not complete")
     delete(cleaned, "the replacement that it belongs to was not complete")
@@ -160,7 +162,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
 
 
 def _check_undone(directory: Path, undone: Sequence[str], old: OldSegments, fs: Fs) -> None:
-    """Refuse to delete a new log that has no old log; while a `.cleaned` exists, all old logs should exist."""
+    """Refuse to delete a new log that has no old log; all old logs should exist as long as a `.cleaned` exists."""
     for name in undone:
         entry = fs.entry(directory / name) if name.endswith(_LOG + SWAP_SUFFIX) else None
         if entry is None or not entry.size_bytes or (directory / name).stat().st_nlink > 1:
@@ -189,7 +191,7 @@ def _new_segments(directory: Path, swaps: Sequence[str], old: OldSegments, fs: F
 
 
 def _unfit_indexes(directory: Path, swaps: Sequence[str], rest: Sequence[str], fs: Fs) -> dict[str, str]:
-    """Return, by index name, the mismatches between indexes among `swaps` and logs that already have final names."""
+    """Return, by index name, how indexes in `swaps` contradict logs that already have their final names."""
     unfit = {}
     for name in swaps:
         file = parse_segment_file(name)
@@ -211,10 +213,10 @@ def _old_segments(directory: Path, rest: Sequence[str], fs: Fs) -> OldSegments:
 
 
 def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments) -> NewSegment | None:
-    """Return the first incomplete new segment if the replacement must be undone; None if it can be completed.
+    """Return the first new segment that is not whole if the replacement must be undone; None if it can be completed.
 
     Raises:
-        CorruptDataError: completing it would lose records, and so would undoing it.
+        CorruptDataError: both completing and undoing the replacement would lose records.
     """
     problems = [segment for segment in new if segment.problem is not None]
     if not problems:
@@ -229,15 +231,15 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
         partition=directory.name,
         path=str(directory / refused.name),
         offset=refused.next_offset,
-        advice="if a restore broke off here, run it again; otherwise restore the old segments from a backup or their "
-        ".deleted files and move the .swap files away",
+        advice="if a restore was interrupted here, run it again; otherwise restore the old segments from a backup or "
+        "their .deleted files and move the .swap files away",
     )
 
 
 def _replaced_names(
     directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
 ) -> list[str]:
-    """Return the names among `names` that the complete replacement `swaps` covers."""
+    """Return those of `names` that the complete replacement `swaps` covers."""
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}

@@ -35,7 +35,10 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 @dataclass(frozen=True, slots=True)
 class LoadCorruption:
-    """Corrupt bytes in a trusted segment, left unchanged; `offset` follows the last good batch before them."""
+    """Corrupt bytes in a trusted segment, left unchanged.
+
+    `offset` is the offset after the last good batch before them.
+    """
 
     name: str
     position: int
@@ -50,8 +53,8 @@ class LoadCorruption:
 class LoadingSegment:
     """The current state of a segment on disk.
 
-    `following_base_offset` is the base offset of the next segment, None for the last; `scan` is the result of a
-    recovery scan of these bytes, None if there was none.
+    `following_base_offset` is the base offset of the next segment; None for the last one.  `scan` is the result of a
+    recovery scan of the current bytes; None if there was none.
     """
 
     ref: SegmentRef
@@ -60,7 +63,7 @@ class LoadingSegment:
 
     @property
     def base_offset(self) -> int:
-        """The base offset."""
+        """The base offset of the segment."""
         return self.ref.base_offset
 
     def name(self, kind: SegmentFileKind = _LOG) -> str:
@@ -69,7 +72,7 @@ class LoadingSegment:
 
 
 class LoadState:
-    """The state of one load; `checkpoints` hold the offsets of the log directory's checkpoint files."""
+    """The state of one load; `checkpoints` contains the offsets from the log directory's checkpoint files."""
 
     def __init__(
         self,
@@ -111,10 +114,10 @@ class LoadState:
         return self.directory / segment.name(kind)
 
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        """Write this content to a file of the segment, durably; a file that already has this content is not written.
+        """Write `content` to a file of the segment, durably, unless the file already has this content.
 
-        An index of the active segment is preallocated.  So only its first bytes, up to the length of `content`, are
-        compared; in the rest, holes are not read.
+        An index of the active segment is preallocated.  So only as many bytes as `content` has are compared; in the
+        rest, holes are not read.
         """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
@@ -128,7 +131,7 @@ class LoadState:
                 self.repairs.append(Repair("created", path.name, "it was missing"))
             elif is_trimmed:
                 trimmed = f"trimmed to {len(content)} bytes"
-                self.repairs.append(Repair(trimmed, path.name, "its entries end there", is_routine=True))
+                self.repairs.append(Repair(trimmed, path.name, "it has no entries after that size", is_routine=True))
             else:
                 self.repairs.append(Repair("rewritten", path.name, why))
         sizes = {
@@ -148,7 +151,7 @@ class LoadState:
         self.epochs = epochs
 
     def like(self) -> Path:
-        """Return the path from which new files take owner, group and mode: a file, or the directory if it is empty."""
+        """Return the path whose owner, group and mode new files get: a file, or the directory if it is empty."""
         if self.segments:
             return self.path(self.segments[0])
         files = [entry.name for entry in self.fs.scan(self.directory) if entry.is_file]
@@ -166,14 +169,14 @@ class LoadState:
         self.segments.append(LoadingSegment(SegmentRef(base_offset, 0, 0, 0, None, mtime_ns), None))
 
     def mtime_ns(self, path: Path) -> int:
-        """Return the modification time of a file, 0 if it does not exist."""
+        """Return the modification time of a file; 0 if it does not exist."""
         entry = self.fs.entry(path)
         return 0 if entry is None else entry.mtime_ns
 
     def remove_segments(self, removed: list[LoadingSegment], why: str) -> None:
         """Rename the files of segments to `.deleted`, the last segment first; the next start removes them.
 
-        Their snapshots are also dropped, except snapshots that the recovery has taken since.
+        Their producer snapshots are also dropped, except those that the recovery has taken since.
 
         Source: kafka-log 05 §3 step 2.
         """
@@ -210,7 +213,7 @@ class LoadState:
         )
 
     def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
-        """Return the segment in the form that a replay of producers needs."""
+        """Return the segment as the type that a replay of producers takes."""
         return ReplayedSegment(segment.base_offset, self.path(segment), segment.ref.log_bytes, self.fs)
 
     @contextmanager

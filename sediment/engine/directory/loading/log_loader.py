@@ -9,11 +9,11 @@
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 
 Invariants
-* After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  From a trusted part,
-  only a tail without a batch is cut off; other corruption there is reported.
+* After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  In a trusted part of the
+  log, only a tail without a batch is cut off; other corruption is reported.
 * After every change, Sediment and a broker can load the directory.  After a crash at any step, another load leads to
-  the same result.  So segments after a cut are removed before the cut, and the offset index of a segment is written
-  last.
+  the same result.  Therefore the segments after a cut are removed before the cut, and the offset index of a segment is
+  written last.
 * `checkpoints` shows whether the stop was clean; only the caller writes the clean-shutdown marker and the checkpoint
   files of the log directory.
 """
@@ -68,8 +68,8 @@ _Result = TypeVar("_Result")
 class LoadedSegment:
     """A segment of a loaded log, in Kafka's terms.
 
-    `largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.  Without
-    any timestamp, it is the file's modification time.
+    `largest_timestamp_ms` comes from the last time index entry, or from the batches if the index was rebuilt.  If no
+    record has a timestamp, it is the file's modification time.
     """
 
     base_offset: int
@@ -82,12 +82,12 @@ class LoadedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A partition in the state that a broker gives it at its start; offsets are absolute, ends exclusive.
+    """A partition in the state in which a broker leaves it after its start.
 
-    `high_watermark` comes from the checkpoint, limited to the log's range; without a checkpoint it is the log start
-    offset.  `recovery_point` is the recovery point after the start; only a flush raises it.  `repairs` lists the
-    changes in order, `damage` the corruption that stayed unchanged.  Every batch at or after `verified_from_offset` was
-    verified; None if no batch was verified.
+    Offsets are absolute, and ends are exclusive.  `high_watermark` comes from the checkpoint, limited to the log's
+    range; without a checkpoint it is the log start offset.  `recovery_point` is the recovery point after the start;
+    only a flush raises it.  `repairs` lists the changes in order; `damage` lists the corruption that was left in place.
+    Every batch at or after `verified_from_offset` was verified; None if no batch was verified.
     """
 
     partition: TopicPartition
@@ -134,7 +134,7 @@ def load_log(
 
     Raises:
         CorruptDataError: a broker would refuse to load this partition; repairs made before this error remain.
-        UnsupportedDataError: a batch or an index is of a later version; nothing was cut.
+        UnsupportedDataError: a batch or an index is of a later version; no log was cut.
         CorruptCheckpointError: the leader epochs are malformed.
         OSError: a file operation failed.
 
@@ -171,7 +171,7 @@ def _load(state: LoadState) -> LoadedLog:
     log_start_offset = max(state.log_start_checkpoint, state.segments[0].base_offset)
     state.put_epochs(
         truncate_from_start(truncate_from_end(state.epochs, log_end_offset), state.log_start_checkpoint),
-        # An idle leader records an epoch that begins at the log end.
+        # A leader without appends records an epoch that begins at the log end.
         is_routine=truncate_from_end(state.epochs, log_end_offset + 1) == state.epochs,
     )
     manager = _rebuild_producers(state, log_start_offset, log_end_offset)
@@ -279,7 +279,7 @@ def _aborted_in(state: LoadState, segment: LoadingSegment) -> tuple[AbortedTrans
 
 
 def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
-    """Rebuild the producers at the end of the log, with the snapshots that start-up leaves.
+    """Rebuild the producers at the end of the log, and the snapshots that a start leaves.
 
     Source: kafka-log 05 §2, §6.
     """
@@ -298,7 +298,7 @@ def _rebuild_producers(state: LoadState, log_start_offset: int, log_end_offset: 
 
 
 def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
-    """Run `step`; if the offsets of a segment do not fit into it, split the segment and run `step` again.
+    """Run `step`; if a segment contains offsets that do not fit into it, split the segment and run `step` again.
 
     Source: kafka-log 05 §2 pass 4.
     """
@@ -308,7 +308,7 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
             return step()
         except IndexOffsetOverflowError as error:
             name = parse_segment_file(Path(error.path or "").name)
-            # The offsets in the header of a batch may fit no segment; a split then leaves the batch in its segment.
+            # If the offsets in the header of a batch fit no segment, a split leaves the batch in its segment.
             if name is None or (name.base_offset, error.offset) in found:
                 raise
             found.add((name.base_offset, error.offset))

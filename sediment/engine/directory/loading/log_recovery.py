@@ -34,13 +34,13 @@ _MOST_BATCHES_AHEAD = 1 << 18
 
 
 class _TooManyBatchesError(Exception):
-    """A scan that runs before its turn would have to hold too many batches in memory."""
+    """A scan made ahead of its turn would have to keep too many batches in memory."""
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
     """Return the index of the first segment that a broker would verify; the number of segments if there is none.
 
-    After an unclean stop, this is the segment of the recovery point.
+    After an unclean stop, this is the segment that contains the recovery point.
     """
     if state.is_clean:
         return len(base_offsets)
@@ -48,10 +48,10 @@ def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
 
 
 def recover_unverified(state: LoadState) -> None:
-    """Verify the segment with the recovery point and all later ones; end the log before the first corrupt batch.
+    """Verify the segment that contains the recovery point and all later ones.
 
-    The segments after a corrupt one are removed before the corrupt one is cut. After a crash between these steps, the
-    next start therefore finds the corruption again.
+    End the log before the first corrupt batch.  The segments after a corrupt one are removed before the corrupt one is
+    cut.  So after a crash between these steps, the next start finds the corruption again.
 
     Source: kafka-log 05 §3.
     """
@@ -77,9 +77,10 @@ def recover_unverified(state: LoadState) -> None:
 
 
 def _scan_ahead(state: LoadState, segment: LoadingSegment) -> ScannedAhead | None:
-    """Scan a segment before its turn, and return its batches of producers too; None if it must wait for its turn.
+    """Scan a segment ahead of its turn, and return the scan with its batches of producers.
 
-    None is returned if the scan finds corruption, or too many batches to hold in memory.
+    Return None if the segment must wait for its turn.  It must wait if the scan finds corruption, or too many batches
+    to keep in memory.
     """
     tables: list[Rows] = []
 
@@ -121,7 +122,7 @@ def settle_ends(state: LoadState) -> tuple[int, int]:
                 path=str(state.directory.parent / LOG_START_FILE),
                 advice="restore the checkpoint that belongs to these segments, or remove the partition from it",
             )
-        why = f"the log ends at {log_end_offset}, below its start at {state.log_start_checkpoint}"
+        why = f"the log ends at {log_end_offset}, below the log start offset {state.log_start_checkpoint}"
         state.remove_segments(list(state.segments), why)
         state.put_epochs(())
         for offset in state.snapshots.offsets():

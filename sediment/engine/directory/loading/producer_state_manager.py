@@ -1,10 +1,10 @@
-"""Producer state of a log during a load: snapshots, and the state rebuilt from snapshots and batches.
+"""The producer state of a log during a load: snapshots, and the state that is rebuilt from snapshots and batches.
 
-Rules and names equal those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6): the next start knows producers
+Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6): the next start knows producers
 only from the snapshots that this start leaves.
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
-file exists until `delete_dropped`.  So if a snapshot is taken anew with the same producers, its file need not be
+file exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, its file need not be
 rewritten.
 """
 
@@ -27,7 +27,7 @@ from sediment.segment_io.segment.reader import HeaderScan, Rows
 class Snapshots:
     """The producer snapshots of a partition directory by their offsets.
 
-    New files get the owner, group and mode of the file `like()`.  Changes are added to `repairs`.
+    New files get the owner, group and mode of the path that `like()` returns.  Changes are added to `repairs`.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Snapshots:
         else:
             self._fs.replace_file(path, encode_snapshot(wanted.values()), like=self._like())
             action = "rewritten" if is_there else "written"
-            why = f"it holds the {len(wanted)} producers known at this offset"
+            why = f"it contains the {len(wanted)} producers known at this offset"
             self._repairs.append(Repair(action, path.name, why, is_routine=not is_there))
         self._dropped.pop(offset, None)
         self._offsets.add(offset)
 
     def drop(self, offset: int, why: str, *, is_routine: bool = False) -> None:
-        """Drop a snapshot, if there is one; `delete_dropped` deletes its file."""
+        """Drop a snapshot, if it exists; `delete_dropped` deletes its file."""
         if offset in self._offsets:
             self._offsets.remove(offset)
             self._dropped[offset] = why, is_routine
@@ -84,7 +84,7 @@ class Snapshots:
             self._offsets.add(offset)
 
     def delete_dropped(self) -> None:
-        """Delete the files of the snapshots that were dropped, except those taken anew since then."""
+        """Delete the files of the snapshots that were dropped, except those that were taken again since."""
         for offset, (why, is_routine) in sorted(self._dropped.items()):
             self._fs.unlink(self.path(offset), missing_ok=True)
             self._repairs.append(Repair("deleted", self.path(offset).name, why, is_routine))
@@ -102,7 +102,7 @@ class Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSegment:
-    """A segment to replay: its file up to `log_bytes`."""
+    """A segment to replay: its file, up to `log_bytes`."""
 
     base_offset: int
     path: Path
@@ -130,8 +130,8 @@ def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
 class ProducerStateManager:
     """The producers of a log during their rebuild, with their snapshots.
 
-    `state` reflects the batches below `map_end_offset`; `state.completed` are the transactions that ended since the
-    state was last cleared.
+    `state` reflects the batches below `map_end_offset`; `state.completed` contains the transactions that ended since
+    `forget_completed` was last called.
     """
 
     def __init__(self, snapshots: Snapshots, *, now_ms: int, expiration_ms: int | None) -> None:
@@ -143,7 +143,7 @@ class ProducerStateManager:
         self.state = ProducerState.at(0)
 
     def replay(self, table: Rows) -> None:
-        """Fold a BATCH_ROW table into the state; the caller advances `map_end_offset`.
+        """Apply a BATCH_ROW table to the state; the caller advances `map_end_offset`.
 
         Raises:
             CorruptBatchError: the batches contradict each other; a broker also refuses to load such a log.
@@ -151,7 +151,7 @@ class ProducerStateManager:
         self.state = replay(self.state, table)
 
     def replay_aborted(self, table: Rows) -> None:
-        """Fold a table into the state like `replay`, but add only aborted transactions to `state.completed`."""
+        """Apply a table to the state like `replay`, but add only aborted transactions to `state.completed`."""
         self.state = replay(self.state, table, only_aborted=True)
 
     def take_snapshot(self) -> None:
@@ -161,7 +161,7 @@ class ProducerStateManager:
             self._last_snapshot_offset = self.map_end_offset
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Drop the snapshots outside the range; load the newest other one unless the map ends at `log_end_offset`.
+        """Drop the snapshots outside the range; load the newest one inside it, unless the map ends at `log_end_offset`.
 
         If a snapshot is corrupt, drop it and try the next one.
 
@@ -199,8 +199,8 @@ class ProducerStateManager:
     ) -> None:
         """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
-        Snapshots are taken at the bases of the last two segments and at the end.  After a clean stop without any
-        snapshot, nothing is read and the state is empty, because a broker treats this as an upgrade.
+        Snapshots are taken at the bases of the last two segments and at the end.  If a log has no snapshot after a
+        clean stop, nothing is read and the state is empty: a broker treats this case as an upgrade.
 
         Raises:
             CorruptBatchError: a batch to replay is malformed.
@@ -230,10 +230,10 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _replay_range(self, segment: ReplayedSegment, start_offset: int, end_offset: int) -> None:
-        """Fold the batches from the first one that ends at or above `start_offset`.
+        """Apply the batches from the first one that ends at or above `start_offset`.
 
-        The range ends before the first batch that ends at or above `end_offset`.  All batches in between count, even if
-        their offset is out of range: no checksum covers the offset, and a broker counts these batches.
+        The range ends before the first batch that ends at or above `end_offset`.  All batches in between are applied,
+        even if their offset is out of range: no checksum covers the offset, and a broker applies these batches.
         """
         has_begun = False
         for rows in segment.batches():
@@ -245,7 +245,7 @@ class ProducerStateManager:
                 return
 
     def forget_completed(self) -> None:
-        """Forget the transactions that have ended; keep the producers."""
+        """Clear the transactions that have ended; keep the producers."""
         self.state = replace(self.state, completed=())
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
@@ -255,12 +255,15 @@ class ProducerStateManager:
 
 
 def _first_at_or_after(rows: Rows, offset: int) -> int:
-    """Return the index of the first row whose last offset is at least `offset`; the number of rows if none is."""
+    """Return the index of the first row whose last offset is at least `offset`.
+
+    If there is none, return the number of rows.
+    """
     found = rows["last_offset"] >= offset
     return int(found.argmax()) if found.any() else len(rows)
 
 
 def _from_offset(segments: Sequence[ReplayedSegment], offset: int) -> Sequence[ReplayedSegment]:
-    """Return the segment that contains `offset` and all later ones; all segments if every one begins above it."""
+    """Return the segment that contains `offset` and all later ones; all segments if each begins above it."""
     first = sum(segment.base_offset <= offset for segment in segments) - 1
     return segments[max(first, 0) :]

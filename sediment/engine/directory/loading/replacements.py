@@ -1,11 +1,11 @@
-"""Checks of an interrupted replacement: whether the new segments are complete, and which records the old ones hold.
+"""Checks of an interrupted replacement: whether the new segments are whole, and which records the old ones contain.
 
     whole      each batch has a correct checksum, the last one ends the file, and no index has an offset past the log;
                an empty log has both its indexes, also empty, and does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
-After a crash, all new segments are whole, because they are synced before their first rename.  A segment can be
-incomplete only if a disk or filesystem lost data, or if the file was copied into the directory by hand.
+After a crash, all new segments are whole, because they are synced before their first rename.  A segment is not whole
+only if a disk or filesystem lost data, or if the file was copied into the directory by hand.
 
 Invariants: nothing is written; old segments are read only if a new one is not whole.
 """
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class NewSegment:
     """A `.log.swap`: its range is [base_offset, next_offset), by the lengths of its batches.
 
-    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause, or None for a whole segment.
+    `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
+    None for a whole segment.
     """
 
     name: str
@@ -47,7 +48,7 @@ class NewSegment:
 
 
 def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_records: bool) -> NewSegment:
-    """Read all of a `.log.swap`; `replaces_records` is True if a log of the same base offset holds records.
+    """Read all of a `.log.swap`; `replaces_records` is True if a log with the same base offset contains records.
 
     Raises:
         UnsupportedDataError: a batch with a correct checksum is of a later version.
@@ -79,7 +80,7 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
 
 def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
     """Verify a segment file without indexing it."""
-    # Imported late: it compiles kernels that a directory without leftovers never needs.
+    # Imported late: it compiles kernels that are needed only after an interrupted replacement.
     from sediment.segment_io.segment.recovery_scan import scan_segment
 
     return scan_segment(
@@ -94,7 +95,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """Return (offset, position) after the last batch that is reached by following the lengths of the batches."""
+    """Return (offset, position) after the last batch to which the lengths of the batches lead."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):
@@ -134,11 +135,11 @@ def _index_problem(
 
 
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
-    """Return how an index still named `.swap` contradicts its log, which has its final name; None if it does not.
+    """Return how an index still named `.swap` contradicts its log, which already has its final name.
 
-    The index of a log with a torn end may describe batches of that end.  Such an index is kept, as in a broker: the
-    recovery that cuts the log rebuilds the index, and removes the later segments.  If the index were deleted, the log
-    would be cut before that recovery, and the later segments would remain after a gap.
+    Return None if it does not.  The index of a log with a torn end may describe batches of that end.  Such an index is
+    kept, as in a broker: the recovery that cuts the log rebuilds the index, and removes the later segments.  If the
+    index were deleted, the log would be cut earlier, and the later segments would remain after a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)
@@ -149,7 +150,7 @@ def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs:
 
 
 class OldSegments:
-    """Live logs of a directory by base offset; each log is read on demand, and at most once."""
+    """The live logs of a directory by base offset; each log is read on demand, at most once."""
 
     def __init__(self, directory: Path, names: Mapping[int, str], fs: Fs) -> None:
         self._directory = directory
@@ -172,7 +173,7 @@ class OldSegments:
         return any(self.have_records(base) for base in bases)
 
     def reach(self, base_offset: int) -> bool:
-        """Return True if a non-empty log begins at this offset, or if a lower log is framed past it."""
+        """Return True if a non-empty log begins at this offset, or if the batches of an earlier log lead past it."""
         index = bisect_right(self._bases, base_offset)
         if index == 0:
             return False
@@ -182,10 +183,10 @@ class OldSegments:
         )
 
     def hold(self, new: NewSegment) -> bool:
-        """Return True if the old logs have good batches for the whole range of the new segment's good batches.
+        """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
-        A cleaning copies a corrupt batch unchanged.  So if the first batch of a new segment is bad, an old log of the
-        same base suffices if the length fields of its batches lead to at least the same end offset.
+        A cleaning copies a corrupt batch unchanged.  So if the first batch of a new segment is bad, an old log with the
+        same base offset is sufficient if the lengths of its batches lead to at least the same end offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

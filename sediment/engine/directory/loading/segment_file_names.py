@@ -1,4 +1,4 @@
-"""Names, types and sizes of segment files that a load refuses (kafka-log 05 §2 pass 4)."""
+"""The names, types and sizes of segment files because of which a load is refused (kafka-log 05 §2 pass 4)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 
 def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
-    """Refuse special files, oversized logs, and logs or indexes whose name has no offset, as a broker does.
+    """Refuse special files, oversized logs, and logs or indexes without an offset in their name, as a broker does.
 
-    If a name has more or fewer than 20 digits, a broker ignores the file, looks for one with 20 digits, and creates an
-    empty segment if there is none.  Sediment refuses the partition, so that no records are ignored.
+    If a name does not have 20 digits, a broker ignores the file, looks for a file with 20 digits, and creates an empty
+    segment if there is none.  Sediment refuses the partition, so that no records are ignored.
 
     Raises:
         CorruptDataError: such a file exists.
@@ -32,7 +32,7 @@ def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
                 "a segment is not a regular file, or its link is dangling",
                 partition=str(partition),
                 path=str(path / name),
-                advice="mount the target of the link, or move the entry away; a broker would leave a hole here",
+                advice="mount the target of the link, or move the entry away; a broker would start with a gap here",
             )
     entries = [entry for entry in found if entry.is_file]
     names = {entry.name for entry in entries}
@@ -58,7 +58,7 @@ def check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
 
 
 def _stands_for_another(name: str, kind: SegmentFileKind, names: set[str]) -> bool:
-    """Return True if `name` is an index, or if `names` has the file of the same offset with 20 digits."""
+    """Return True if `name` is an index, or if `names` contains a file with the same offset in 20 digits."""
     digits = name.removesuffix(kind)
     if not (digits.isascii() and digits.isdigit()) or int(digits) > INT64_MAX:
         return False

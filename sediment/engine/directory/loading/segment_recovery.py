@@ -8,7 +8,7 @@
 
 Invariants
 * The offset index is written last, so if a crash interrupts the recovery, the next load completes it.
-* From a trusted segment only a tail without a batch is cut off; other corruption is reported and left in place.
+* In a trusted segment, only a tail without a batch is cut off; other corruption is reported and left in place.
 
 Source: Kafka's LogLoader.recoverSegment, LogSegment.recover (kafka-log 05 §4).
 """
@@ -28,7 +28,7 @@ from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.segment.recovery_scan import SegmentScan, find_batches_after
 
 NO_MATCH = "it did not match its log"
-"""Reason for rebuilding the indexes of a verified segment."""
+"""The reason for rebuilding the indexes of a verified segment."""
 
 _COPIED_BYTES = 1 << 20
 _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
@@ -40,7 +40,7 @@ _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedAhead:
-    """A scan made before the earlier segments were verified, with the batches of producers as BATCH_ROW tables."""
+    """A scan made before the earlier segments were verified, and its batches of producers as BATCH_ROW tables."""
 
     scan: SegmentScan
     tables: tuple[Rows, ...]
@@ -71,9 +71,9 @@ def recover_segment(state: LoadState, segment: LoadingSegment, *, cut: bool, rea
 def verify_segment(
     state: LoadState, segment: LoadingSegment, *, cut: bool, ahead: ScannedAhead | None = None
 ) -> VerifiedSegment:
-    """Verify the batches of one segment, and take leader epochs and producers from the good ones.
+    """Verify the batches of one segment, and update leader epochs and producers from the good batches.
 
-    With `cut` the log ends before the first bad batch.  Without `cut` only a tail without a batch is cut off; other
+    With `cut` the log ends before the first bad batch.  Without `cut`, only a tail without a batch is cut off; other
     corruption is recorded, and the indexes end before it.
     """
     manager = state.producer_manager()
@@ -124,9 +124,8 @@ def repair_segment(state: LoadState, segment: LoadingSegment, verified: Verified
 def cut_log(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> None:
     """Cut a log after its last good batch.
 
-    The file is truncated in place, because a copy of the good batches may need more space than the disk has.  If the
-    file has a second link as the backup of a run, the file is replaced and not truncated, so that the backup keeps its
-    bytes.
+    The file is truncated in place, because the disk may not have space for a copy of the good batches.  If the file has
+    a second link, which is the backup of a run, the file is replaced instead, so that the backup keeps its bytes.
     """
     path, before = state.path(segment), segment.ref.log_bytes
     lost = find_batches_after(path, scan.good_bytes, before, scan.next_offset, state.fs)

@@ -1,4 +1,4 @@
-"""The files that a load trusts, and checks of these files (kafka-log 05 §5).
+"""The files that a load trusts, and the checks of these files (kafka-log 05 §5).
 
     situation                                  log                    offset and time index   transaction index
     clean stop                                 trusted                trusted                 last offset >= base
@@ -6,8 +6,8 @@
     unclean, from the recovery point on        every CRC              rebuilt                 rebuilt
     no offset index                            every CRC              rebuilt                 rebuilt
 
-A broker calls the sanityCheck method only of the transaction index.  After a clean stop, Sediment also checks the end
-of the log; with `verify_trusted`, it checks every batch.
+A broker calls sanityCheck only on the transaction index.  After a clean stop, Sediment also checks the end of the log;
+with `verify_trusted`, it checks every batch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def trim_indexes(state: LoadState, segment: LoadingSegment) -> None:
 def check_trusted(state: LoadState) -> None:
     """Check the log after a clean stop: with `verify_trusted` every batch, otherwise its end.
 
-    A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow.
+    A broker does not check the end: it finds the last complete batch, and appends after the torn bytes that follow it.
     """
     for segment in state.segments:
         if segment.scan is not None:

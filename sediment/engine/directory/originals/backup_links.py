@@ -1,4 +1,4 @@
-"""Backups as hard links to the files that a run replaces or deletes, or to all files of the partitions it changes.
+"""Backups: hard links to the files that a run replaces or deletes, or to all files of the partitions it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
@@ -52,10 +52,10 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 
-_OTHER_DIRECTORY = "name a directory on the filesystem of the log directory"
+_OTHER_DIRECTORY = "give a directory on the filesystem of the log directory"
 
 BEFORE_OF_FILE = ".sediment-before"
-"""File with the `BeforeMark` of a directory made by `snapshot_log_dir`; it is written last."""
+"""The file with the `BeforeMark` of a directory that `snapshot_log_dir` wrote; it is written last."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
 _UNFINISHED = ".linking"  # not a partition name
@@ -69,7 +69,7 @@ _MARKS = (
 def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
     """Create `target` and check, before any other change, that files of `log_dir` can be linked into it.
 
-    At the end, every directory that was created here and is still empty is removed.
+    At the end, remove every directory that was created here and is still empty.
 
     Raises:
         UsageError: `target` is on another filesystem, or is not a directory.
@@ -94,19 +94,20 @@ def backup_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
 
 @contextmanager
 def originals_directory(target: Path, log_dir: Path, fs: Fs) -> Iterator[None]:
-    """Do as `backup_directory`, after a check that `target` is outside log directories and snapshots.
+    """Check that `target` is outside log directories and snapshots, then do the same as `backup_directory`.
 
     Raises:
-        UsageError: the path is such a directory or inside one, is on another filesystem, or is not a directory.
+        UsageError: the path is a log directory or snapshot, is inside one, is on another filesystem, or is not a
+            directory.
     """
     path = target.resolve()
     for above in (path, *path.parents):
         found = next((name for name in _MARKS if fs.exists(above / name)), None)
         if found is not None:
             raise UsageError(
-                f"originals cannot be kept here; {above} is a log directory or a link to one, because it holds {found}",
+                f"originals cannot be kept here; {above} is a log directory or a link to one: it contains {found}",
                 path=str(target),
-                advice="name a directory outside all log directories",
+                advice="give a directory outside all log directories",
             )
     with backup_directory(target, log_dir, fs):
         yield
@@ -148,7 +149,7 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
                     "other originals are kept under this name",
                     partition=source.name,
                     path=str(folder / name),
-                    advice="run once for each log directory if they hold the same partition",
+                    advice="if several log directories contain the same partition, run once for each",
                 ) from error
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -163,7 +164,8 @@ def link_files(source: Path, names: Sequence[str], target: Path, fs: Fs) -> tupl
 class BackupLinks:
     """The originals of one run in `target` and their catalogue; the lock of every log directory must be held.
 
-    Call `begin` before the first `keep`, call `keep` before its files are removed, and call `end` after the last one.
+    Call `begin` before the first `keep`.  Call `keep` before the files that it links are removed.  Call `end` after the
+    last `keep`.
     """
 
     def __init__(self, target: Path, catalogue: Catalogue, fs: Fs) -> None:
@@ -175,22 +177,21 @@ class BackupLinks:
 
     @property
     def path(self) -> Path:
-        """The catalogue's file."""
+        """The path of the catalogue."""
         return catalogue_file(self._target, self._catalogue.run_id)
 
     def begin(self) -> None:
         """Write the catalogue durably, with the state `planned`.
 
         Raises:
-            OSError: the catalogue could not be written; after this error, remove no file.
+            OSError: the catalogue could not be written; the caller must then remove no file.
         """
         write_catalogue(self._catalogue, self._target, self._fs)
 
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; this function also makes their list
-        durable.
+        `new_files` are the files that will replace them, in their final state; their list becomes durable, too.
 
         Raises:
             UsageError: as `link_files`.
@@ -202,14 +203,14 @@ class BackupLinks:
             self._new[source] = tuple(new_files)
 
     def keep_swap(self, swap: PreparedSwap) -> None:
-        """Link for this run, as `link_replaced_files` does, the files that a swap replaces.
+        """Link the files that a swap replaces for this run, as `link_replaced_files` does.
 
         Raises:
             UsageError: as `link_files`.
             OSError: a part is missing.
         """
         source = Path(swap.directory)
-        # A rename changes neither inode nor time of a file.
+        # A rename changes neither the inode nor the modification time of a file.
         new = [original_file(source / part.part_name, name=part.final_name) for part in swap.parts()]
         self.keep(source, _replaced_names(swap, self._fs), new)
 
@@ -217,7 +218,7 @@ class BackupLinks:
         """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
         `statuses` are keyed by log directory and partition.  The link of a file that was not removed is deleted, unless
-        an interrupted replacement is left in its directory: the next start completes the replacement and removes the
+        its directory contains an interrupted replacement: the next start completes the replacement and removes the
         file.
 
         Raises:
@@ -286,22 +287,24 @@ def _is_same(path: Path, file: OriginalFile) -> bool:
 
 
 def snapshot_log_dir(log_dir: Path, target: Path, fs: Fs) -> None:
-    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`; existing links stay.
+    """Link the files of `log_dir` outside the partitions, such as checkpoints, into `target`; keep existing links.
 
     Raises:
-        UsageError: `target` shows another log directory, is not empty, or is on another filesystem.
+        UsageError: `target` is a snapshot of another log directory, is not empty, or is on another filesystem.
     """
     path = target / BEFORE_OF_FILE
     mark = read_mark(path, fs)
     if mark is not None:
         if mark.log_dir != str(log_dir.resolve()):
             raise UsageError(
-                "the directory shows another log directory", path=str(target), advice="name another directory"
+                "the directory is a snapshot of another log directory",
+                path=str(target),
+                advice="give another directory",
             )
         return
     files = [entry.name for entry in fs.scan(log_dir) if not entry.is_directory and entry.name not in _NOT_LINKED]
     if any(entry.name not in files for entry in fs.scan(target)):
-        raise UsageError("the directory is not empty", path=str(target), advice="name an empty directory, or a new one")
+        raise UsageError("the directory is not empty", path=str(target), advice="give an empty directory, or a new one")
     # A run that was killed at this point has changed nothing, but its links may be outdated.
     for entry in fs.scan(target):
         fs.unlink(target / entry.name)

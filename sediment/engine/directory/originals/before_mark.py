@@ -1,7 +1,7 @@
 """The mark of a directory that `--keep-before` fills: its log directory, and a fingerprint of each partition.
 
-A run links only the partitions that it changes.  The mark shows whether a partition without links is unchanged or its
-links are missing.
+A run links only the partitions that it changes.  The mark shows whether a partition without links is unchanged or lacks
+its links.
 
 Format: one JSON object with `log_dir` and `partitions`, which has a fingerprint for each partition name.  Earlier
 versions wrote only the path.
@@ -58,7 +58,7 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
 def fingerprint(directory: Path, fs: Fs) -> str:
     """Return a hash of the name, size, inode and modification time of each file of a partition.
 
-    A replaced file has a new inode, even if its size and time are the same.  Unfinished parts of a run are left out.
+    A replaced file has a new inode, even if its size and time are the same.  Uncommitted `.part` files are ignored.
     """
     files = [
         (entry.name, entry.size_bytes, (directory / entry.name).stat().st_ino, entry.mtime_ns)

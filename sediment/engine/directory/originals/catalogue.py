@@ -5,7 +5,7 @@
     DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace them
 
     catalogue         2, the version of this format
-    state             planned, or done once the run has ended
+    state             planned; done after the run has ended
     run_id, command, arguments, now_ms
     restores          the run that this run undoes; null unless the command is restore
     started, started_ms, finished_ms      UTC and milliseconds since the epoch; finished_ms is null while planned
@@ -13,15 +13,16 @@
     partitions        partition, log_dir, status (null while planned), checkpoints, leader_epochs, files, new_files,
                       unchanged
 
-`checkpoints` has the partition's offset in each checkpoint file before the run, or null without an entry.
-`leader_epochs` is the content of leader-epoch-checkpoint before the run, or null without the file.  A file has name,
-size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are segment files that the run made;
-null while planned.  `unchanged` are the other logs.  So the logs were `files` and `unchanged` before the run, and are
-`new_files` and `unchanged` after it.
+`checkpoints` contains the partition's offset in each checkpoint file before the run, or null if the file did not list
+the partition.  `leader_epochs` is the content of leader-epoch-checkpoint before the run, or null if the file did not
+exist.  A file has name, size_bytes, mtime_ns and inode.  `files` were replaced or deleted.  `new_files` are segment
+files that the run wrote; null while planned.  `unchanged` are the other logs.  So the log consisted of `files` and
+`unchanged` before the run, and consists of `new_files` and `unchanged` after it.
 
 Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
 that may be removed, and each removed file has a link with the same inode in the run's folder.  The files that replace
-them are durably listed in `new-files.json` before their first rename.  Once `done`, it lists exactly the removed files.
+them are durably listed in `new-files.json` before their first rename.  When it is `done`, it lists exactly the removed
+files.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ PLANNED = "planned"
 DONE = "done"
 ERASE = "erase"
 NEW_FILES_FILE = "new-files.json"
-"""File in a partition's folder that lists, until the run has ended, the files that replace the originals."""
+"""The file in a partition's folder that lists, until the run has ended, the files that replace the originals."""
 
 _CATALOGUE_FILE = re.compile(r"catalogue-([0-9A-Za-z_-]{1,100})\.json")
 _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
@@ -62,7 +63,10 @@ _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class OriginalFile:
-    """A file of a partition; `mtime_ns` counts from the epoch.  Inode 0: listed before the run made the file."""
+    """A file of a partition; `mtime_ns` is since the epoch.
+
+    If `inode` is 0, the file was listed before the run wrote it.
+    """
 
     name: str
     size_bytes: int
@@ -81,7 +85,7 @@ class OriginalLogDir:
 
 @dataclass(frozen=True, slots=True)
 class OriginalPartition:
-    """A partition before the run, and the outcome: `status` and `new_files` are None while planned."""
+    """A partition before the run, and its outcome: `status` and `new_files`, which are None while planned."""
 
     partition: str
     log_dir: str
@@ -139,7 +143,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
-    """Write into `folder` the list of the files that replace its originals, durably."""
+    """Write the list of the files that replace the originals of `folder` into this folder, durably."""
     fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
 
 
@@ -183,7 +187,7 @@ def segment_file_names(directory: Path, fs: Fs) -> list[str]:
 
 
 def original_file(path: Path, *, name: str | None = None) -> OriginalFile:
-    """Describe the file at `path`, under `name` if it will be renamed.
+    """Describe the file at `path`; give `name` if the file will be renamed.
 
     Raises:
         OSError: it is missing.
@@ -289,7 +293,7 @@ def _partition(fields: Mapping[str, Any]) -> OriginalPartition:
 
 
 def _files(entries: Iterable[Mapping[str, Any]]) -> tuple[OriginalFile, ...]:
-    """Parse files; reject a name that leads outside its folder or is not a segment file's name."""
+    """Parse files; reject a name that leads outside the folder or is not the name of a segment file."""
     found = []
     for entry in entries:
         parsed = parse_segment_file(_text(entry["name"]))

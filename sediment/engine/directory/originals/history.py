@@ -1,8 +1,8 @@
-"""The runs in a directory of originals, in the order of time, and the runs that undo each other.
+"""The runs in a directory of originals, in chronological order, and the runs that undo each other.
 
-A run of `restore` undoes one other run; a pair of runs that undo each other needs no work.  An erasure is a run of
-`erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure hold erased records, and so do
-older originals of the same partitions.
+A run of `restore` undoes one other run; if both of these runs are to be undone, nothing has to be done for them.  An
+erasure is a run of `erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure contain
+erased records, and so do older originals of the same partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 
 RESTORED = "restored"
-"""Status of a partition whose files a run of `restore` has put back."""
+"""The status of a partition whose files a run of `restore` has put back."""
 
 
 class History:
@@ -42,7 +42,7 @@ class History:
         return self._by_id.get(run_id)
 
     def partitions(self) -> Iterable[tuple[str, str]]:
-        """Return log directory and name of every partition that a run changed."""
+        """Return the log directory and name of every partition that a run changed."""
         return self._entries.keys()
 
     def runs_of(self, log_dir: str, partition: str) -> Sequence[tuple[Catalogue, OriginalPartition]]:
@@ -58,14 +58,14 @@ class History:
         return found is not None and found.command == ERASE and restores % 2 == 0
 
     def holds_erased(self, run: Catalogue, entry: OriginalPartition) -> bool:
-        """Return True if originals of a partition hold records that this run, or a later one, erased."""
+        """Return True if originals of a partition contain records that this run, or a later run, erased."""
         found = [each for each, _ in self.runs_of(entry.log_dir, entry.partition)]
         return any(self.is_erasure(each) for each in found[found.index(run) :])
 
     def to_undo(
         self, wanted: Iterable[Catalogue], log_dir: str, partition: str
     ) -> list[tuple[Catalogue, OriginalPartition]]:
-        """Return the runs among `wanted` to undo in a partition, newest first; leave out pairs that undo each other."""
+        """Return the runs in `wanted` to undo in a partition, newest first; leave out pairs that undo each other."""
         ids = {run.run_id for run in wanted}
         undone: set[str] = set()
         chain = []
@@ -88,7 +88,7 @@ def read_history(target: Path, fs: Fs) -> History:
         OSError: a catalogue cannot be read.
     """
     if not fs.is_directory(target):
-        raise UsageError("no such directory of originals", path=str(target), advice="name the DIR of --keep-originals")
+        raise UsageError("no such directory of originals", path=str(target), advice="give the DIR of --keep-originals")
     resolve = functools.cache(lambda path: str(Path(path).resolve()))
     runs = []
     for run_id in run_ids(target, fs):

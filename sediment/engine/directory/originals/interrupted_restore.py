@@ -1,8 +1,8 @@
 """Restores that were interrupted while they replaced segments, and the proof that their new logs are complete.
 
-A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  To a
-start, such a log looks like a file that lost data, so the start refuses the partition.  But a new log that has the
-bytes of its original is complete.
+A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  For a
+start, such a log looks like a file that has lost data, so the start refuses the partition.  But a new log that has the
+same bytes as its original is complete.
 
 Invariants: nothing is written; every byte of a new log is compared, unless it is a link to its original.
 """
@@ -21,7 +21,7 @@ from sediment.segment_io.fs import Fs
 
 @dataclass(frozen=True, slots=True)
 class InterruptedRestore:
-    """A restore that was interrupted in a partition: the run that it undoes, and its complete new logs.
+    """A restore that was interrupted in a partition: the run that it undoes, and the new logs that are complete.
 
     `entry` is the partition's entry in `run`.  `new_logs` names `.log.swap` files that equal their originals.
     """
@@ -32,7 +32,7 @@ class InterruptedRestore:
 
 
 def interrupted_restores(history: History, directory: Path, target: Path, fs: Fs) -> tuple[InterruptedRestore, ...]:
-    """Return the restores that left complete new logs of an open replacement in a partition directory.
+    """Return the interrupted restores that left complete new logs in a partition directory.
 
     `history` is the history of the originals in `target`.
 

@@ -11,10 +11,10 @@
 The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
-Invariants: after a crash at any step, Sediment and a broker can load the directory, because each step uses only
-operations for which this is true.  A new plan and a second call then complete the restore.  Only closed logs share
-inodes with their originals, because a broker appends to the active segment and resizes indexes in place.  The exception
-is an active segment that a recovery had removed entirely.
+Invariants: after a crash at any step, Sediment and a broker can load the directory, because this is true of each
+operation used.  A new plan and a second call then complete the restore.  Only closed logs share inodes with their
+originals, because a broker appends to the active segment and resizes indexes in place.  The only exception is an active
+segment that a recovery had removed entirely.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class PartitionRestore:
 
 
 def listed_files(directory: Path, fs: Fs) -> dict[str, OriginalFile]:
-    """Return the segment files of a directory by name, without leftovers; empty if the directory does not exist.
+    """Return the segment files of a directory by name, without files of interrupted changes.
+
+    The result is empty if the directory does not exist.
 
     Raises:
         OSError: the directory cannot be read.
@@ -129,7 +131,7 @@ def plan_partition(
 
 
 def _copies(live: Files, kept: Files, directory: Path, folder: Path, fs: Fs) -> frozenset[str]:
-    """Return the names of live files that are copies of their originals; read only files that may be copies."""
+    """Return the names of live files that are copies of their originals; read only those that may be copies."""
     return frozenset(
         name
         for name, file in kept.items()
@@ -212,7 +214,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _groups(restore: PartitionRestore, listing: LogListing, parts: dict[int, PartSegment]) -> tuple[CleanedGroup, ...]:
-    """Return the groups of the swap; without `parts`, their segments have no files yet."""
+    """Return the groups of the swap; without `parts`, the new segments have no files yet."""
     sources = {segment.base_offset: segment for segment in listing.segments}
     return tuple(
         CleanedGroup(

@@ -2,15 +2,15 @@
 
 The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
-    segments before the first anchor    insert those only in the list before the run, remove those only in the other:
+    segments before the first anchor    insert those only in the list before, remove those only in the list after:
                                         what `expire` deleted at the start, and the empty segment it rolled
     an anchor, up to the next one       replace as one group if the run changed a file in it: what a cleaning merged,
                                         split or rewrote, or a recovery cut off
     segments past all listed ones       appended later; keep
 
-Invariants: nothing is read or written.  A log is replaced only if it is in its state before or after the run; only a
-last log that is kept may have grown.  The plan is empty if the partition is already in its state before the run.  After
-a killed restore, the plan has the remaining changes.
+Invariants: nothing is read or written.  A log is replaced only if it is in its state before or after the run.  Only the
+last log may have grown, if it is kept.  The plan is empty if the partition is already in its state before the run.
+After a restore was killed, the plan contains the remaining changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ORIGINALS_MISSING = "originals-missing"
 UNFINISHED_RUN = "unfinished-run"
 
 Files = Mapping[str, OriginalFile]
-"""Files of a directory by name."""
+"""The files of a directory by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class RestoredGroup:
 class RestorePlan:
     """The changes of a partition; all lists are sorted, and empty if nothing is left to do.
 
-    `log_start_first` must be durable before the segments change, `log_start_last` after the change; None means no
-    entry.  Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.  `is_appended` is
-    True if records were appended after the run.
+    `log_start_first` must be durable before the segments change, and `log_start_last` is written after the change; None
+    means no entry.  Both are used only if `moves_log_start`.  `emptied` are empty segments at the log end.
+    `is_appended` is True if records were appended after the run.
     """
 
     inserted: tuple[RestoredSegment, ...] = ()
@@ -91,7 +91,7 @@ class RestorePlan:
 
     @property
     def is_empty(self) -> bool:
-        """True if every segment file is as before the run."""
+        """True if every segment file is in its state before the run."""
         changes = (self.inserted, self.groups, self.removed, self.emptied, self.snapshots, self.stray_snapshots)
         return not any(changes)
 
@@ -124,9 +124,10 @@ def plan_restore(
 ) -> RestorePlan | Refusal:
     """Plan how to undo a run in a partition, or return the reason to leave the partition as it is.
 
-    `live` are the current segment files without leftovers; `kept` are the originals of this run; `log_start_checkpoint`
-    is the current entry.  `copies` names the `live` files that have the bytes of their originals: a restore copies all
-    files except closed logs.  `is_done` is False for a killed run, whose catalogue lists more files than it removed.
+    `live` are the current segment files, without files of interrupted changes; `kept` are the originals of this run;
+    `log_start_checkpoint` is the current entry.  `copies` contains the names of the `live` files that have the same
+    bytes as their originals: a restore copies all files except closed logs.  `is_done` is False for a killed run, whose
+    catalogue lists more files than it removed.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -145,12 +146,12 @@ def _with_linked_files(planned: OriginalPartition, kept: Files) -> OriginalParti
 
 
 def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or if `other` was listed before the run made it."""
+    """Return True if both are the same file in the same state, or if `other` was listed before the run wrote it."""
     return file is not None and (other.inode == 0 or file == other)
 
 
 def _is_copy(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or one is a copy of the other with the same time."""
+    """Return True if both are the same file in the same state, or if one is a copy of the other with the same time."""
     return file is not None and (file.size_bytes, file.mtime_ns) == (other.size_bytes, other.mtime_ns)
 
 
@@ -242,7 +243,7 @@ class _Planner:
         known = {*self._before, *self._after}
         for base in sorted(self._found):
             if base not in known and base < self._last_known:
-                raise _RefusedError(CHANGED_SINCE, f"segment {base} was made after the run, between its segments")
+                raise _RefusedError(CHANGED_SINCE, f"segment {base} was created after the run, between its segments")
 
     def _keep_what_was_appended(self) -> None:
         """Keep a segment that was empty when the run created it and has grown since."""
@@ -261,7 +262,7 @@ class _Planner:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse if the logs at `bases` are neither the logs before the run nor the logs after it."""
+        """Refuse if the logs at `bases` are neither those before the run nor those after it."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):
@@ -378,7 +379,7 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return (True if the entry of the log start moves, the entry to write before the segments change)."""
+        """Return True if the log start entry changes, and the entry to write before the segments change."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)

@@ -1,4 +1,4 @@
-"""Originals on disk: their size, the pinned ones, and their removal.
+"""Originals on disk: their size, pins, and their removal.
 
     DIR/pins.json names of pins, and the run that each one keeps
 
@@ -36,7 +36,7 @@ PINS_FILE = "pins.json"
 
 @dataclass(frozen=True, slots=True)
 class HeldFiles:
-    """Originals of a partition: their number, their bytes, and the bytes of originals that have no other link."""
+    """The originals of a partition: their number, their bytes, and the bytes of those that have no other link."""
 
     files: int = 0
     bytes: int = 0
@@ -49,7 +49,7 @@ class HeldFiles:
 
 
 def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFiles:
-    """Return the originals of a partition that a run still keeps.
+    """Return the originals of a partition that still exist for a run.
 
     Raises:
         OSError: the files cannot be read.
@@ -64,7 +64,7 @@ def held_files(run: Catalogue, entry: OriginalPartition, target: Path) -> HeldFi
 
 
 def held_without_catalogue(target: Path, fs: Fs) -> dict[str, HeldFiles]:
-    """Return, by partition, the segment files that an earlier version kept in partition folders."""
+    """Return, by partition, the segment files that an earlier version of Sediment kept in partition folders."""
     found: dict[str, HeldFiles] = {}
     for entry in fs.scan(target):
         if not entry.is_directory or not _is_partition(entry.name) or (target / entry.name).is_symlink():
@@ -149,7 +149,7 @@ def _listed(run: Catalogue, entry: OriginalPartition, target: Path) -> Iterator[
 
 
 def _is_listed(status: stat_result, file: OriginalFile) -> bool:
-    # The inode number alone is not enough: it may belong to a new file by now.
+    # The inode number alone is not sufficient: the system may have reused it for a new file.
     found = (status.st_ino, status.st_size, status.st_mtime_ns)
     return found == (file.inode, file.size_bytes, file.mtime_ns)
 

@@ -56,9 +56,9 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """Records of the group or transaction coordinator, and transaction markers."""
+    """An append of records of the group or transaction coordinator, or of transaction markers."""
     REPLICATION = "replication"
-    """A follower or recovery; a leader has already checked the batches."""
+    """An append by a follower or a recovery; a leader has already checked the batches."""
     RAFT_LEADER = "raft-leader"
 
     @property
@@ -94,7 +94,7 @@ class BatchFields(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """True if the batch holds control records."""
+        """True if the batch contains control records."""
         return self.magic >= MAGIC_V2 and bool(self.attributes & CONTROL_BIT)
 
     @property
@@ -138,7 +138,7 @@ class Batches:
         return BatchFields(*self.rows[0].item())
 
     def summary(self) -> Summary:
-        """Return a summary of all headers; for a single row it avoids numpy's reductions, which take longer."""
+        """Return a summary of all headers; for a single row, avoid numpy's reductions, which take longer."""
         first = self.first()
         if len(self.rows) == 1:
             return Summary(first.base_offset, first.last_offset, first.max_timestamp, first.producer_id >= 0)
@@ -151,7 +151,7 @@ class Batches:
 
 
 class AppendBuffers:
-    """Buffers for the appends of one thread, one at a time."""
+    """Buffers for the appends of one thread, which does one append at a time."""
 
     def __init__(self) -> None:
         self._buffer = padded_buffer(64 << 10)
@@ -211,7 +211,7 @@ def read_batches(
     if origin is AppendOrigin.CLIENT:
         _check_no_offsets(rows)
     if origin is AppendOrigin.RAFT_LEADER and (rows["leader_epoch"] != leader_epoch).any():
-        raise InvalidRecordError(f"a batch is not of leader epoch {leader_epoch}")
+        raise InvalidRecordError(f"a batch does not have leader epoch {leader_epoch}")
     if not origin.assigns_offsets and count > 1 and (np.diff(rows["last_offset"]) <= 0).any():
         raise OffsetsOutOfOrderError(
             "the offsets of the batches do not ascend",

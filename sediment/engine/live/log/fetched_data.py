@@ -62,7 +62,7 @@ class FetchedData:
 
         Raises:
             OSError: the disk failed.  The log stays online until it uses the disk itself, as in a broker whose network
-                thread gets an error.
+                thread gets the error.
         """
         return b"" if self.records is None else self.records.read()
 

@@ -1,14 +1,14 @@
 """The state of a live log that its operations share: files, offsets, leader epochs and producers, under one lock.
 
     log_append        validate and write batches
-    log_roll          begin a segment
+    log_roll          start a segment
     log_flush         make segments durable
     log_truncation    truncate the log or empty it
     log_retention     raise the log start, delete old segments
     log_reader        read batches, look up offsets
     log_commit        commit a cleaning
 
-Each of these modules has functions over a `LocalLog`; `partition_log.PartitionLog` is the public face.
+Each of these modules contains functions that take a `LocalLog`; `partition_log.PartitionLog` is the public class.
 
 Invariants
 * The state changes only under `lock`.  `locked` takes the lock and checks that the log is usable.
@@ -45,18 +45,18 @@ _SNAPSHOT = SegmentFileKind.SNAPSHOT
 
 
 class TaskScheduler(Protocol):
-    """The part of `scheduler.Scheduler` that a log needs."""
+    """The method of `scheduler.Scheduler` that a log calls."""
 
     def schedule_once(self, name: str, task: Callable[[], None], *, delay_ms: int = 0) -> object:
-        """Run `task` in `delay_ms`."""
+        """Run `task` after `delay_ms`."""
         ...
 
 
 class LocalLog:
     """The shared state of one live log.
 
-    `on_failure` gets the OSError that takes the log offline.  `random_jitter` draws the jitter of a new segment, as in
-    `LogConfig.random_segment_jitter_ms`.
+    `on_failure` is called with the OSError that takes the log offline.  `random_jitter(n)` returns a random number for
+    the jitter of a new segment (`LogConfig.random_segment_jitter_ms`).
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LocalLog:
     # ------------------------------------------------------------------------------------------------------------ guard
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of a usable log; an OSError inside takes the log offline."""
+        """Hold the lock of a usable log; an OSError in the block takes the log offline."""
         with self.lock:
             self.check_usable()
             try:
@@ -125,7 +125,7 @@ class LocalLog:
             yield
         except OSError as error:
             if is_out_of_descriptors(error):
-                self.go_offline(f"a change broke off because no more files could be opened: {error}")
+                self.go_offline(f"a change was interrupted because no more files could be opened: {error}")
             raise
 
     def check_usable(self) -> None:
@@ -171,7 +171,7 @@ class LocalLog:
     def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         """Return the error for an offset outside the log."""
         return OffsetOutOfRangeError(
-            f"the log holds offsets {self.offsets.log_start} to {self.offsets.log_end - 1}",
+            f"the log contains offsets {self.offsets.log_start} to {self.offsets.log_end - 1}",
             partition=str(self.partition),
             offset=offset,
         )

@@ -1,7 +1,7 @@
 """Appending to a live log (kafka-log 04 §1 to §3).
 
     1  read_batches     check sizes and checksums, without the lock
-    2  validate         assign offsets and timestamps, or check those given
+    2  validate         assign offsets and timestamps, or check the given ones
     3  producers.check  refuse old epochs, gaps in sequences, unverified transactions; recognise duplicates
     4  roll             if the active segment is full
     5  write            leader epochs, batches, producers, log end; flush after flush.messages
@@ -52,7 +52,7 @@ class AppendInfo:
 
 
 class _ThreadLocalBuffers(threading.local):
-    """Append buffers of each thread, shared by all logs."""
+    """The append buffers of each thread, which all logs share."""
 
     def __init__(self) -> None:
         self.buffers = AppendBuffers()
@@ -85,7 +85,7 @@ def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo
     try:
         log.check_usable()
         buffers = _THREAD_LOCAL.buffers
-        # Without the lock, because checksums are most of the work of a large append.
+        # Without the lock, because checksums take most of the time of a large append.
         batches = read_batches(
             records,
             buffers,
@@ -181,7 +181,7 @@ def _write(log: LocalLog, batches: Batches, append_time_ms: int, now_ms: int, re
             if flushes:
                 flush_locked(log, log_end)
     else:
-        # Every file that the next steps need is open.
+        # Every file that the next steps need is now open.
         _store(log, batches, log_end, update)
     return AppendInfo(
         first_offset if request.origin.assigns_offsets or _has_first_offset(batches) else NO_OFFSET,
@@ -239,12 +239,15 @@ def _duplicate(log: LocalLog, batch: RememberedBatch) -> AppendInfo:
 
 
 def _has_first_offset(batches: Batches) -> bool:
-    """Return True if the first header has the first offset; in compressed messages of magic 0 and 1 it has the last."""
+    """Return True if the first header contains the first offset.
+
+    The header of a compressed message of magic 0 or 1 does not contain it.
+    """
     return int(batches.rows["magic"][0]) >= MAGIC_V2 or batches.first().codec == CODEC_NONE
 
 
 def _first_offset(batches: Batches, first: BatchFields) -> int:
-    """Return the first offset of an append; in magic 0 or 1, that record may be inside a compressed message."""
+    """Return the first offset of an append; in magic 0 or 1, the first record may be inside a compressed message."""
     if _has_first_offset(batches):
         return first.base_offset
     entry = batches.buffer[first.position : first.position + first.size_bytes].tobytes()

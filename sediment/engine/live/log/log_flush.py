@@ -1,7 +1,7 @@
 """Flushing a live log: make segments durable, then raise the recovery point (kafka-log 04 §7).
 
-Invariants: the recovery point rises only after every file below it was synced.  A flush in progress does not change the
-recovery point that a truncation has set.
+Invariants: the recovery point rises only after every file below it was synced.  A flush in progress does not change a
+recovery point that a truncation has set in the meantime.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def flush_locked(log: LocalLog, offset: int) -> None:
 
 
 def _unflushed_files(log: LocalLog, offset: int, force_last_segment: bool) -> tuple[list[OpenFile], bool]:
-    """Return the files of segments from the recovery point to `offset`, and True if their names have to be synced."""
+    """Return the files of segments from the recovery point to `offset`, and True if their names must be synced."""
     recovery_point = log.offsets.recovery_point
     end_offset = offset + 1 if force_last_segment else offset
     if end_offset <= recovery_point:

@@ -2,7 +2,7 @@
 
     log start        first offset that may be read
     high watermark   offsets below it are fully replicated
-    recovery point   offsets below it are durable; it may lag behind the log start after records were deleted
+    recovery point   offsets below it are durable; it may be below the log start after records were deleted
     log end          next offset to be assigned
 
 Invariants: log start ≤ high watermark ≤ log end, and recovery point ≤ log end.  The constructor checks the invariants,
@@ -18,7 +18,7 @@ from sediment.segment_io.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class LogOffsets:
-    """Log start, high watermark, recovery point and log end of one log; absolute, ends exclusive.
+    """Log start, high watermark, recovery point and log end of one log; offsets are absolute, and ends are exclusive.
 
     Raises:
         UsageError: the offsets break an invariant.
@@ -83,7 +83,9 @@ class LogOffsets:
         return LogOffsets(offset, self.high_watermark, max(self.recovery_point, offset), self.log_end)
 
     def replicated_to(self, offset: int) -> LogOffsets:
-        """Return the offsets after the high watermark rose to `offset`; unchanged if it is already there or above.
+        """Return the offsets after the high watermark rose to `offset`.
+
+        They are unchanged if the high watermark is already at `offset` or above.
 
         Raises:
             UsageError: `offset` is above the log end.

@@ -26,7 +26,7 @@ from sediment.segment_io.partition.log_view import LogView, SegmentTimes
 def read(
     log: LocalLog, start_offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
 ) -> FetchedData:
-    """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next segment with data.
+    """Return a slice of at most `max_bytes` of the segment that contains `start_offset`, or of the next one with data.
 
     Raises:
         OffsetOutOfRangeError: `start_offset` is outside the log.
@@ -96,8 +96,8 @@ def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: i
 def first_unstable_offset(log: LocalLog) -> int | None:
     """Return the first offset of a transaction that is open or whose marker is not below the high watermark.
 
-    If that transaction began below the log start, return the base offset of the batch that a read at the log start
-    finds.
+    If that transaction began below the log start, return the base offset of the batch with which a read at the log
+    start begins.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()
@@ -117,7 +117,7 @@ def last_stable_offset(log: LocalLog) -> int:
 
 
 def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
-    """Return the location of the batch that holds `offset` or follows it.
+    """Return the location of the first batch that ends at or above `offset`.
 
     Raises:
         OffsetOutOfRangeError: `offset` is outside the log.
@@ -133,7 +133,7 @@ def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
-    """Return the segments in their current state; reserved bytes of the active segment do not count."""
+    """Return the segments in their current state; preallocated bytes of the active segment do not count."""
     with log.locked():
         found = list_log(log.partition, log.directory, log.fs).segments
         sizes = log.segments.sizes_bytes()

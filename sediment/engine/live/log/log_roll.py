@@ -1,4 +1,4 @@
-"""Rolling a live log: the end of the active segment and the beginning of the next one (kafka-log 04 §6)."""
+"""Rolling a live log: finishing the active segment and starting the next one (kafka-log 04 §6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SNAPSHOT = SegmentFileKind.SNAPSHOT
 def should_roll(
     active: Segment, config: LogConfig, *, append_bytes: int, max_timestamp_ms: int, last_offset: int, now_ms: int
 ) -> bool:
-    """Return True if an append has to begin a segment after `active`.
+    """Return True if an append has to start a new segment after `active`.
 
     Source: kafka-log 04 §6.
     """
@@ -34,7 +34,7 @@ def should_roll(
 
 
 def roll(log: LocalLog, expected_offset: int) -> int:
-    """Begin a segment at the log end, or at `expected_offset` if that is above; return its base offset.
+    """Start a segment at the log end, or at `expected_offset` if it is higher; return the segment's base offset.
 
     The caller holds the lock.  An empty active segment with that base offset is replaced.
 
@@ -76,6 +76,6 @@ def _flush_rolled(log: LocalLog, base_offset: int) -> None:
                 log.fs.sync_file(snapshot)
         flush(log, base_offset, force_last_segment=False)
     except (StorageError, UsageError):
-        # If the log has been closed since, it is flushed or needs no flush; a disk failure was already reported.
+        # If the log has been closed since then, it was flushed or needs no flush.  A disk failure was already reported.
         if not log.is_closed and log.failure is None:
             raise

@@ -1,4 +1,4 @@
-"""The segments of a live log in their order, and the search for an offset in them.
+"""The segments of a live log in order, and the search for an offset in them.
 
 Invariants
 * The segments are sorted by base offset, and the last one is active.  At least one segment exists, except while a log
@@ -29,7 +29,7 @@ class LogSegments:
         self._segments = {segment.base_offset: segment for segment in segments}
         self._bases: list[int] = []
         self._with_aborted: list[int] | None = None
-        """Sorted bases of the segments that can have aborted transactions; None before the first search."""
+        """The sorted base offsets of the segments that can have aborted transactions; None before the first search."""
         self._reorder()
 
     def _reorder(self) -> None:
@@ -63,7 +63,7 @@ class LogSegments:
         return {base_offset: segment.size_bytes for base_offset, segment in self._segments.items()}
 
     def states(self) -> tuple[SegmentState, ...]:
-        """Return the segments in the form that retention needs."""
+        """Return the segments as the type that retention takes."""
         return tuple(SegmentState(s.base_offset, s.size_bytes, s.largest_timestamp_ms) for s in self)
 
     # ----------------------------------------------------------------------------------------------------------- change
@@ -126,7 +126,7 @@ class LogSegments:
         return self._bases[index] if index < len(self._bases) else None
 
     def transaction_indexes_from(self, segment: Segment) -> Iterator[TransactionIndex]:
-        """Return the transaction indexes with entries, of `segment` and all later segments, in ascending order."""
+        """Return the non-empty transaction indexes of `segment` and all later segments, in ascending order."""
         if self._with_aborted is None:
             self._with_aborted = [each.base_offset for each in self if len(each.transaction_index.index())]
         later = islice(self._with_aborted, bisect_left(self._with_aborted, segment.base_offset), None)

@@ -2,8 +2,8 @@
 
 1  new offsets are computed, which checks them before a file changes
 2  segments above the offset are removed, the last one first
-3  the segment that holds the offset is cut
-4  offsets, leader epochs and producers follow
+3  the segment that contains the offset is cut
+4  offsets, leader epochs and producers are updated
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def truncate_to(log: LocalLog, offset: int) -> bool:
 
 
 def truncate_fully(log: LocalLog, offset: int, log_start_offset: int | None) -> None:
-    """Delete every segment and begin an empty one at `offset`.  The caller holds the lock.
+    """Delete every segment and start an empty one at `offset`.  The caller holds the lock.
 
     Raises:
         UsageError: `log_start_offset` is above `offset`; nothing changed.

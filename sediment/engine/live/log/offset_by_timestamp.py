@@ -20,7 +20,7 @@ from sediment.segment_io.segment.timestamp_search import FoundRecord
 
 
 def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | None:
-    """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP; else None.
+    """Return the first record at or after a time, or the offset for a constant such as EARLIEST_TIMESTAMP; else None.
 
     Raises:
         UsageError: the time is negative and not one of these constants.

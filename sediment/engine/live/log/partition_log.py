@@ -4,7 +4,7 @@
     append    read_batches -> validate -> producers -> roll? -> write -> producers, epochs, offsets
     read      limit by isolation -> segment -> a slice of its file
 
-`PartitionLog` is the public face; the `log_*` modules do the work over the state in `local_log`.
+`PartitionLog` is the public class; the `log_*` modules do the work on the state in `local_log`.
 
 Invariants
 * Log start ≤ high watermark ≤ log end, and recovery point ≤ log end (`log_offsets`).
@@ -18,8 +18,8 @@ Invariants
   during the read can still be read to its end.
 * Time comes from `clock`; background work goes through `scheduler`.
 * `on_readable_change` is called after the log start or the high watermark has moved, and after the log was closed.  The
-  thread that moved the offset makes this call, after it has released the log's lock.  The last stable offset never
-  moves without one of these two.
+  thread that moved the offset makes this call, after it has released the log's lock.  The last stable offset moves only
+  together with the log start or the high watermark.
 
 Source: kafka-log 04, 05.
 """
@@ -139,9 +139,10 @@ class PartitionLog:
         """Load and repair the log in `directory`; the log directory's lock must be held.
 
         `clock` returns milliseconds since the epoch.  `on_failure` is called once with the OSError that takes the log
-        offline.  `on_readable_change` is called as this module says.  `random_jitter(n)` draws from 0 … n - 1.
-        `verify_transactions` is `transaction.partition.verification.enable`.  A `topic_id` is written to
-        partition.metadata if the file is missing.  After a crash `recovery_threads` threads verify segments.
+        offline.  `on_readable_change` is called as described in this module's invariants.  `random_jitter(n)` returns a
+        random number from 0 to n - 1.  `verify_transactions` is `transaction.partition.verification.enable`.  A
+        `topic_id` is written to partition.metadata if the file is missing.  After a crash, `recovery_threads` threads
+        verify segments.
 
         Raises:
             CorruptDataError, UnsupportedDataError, CorruptCheckpointError, OSError: as `load_log`.
@@ -160,7 +161,7 @@ class PartitionLog:
                 f"the directory belongs to topic id {known}, not {topic_id}",
                 partition=str(partition),
                 path=str(directory),
-                advice="a topic of the same name was deleted and created anew; move the directory away",
+                advice="a topic with the same name was deleted and created again; move the directory away",
             )
         return cls(
             loaded,
@@ -191,7 +192,7 @@ class PartitionLog:
 
     @property
     def config(self) -> LogConfig:
-        """The config in force."""
+        """The current config."""
         return self._log.config
 
     @property
@@ -233,8 +234,8 @@ class PartitionLog:
     def first_unstable_offset(self) -> int | None:
         """The first offset of a transaction that is open or whose marker is not below the high watermark.
 
-        If that transaction began below the log start, return the base offset of the batch that a read at the log start
-        finds.
+        If that transaction began below the log start, return the base offset of the batch with which a read at the log
+        start begins.
         """
         return log_reader.first_unstable_offset(self._log)
 
@@ -273,7 +274,7 @@ class PartitionLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The last leader epoch, -1 if there is none."""
+        """The last leader epoch; -1 if there is none."""
         return latest_epoch(self._log.epochs)
 
     @property
@@ -289,11 +290,11 @@ class PartitionLog:
             return () if producer is None else producer.batches
 
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments in their current state; reserved bytes of the active segment do not count."""
+        """Return the segments in their current state; preallocated bytes of the active segment do not count."""
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
-        """Return the segments in the form that retention needs."""
+        """Return the segments as the type that retention takes."""
         with self._log.locked():
             return self._log.segments.states()
 
@@ -331,7 +332,7 @@ class PartitionLog:
         """Append a batch under the next offsets; `records` are not changed.
 
         A marker needs its `transaction_version`; the first batch of a transaction needs a guard from
-        `maybe_start_transaction_verification`.  With RAFT_LEADER the batches already have their offsets.
+        `maybe_start_transaction_verification`.  With RAFT_LEADER, the batches already have their offsets.
 
         Raises:
             RejectedAppendError: a batch or record may not be appended; nothing changed.
@@ -374,7 +375,7 @@ class PartitionLog:
             )
 
     def remove_expired_producers(self) -> None:
-        """Forget producers that were idle for `producer.id.expiration.ms`."""
+        """Remove producers that were idle for `producer.id.expiration.ms`."""
         with self._log.locked():
             self._log.producers.remove_expired(self._clock())
 
@@ -396,7 +397,7 @@ class PartitionLog:
             self._log.put_epochs(assign(self._log.epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point where a log of that epoch agrees with this one, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """
@@ -406,7 +407,9 @@ class PartitionLog:
 
     # --------------------------------------------------------------------------------------------------- roll and flush
     def roll(self, expected_next_offset: int | None = None) -> int:
-        """Begin a new segment at the log end, or at `expected_next_offset` if that is above; return its base offset.
+        """Start a segment at the log end, or at `expected_next_offset` if it is higher.
+
+        Return the segment's base offset.
 
         Raises:
             UsageError: a segment that is not empty begins at that offset.
@@ -435,7 +438,7 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------ high watermark and log start
     def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark to `offset`, or to the nearest offset within the log; return it.
+        """Set the high watermark to `offset`, or to the nearest offset within the log; return the high watermark.
 
         This can lower the high watermark.  After an append, call `maybe_increment_high_watermark`, which never lowers
         it.
@@ -447,9 +450,10 @@ class PartitionLog:
             return self._log.offsets.high_watermark
 
     def maybe_increment_high_watermark(self, offset: int | None = None) -> bool:
-        """Raise the high watermark to `offset`, by default the log end; return False if it is already there or above.
+        """Raise the high watermark to `offset`, by default the log end.
 
-        The default is right for a log without other replicas, and safe with any number of appending threads.
+        Return False if it is already at `offset` or above.  The default is correct for a log without other replicas,
+        and safe with any number of appending threads.
 
         Raises:
             UsageError: `offset` is above the log end.
@@ -560,7 +564,7 @@ class PartitionLog:
         *,
         min_one_message: bool = False,
     ) -> FetchedData:
-        """Return a slice of at most `max_bytes` from the segment with `start_offset`, or the next with data.
+        """Return a slice of at most `max_bytes` of the segment with `start_offset`, or of the next segment with data.
 
         With `min_one_message`, the first batch is returned complete even if it is larger than `max_bytes`.
 
@@ -575,7 +579,7 @@ class PartitionLog:
         return log_reader.read(self._log, start_offset, max_bytes, isolation, min_one_message=min_one_message)
 
     def convert_to_offset_metadata(self, offset: int) -> LogOffsetMetadata:
-        """Return the location of the batch that holds `offset` or follows it.
+        """Return the location of the first batch that ends at or above `offset`.
 
         Raises:
             OffsetOutOfRangeError: `offset` is outside the log.
@@ -583,7 +587,7 @@ class PartitionLog:
         return log_reader.offset_metadata(self._log, offset)
 
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
-        """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP.
+        """Return the first record at or after a time, or the offset for a constant such as EARLIEST_TIMESTAMP.
 
         Return None if such a record does not exist.
 
@@ -660,7 +664,7 @@ class PartitionLog:
     # --------------------------------------------------------------------------------------------------------- listener
     @contextmanager
     def _announcing(self) -> Iterator[None]:
-        """Call `on_readable_change` at the end of the block if the readable range has changed, or the log was closed.
+        """Call `on_readable_change` at the end of the block if the readable range has changed or the log was closed.
 
         The block may hold the log's lock; the listener is called after the block has released it.
         """

@@ -3,12 +3,12 @@
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
   refused or failed append leaves no trace.
-* The state of a producer contains its last five batches, as many as a client may have in flight; all five have its
-  current epoch.
-* `_open` has the open transactions, sorted by first offset.
-* `_unreplicated` holds ended transactions in the order of their markers; this is also the order of their last offsets,
-  because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can contain
-  forgotten transactions, but never at its top.
+* The state of a producer contains its last five batches, because a client may have five requests in flight.  All five
+  have the producer's current epoch.
+* `_open` contains the open transactions, sorted by first offset.
+* `_unreplicated` contains ended transactions in the order of their markers.  This is also the order of their last
+  offsets, because the log end only grows.  `_unreplicated_firsts` is a heap of (first offset, last offset); it can
+  contain transactions that were already removed, but never at its top.
 
 Source: kafka-log 04 §3.
 """
@@ -55,7 +55,7 @@ _LATE_TRANSACTION_GRACE_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The state of one producer; `batches` are the last five, oldest first."""
+    """The state of one producer; `batches` are its last five batches, oldest first."""
 
     producer_id: int
     epoch: int = NO_PRODUCER_EPOCH
@@ -66,7 +66,7 @@ class Producer:
 
     @property
     def has_open_transaction(self) -> bool:
-        """True after data of a transaction and before its marker."""
+        """True after the first data of a transaction and before its marker."""
         return self.txn_first_offset >= 0
 
     @property
@@ -75,7 +75,7 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, fields: BatchFields) -> RememberedBatch | None:
-        """Return the remembered batch that the batch `fields` repeats; None if the batch is new."""
+        """Return the stored batch that the batch `fields` repeats; None if the batch is new."""
         if fields.producer_epoch != self.epoch:
             return None
         last = last_sequence(fields.base_sequence, fields.last_offset - fields.base_offset)
@@ -85,7 +85,7 @@ class Producer:
         return None
 
     def entry(self) -> ProducerEntry:
-        """Return the producer in the form of a snapshot entry."""
+        """Return the producer as a snapshot entry."""
         last = self.batches[-1] if self.batches else RememberedBatch(NO_SEQUENCE, NO_OFFSET, 0, -1)
         return ProducerEntry(
             self.producer_id,
@@ -100,7 +100,7 @@ class Producer:
 
     @classmethod
     def of(cls, entry: ProducerEntry, batches: tuple[RememberedBatch, ...]) -> Producer:
-        """Return the producer of a snapshot entry and its remembered batches."""
+        """Return the producer of a snapshot entry, with its last batches."""
         return cls(
             entry.producer_id,
             entry.producer_epoch,
@@ -112,7 +112,7 @@ class Producer:
 
 
 class VerificationGuard:
-    """A token of one verification of a transaction; only the same object matches."""
+    """A token for one verification of a transaction; it is compared by identity."""
 
     __slots__ = ()
 
@@ -138,7 +138,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """The changes of an append; `duplicate` is the remembered batch if the batch was appended before."""
+    """The changes of an append; `duplicate` is the stored batch if the batch was appended before."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -174,11 +174,11 @@ class LogProducers:
         return ProducerState(end_offset, entries, tuple(self._unreplicated), remembered)
 
     def entries(self) -> Iterable[ProducerEntry]:
-        """Return the producers in the form of snapshot entries."""
+        """Return the producers as snapshot entries."""
         return [producer.entry() for producer in self._producers.values()]
 
     def producer(self, producer_id: int) -> Producer | None:
-        """Return the state of one producer, None if it is unknown."""
+        """Return the state of one producer; None if it is unknown."""
         return self._producers.get(producer_id)
 
     def first_undecided_offset(self) -> int | None:
@@ -194,7 +194,7 @@ class LogProducers:
         return first if undecided is None else min(undecided, first)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget the ended transactions whose marker is below `high_watermark`."""
+        """Remove the ended transactions whose marker is below `high_watermark`."""
         while self._unreplicated and self._unreplicated[0].last_offset < high_watermark:
             self._unreplicated.popleft()
         firsts = self._unreplicated_firsts
@@ -215,9 +215,9 @@ class LogProducers:
         return timestamp_ms > 0 and now_ms - timestamp_ms > max_timeout_ms + _LATE_TRANSACTION_GRACE_MS
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget producers and verifications that were idle for `producer.id.expiration.ms`.
+        """Remove producers and verifications that were idle for `producer.id.expiration.ms`.
 
-        Without that setting, no producer is forgotten.
+        Without that setting, no producer is removed.
 
         Source: kafka-log 04 §3 (PeriodicProducerExpirationCheck).
         """
@@ -237,7 +237,7 @@ class LogProducers:
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """Return a guard for the first batch of a transaction; None if the transaction is open already.
+        """Return a guard for the first batch of a transaction; None if the transaction is already open.
 
         Raises:
             InvalidProducerEpochError: a later epoch of that producer was seen.
@@ -293,7 +293,7 @@ class LogProducers:
         return update
 
     def _keeps_verification(self, fields: BatchFields) -> bool:
-        """Return True for a marker that arrives while the transaction after it is being verified."""
+        """Return True for a marker that arrives while the next transaction is being verified."""
         entry = self._verifications.get(fields.producer_id)
         return (
             entry is not None
@@ -354,9 +354,7 @@ class LogProducers:
             if verification.supports_epoch_bump and is_first and sequence != 0:
                 raise _out_of_order(fields, "a transaction of this version begins with sequence 0")
             if sequence > verification.lowest_sequence:
-                raise _out_of_order(
-                    fields, f"a batch with sequence {verification.lowest_sequence} was announced before it"
-                )
+                raise _out_of_order(fields, f"the batch with sequence {verification.lowest_sequence} comes before it")
         if fields.producer_epoch != producer.epoch:
             if sequence != 0 and producer.epoch != NO_PRODUCER_EPOCH:
                 raise _out_of_order(fields, "a new epoch begins with sequence 0")
@@ -393,8 +391,8 @@ class LogProducers:
             if fields.coordinator_epoch < producer.coordinator_epoch:
                 raise TransactionCoordinatorFencedError(
                     f"the marker of producer {fields.producer_id} has coordinator epoch {fields.coordinator_epoch}, "
-                    f"but {producer.coordinator_epoch} was seen",
-                    advice="let the current coordinator write it",
+                    f"but epoch {producer.coordinator_epoch} was seen",
+                    advice="let the current coordinator write the marker",
                 )
         if producer.has_open_transaction:
             is_aborted = fields.control_type == CONTROL_ABORT
@@ -414,7 +412,7 @@ class LogProducers:
         """Apply an update whose batches were written.
 
         Returns:
-            Transaction index entries for the segment that holds the markers.
+            Transaction index entries for the segment that contains the markers.
 
         Source: kafka-log 04 §1 step 10.
         """
@@ -438,8 +436,8 @@ class LogProducers:
 
 def _old_epoch(producer_id: int, epoch: int, known: int) -> InvalidProducerEpochError:
     return InvalidProducerEpochError(
-        f"producer {producer_id} writes under epoch {epoch}, but {known} was seen",
-        advice="start over with a new producer epoch",
+        f"producer {producer_id} writes under epoch {epoch}, but epoch {known} was seen",
+        advice="start again with a new producer epoch",
     )
 
 

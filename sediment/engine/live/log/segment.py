@@ -6,8 +6,8 @@
     <base>.txnindex     aborted transactions whose marker is here                          01 §7.4
 
 Invariants
-* `size_bytes` counts complete writes: reads end and the next append begins at this size, even if a failed write left
-  bytes after it.
+* `size_bytes` counts only complete writes.  Reads end at this size, and the next append begins there, even if a failed
+  write left bytes after it.
 * Files are opened on first use, so a log of many segments uses no descriptor until it is read.  A segment keeps one
   descriptor if it is only read, and three if it is appended to; `close_idle` closes them.
 * The log's lock serialises writers; a reader finds positions under the lock and reads bytes without it.
@@ -58,7 +58,10 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
 
 class Segment:
-    """A segment by its base offset; without timestamps, its age counts from `created_ms`, when this object was made."""
+    """A segment by its base offset.
+
+    Without timestamps, its age counts from `created_ms`, the time when this object was created.
+    """
 
     def __init__(
         self,
@@ -107,12 +110,12 @@ class Segment:
         return file
 
     def create(self, *, like: Path, preallocated_bytes: int = 0) -> None:
-        """Make the `.log` of a new segment with the owner of `like`; the first append creates the indexes."""
+        """Create the `.log` of a new segment with the owner of `like`; the first append creates the indexes."""
         self._file = self._fs.create_file(self.path(), like=like)
         self.preallocate(preallocated_bytes)
 
     def preallocate(self, size_bytes: int) -> None:
-        """Extend the file of an empty segment with zeros, later cut off by `become_inactive`; 0 does nothing."""
+        """Extend the file of an empty segment with zeros, which `become_inactive` later cuts off; 0 does nothing."""
         if size_bytes:
             self.file.resize(size_bytes)
 
@@ -122,7 +125,7 @@ class Segment:
         self.time_index.reserve()
 
     def open_to_append(self) -> None:
-        """Open every file that an append needs, so the append cannot fail halfway for lack of descriptors."""
+        """Open every file that an append needs, so that no append fails halfway because no descriptor is free."""
         self.reserve_indexes()
         if self._file is None:
             _ = self.file
@@ -199,7 +202,7 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of the batches, -1 for none, and the last offset of the first such batch."""
+        """The largest timestamp of the batches, -1 if there is none, and the last offset of the first such batch."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
@@ -213,7 +216,7 @@ class Segment:
         return 0 if entry is None else entry.mtime_ns // NS_PER_MS
 
     def first_timestamp_ms(self) -> int:
-        """Return the largest timestamp of the first batch, -1 if there is none.
+        """Return the largest timestamp of the first batch; -1 if there is none.
 
         Source: kafka-log 04 §6 (rolling based timestamp).
         """
@@ -283,7 +286,7 @@ class Segment:
         return first_record_at(self.file, position, self.size_bytes, largest.timestamp_ms)
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Return an indexed offset above all records before byte `position`; None without such an entry."""
+        """Return an offset from the index that is above all records before byte `position`; None if there is none."""
         return self.offset_index.fetch_upper_bound(position)
 
     # --------------------------------------------------------------------------------------------------------- truncate
@@ -330,7 +333,7 @@ class Segment:
         self._progress[INDEXED_TIMESTAMP] = last.timestamp_ms
 
     def next_offset(self) -> int:
-        """Return the offset after the last batch; the base offset without a batch."""
+        """Return the offset after the last batch; the base offset if the segment has no batch."""
         position = self.offset_index.lookup(self.offset_index.last_offset).position
         last_offset = self.base_offset - 1
         while (batch := self._scan(position, BY_LAST_OFFSET, last_offset + 1)) is not None:
@@ -351,7 +354,7 @@ class Segment:
         self.transaction_index.moved(self.path(_TRANSACTION_INDEX))
 
     def release(self) -> None:
-        """Release the files; each is closed after its last reader."""
+        """Release the files; each is closed when its last reader has finished."""
         self._file = None
         self.offset_index.release()
         self.time_index.release()

@@ -3,7 +3,7 @@
 Source: Kafka's LogValidator, and kafka-log 04 §2.
 
 Invariants: nothing is written to a file, and the caller's bytes are not changed, because each thread works in its own
-buffers. If a batch needs only offsets and times, they are stamped into its copy, without a Python loop over its
+buffers.  If a batch needs only offsets and timestamps, they are written into its copy, without a Python loop over its
 records; every other batch is rebuilt.
 """
 
@@ -111,7 +111,7 @@ def validate(
     origin: AppendOrigin,
     now_ms: int,
 ) -> ValidatedAppend:
-    """Assign offsets, beginning with `first_offset`, to the batches of a leader's append; there is at least one batch.
+    """Assign offsets, beginning with `first_offset`, to the batches (one or more) of a leader's append.
 
     Raises:
         InvalidRecordError: a batch or record may not be appended; RecordValidationError lists records.
@@ -124,7 +124,7 @@ def validate(
     first = batches.first()
     source_codec = _source_codec(batches, first)
     if len(batches.rows) > 1 and (first.magic >= MAGIC_V2 or source_codec != CODEC_NONE):
-        raise InvalidRecordError("an append holds more than one batch", advice="append the batches one by one")
+        raise InvalidRecordError("an append contains more than one batch", advice="append the batches one by one")
     for fields in batches.fields() if len(batches.rows) > 1 else (first,):
         _check_batch(fields, first, origin)
     append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
@@ -137,7 +137,7 @@ def validate(
     largest_ms, consecutive = _check_records(records, first, buffers, config, now_ms)
     in_place = source_codec == target_codec and (consecutive or source_codec == CODEC_NONE)
     if in_place or (first.is_control and source_codec == CODEC_NONE):
-        # The base offset of a caller may be so large that the last offset overflowed; the mask undoes this.
+        # The caller's base offset may be so large that the last offset overflowed; the mask undoes the overflow.
         last_delta = (first.last_offset - first.base_offset) & INT32_MAX
         base_offset = first_offset + first.record_count - 1 - last_delta
         max_timestamp_ms = largest_ms if append_time_ms == NO_TIMESTAMP else append_time_ms
@@ -169,7 +169,7 @@ def _level(config: LogConfig, codec: int) -> int | None:
 
 
 def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) -> None:
-    """Check a header on its own.  Source: kafka-log 04 §2.1."""
+    """Check one header alone.  Source: kafka-log 04 §2.1."""
     if fields.magic != first.magic:
         raise InvalidRecordError(f"batches of magic {first.magic} and {fields.magic} are mixed in one append")
     if origin is AppendOrigin.CLIENT and fields.magic >= MAGIC_V2:
@@ -254,7 +254,7 @@ def _record_errors(reasons: Sequence[int]) -> RecordValidationError:
 def _stamped(
     batches: Batches, base_offset: int, leader_epoch: int, append_time_ms: int, max_timestamp_ms: int
 ) -> ValidatedAppend:
-    """Stamp offsets, leader epoch and times on a single batch of magic 2."""
+    """Write offsets, leader epoch and timestamps into a single batch of magic 2."""
     row = batches.rows[0]
     is_append_time = append_time_ms != NO_TIMESTAMP
     stamp_batch(
@@ -314,7 +314,7 @@ def _rebuilt(
     codec: int,
     append_time_ms: int,
 ) -> _Assembled:
-    """Encode the records of a batch of magic 2 with consecutive offsets, for another codec."""
+    """Encode the records of a batch of magic 2 with consecutive offsets, to be compressed with another codec."""
     count = fields.record_count
     records[:count, OFFSET_DELTA] = np.arange(count)
     stored = fields.max_timestamp if fields.is_append_time else fields.base_timestamp

@@ -13,7 +13,7 @@ Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
                                         00 00 00 00, the end mark
 """
 
-# This package is never on the import path itself, so it cannot hide the standard library's `compression`.
+# The directory of this package is never on the import path, so it cannot hide the standard library's `compression`.
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ _ADVICE = "restore the segment from a replica or a backup, or leave this partiti
 def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2) -> Buffer:
     """Return the records of a batch with `codec`; for CODEC_NONE, `payload` itself.
 
-    `payload` is the bytes after the batch header (magic 2) or the wrapper's value (`magic` 0 and 1).  The result may be
-    a read-only view of `payload`.
+    `payload` contains the bytes after the batch header (magic 2), or the wrapper's value (`magic` 0 and 1).  The result
+    may be a read-only view of `payload`.
 
     Raises:
-        CorruptBatchError: the stream is malformed, ends early, fails a checksum or expands beyond `limit_bytes`; zstd
-            in a wrapper of magic 0 or 1.
+        CorruptBatchError: the stream is malformed, ends early, fails a checksum or expands beyond `limit_bytes`; or a
+            wrapper of magic 0 or 1 uses zstd.
         UnsupportedDataError: codec 5 to 7.
 
     Source: kafka-log 01 §6; every stream that Kafka's readers accept is accepted here.
@@ -124,10 +124,10 @@ def _joined(parts: list[Buffer]) -> Buffer:
 
 # ------------------------------------------------------------------------------------------------------- gzip (§6.1)
 
-_GZIP_WBITS = 31  # a gzip header and trailer around 32 KiB windows
+_GZIP_WBITS = 31  # a window of 32 KiB, with a gzip header and trailer
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# Each member copies the remaining bytes of its window, so windows keep the total cost of many small members linear.
+# Each member copies the remaining bytes of its window; with windows, the total cost of many small members is linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -216,7 +216,7 @@ _LZ4_MAGIC = LZ4_FRAME_HEADER[:4]
 _LZ4_END_MARK = bytes(4)
 _LZ4_CHECKSUM_BYTES = 4
 _LZ4_CONTENT_SIZE_BYTES = 8
-_LZ4_MAX_RATIO = 255  # an lz4 block expands most with length bytes of 255
+_LZ4_MAX_RATIO = 255  # the largest expansion of an lz4 block, with length bytes of 255
 _LZ4_WORD = struct.Struct("<I")
 
 _FLG_RESERVED = 0x03
@@ -271,7 +271,7 @@ def _lz4_header(payload: memoryview, *, verify_header: bool) -> tuple[int, int, 
     if flags & _FLG_VERSION != _FLG_VERSION_1 or flags & _FLG_RESERVED or block_descriptor & _BD_RESERVED:
         raise _corrupt(f"lz4 frame descriptor {flags:02x} {block_descriptor:02x} is of an unknown version")
     if not flags & _FLG_INDEPENDENT_BLOCKS:
-        raise _corrupt("lz4 frame has dependent blocks, which Kafka does not read")
+        raise _corrupt("lz4 frame has dependent blocks, which Kafka cannot read")
     size_code = block_descriptor >> _BD_SIZE_SHIFT
     if size_code < 4:
         raise _corrupt(f"lz4 frame descriptor {flags:02x} {block_descriptor:02x} has no valid block size")
@@ -307,8 +307,8 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
     parts: list[Buffer] = [LZ4_FRAME_HEADER]
     for start in range(0, len(payload), LZ4_BLOCK_BYTES):
         raw = payload[start : start + LZ4_BLOCK_BYTES]
-        # The streaming interface of the lz4 package writes larger blocks than Kafka; the blocks of this function are as
-        # large as Kafka's.
+        # The streaming interface of the lz4 package writes larger blocks than Kafka; this function writes blocks of
+        # Kafka's size.
         if level == LZ4_LEVEL:
             block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
         else:
@@ -333,7 +333,7 @@ _ZSTD_RAW, _ZSTD_RLE, _ZSTD_COMPRESSED = range(3)
 
 
 class _ZstdContexts(threading.local):
-    """The contexts of one thread; they are costly to create, and each handles only one stream at a time."""
+    """The zstd contexts of one thread; they are expensive to create, and each handles only one stream at a time."""
 
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
@@ -362,7 +362,7 @@ def _decompress_zstd(payload: memoryview, limit_bytes: int) -> Buffer:
 
 
 def _zstd_bound(payload: memoryview) -> int:
-    """Return an upper bound of the decompressed size of `payload`, from block headers; every frame must be complete.
+    """Return an upper bound for the decompressed size of `payload`, from block headers; every frame must be complete.
 
     The block headers are scanned first, because the library reads a truncated frame as a shorter one without an error.
     """

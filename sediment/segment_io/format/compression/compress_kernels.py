@@ -1,8 +1,7 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-It calls functions of the codecs' C libraries by address.  It cannot compress with snappy, which no library exports,
-with lz4 at levels other than Kafka's default, or with a codec whose library is missing; `batch_codecs.compress` handles
-these cases.
+It calls functions of the codecs' C libraries by address.  It does not support snappy, which no library exports, lz4 at
+levels other than Kafka's default, and codecs whose library is missing; `batch_codecs.compress` handles these cases.
 
 Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
 """
@@ -51,8 +50,8 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
     """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
 
-    Each codec has Kafka's default level, except `codec` if `level` is given.  The contexts exist as long as the array;
-    only one thread at a time may use them.
+    Each codec has Kafka's default level, except `codec` if `level` is given.  The contexts exist as long as the array,
+    and only one thread at a time may use them.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
     if codec != CODEC_LZ4 or level in (None, LZ4_LEVEL):
@@ -148,7 +147,7 @@ def _zstd(source: int, size_bytes: int, target: int, room_bytes: int, tools: Too
         # The function takes four words and ignores the fifth.
         left = call_for_size(tools[_ZSTD_COMPRESS], tools[_ZSTD_CONTEXT], output, given, step, 0)
         if left < 0 or tools[_ZSTD_INPUT + 2] != size_bytes or (step != _ZSTD_CONTINUE and left != 0):
-            # The context still holds an unfinished frame.
+            # The context still contains an unfinished frame.
             tools[_ZSTD_COMPRESS] = 0
             return NOT_COMPRESSED
     return tools[_ZSTD_OUTPUT + 2]

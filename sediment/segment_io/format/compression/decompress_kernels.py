@@ -4,8 +4,8 @@
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
 They call functions of the codecs' C libraries by address; this module implements snappy, which no library exports.  A
-batch is skipped if its framing differs, if it is malformed, or if its codec's library is missing.  Then
-`batch_codecs.decompress` reads the batch or reports the error.
+batch is skipped if its framing differs, if it is malformed, or if the library of its codec is missing.
+`batch_codecs.decompress` then reads the batch or reports the error.
 
 Invariants
 * A payload is used only if `batch_codecs.decompress` would return the same bytes.
@@ -80,7 +80,7 @@ _ZSTD_MAX_WINDOW_EXPONENT = 17  # a window of 128 MiB, the largest that streamin
 def find_tools() -> Tools:
     """Return the functions of the libraries with new contexts, int64[TOOL_REGISTERS].
 
-    The contexts exist as long as the array; only one thread at a time may use them.
+    The contexts exist as long as the array, and only one thread at a time may use them.
     """
     tools = np.zeros(TOOL_REGISTERS, dtype=np.int64)
     tools[_LZ4_DECOMPRESS] = address_of(LZ4, "LZ4_decompress_safe")
@@ -149,7 +149,7 @@ def _gzip(start: int, end: int, target: int, room: int, tools: Tools) -> int:
     )
     if status == _LIBDEFLATE_INSUFFICIENT_SPACE:
         return _NO_ROOM
-    # Bytes after the first member are left to `batch_codecs.decompress`, which treats them as Java does.
+    # If bytes follow the first member, leave the batch to `batch_codecs.decompress`, which treats them as Java does.
     if status != _LIBDEFLATE_SUCCESS or tools[_SIZES] != end - start:
         return NOT_DECOMPRESSED
     return tools[_SIZES + 1]

@@ -325,7 +325,7 @@ def test_preallocated_indexes_are_trimmed_to_their_entries(tmp_path):
         path.write_bytes(path.read_bytes().ljust(size, b"\0"))
     log = load(tmp_path, interval=200)
     assert {name: contents(tmp_path)[name] for name in expected} == expected
-    assert "00000000000000000000.index trimmed to 128 bytes: its entries end there" in sentences(log)
+    assert "00000000000000000000.index trimmed to 128 bytes: it has no entries after that size" in sentences(log)
 
 
 def bytes_read():
@@ -346,7 +346,7 @@ def test_the_unused_rest_of_preallocated_indexes_is_not_read(tmp_path):
     before = bytes_read()
     log = load(directories[1], interval=200)
     assert bytes_read() - before < 1 << 18
-    assert "00000000000000000000.index trimmed to 128 bytes: its entries end there" in sentences(log)
+    assert "00000000000000000000.index trimmed to 128 bytes: it has no entries after that size" in sentences(log)
 
 
 def test_an_index_with_bytes_far_after_its_entries_is_said_to_be_rewritten(tmp_path):

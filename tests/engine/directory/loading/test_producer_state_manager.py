@@ -75,7 +75,7 @@ def test_a_dropped_snapshot_taken_again_with_the_same_producers_is_not_rewritten
     snapshots.take(4, [])
     assert parse_snapshot((tmp_path / f"{4:020d}.snapshot").read_bytes()) == {}
     assert [str(repair) for repair in repairs] == [
-        "00000000000000000004.snapshot rewritten: it holds the 0 producers known at this offset"
+        "00000000000000000004.snapshot rewritten: it contains the 0 producers known at this offset"
     ]
 
 
