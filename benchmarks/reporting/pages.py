@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+
+LINE_COLUMNS = 120
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -14,17 +17,22 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def fill_page(page: Path, mark: str, block: str) -> None:
-    """Write `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`.
+    """Write `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`; wrap its lines outside tables.
 
     Raises:
         ValueError: the page has no such lines.
     """
+    wrapped = "\n".join(line if line.startswith("|") else _wrap(line) for line in block.split("\n"))
     text, found = re.subn(
         rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)",
-        lambda lines: f"{lines[1]}\n{block}\n\n{lines[2]}",
+        lambda lines: f"{lines[1]}\n{wrapped}\n\n{lines[2]}",
         page.read_text(),
         flags=re.DOTALL,
     )
     if not found:
         raise ValueError(f"{page} has no mark {mark}; add its two lines to the page")
     page.write_text(text)
+
+
+def _wrap(line: str) -> str:
+    return textwrap.fill(line, LINE_COLUMNS, break_long_words=False, break_on_hyphens=False)
