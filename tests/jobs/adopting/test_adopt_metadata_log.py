@@ -137,7 +137,7 @@ def test_a_dry_run_shows_the_records_and_changes_nothing(log_dir: Path, monkeypa
     assert '"type": "TOPIC_RECORD"' in text
     monkeypatch.setenv("COLUMNS", "80")
     on_terminal = sediment("adopt", log_dir, "--dry-run").stdout
-    assert " 1 TOPIC_RECORD" in on_terminal and " 2 PARTITION_RECORD" in on_terminal and "{" not in on_terminal
+    assert " 1 TOPIC_RECORD" in on_terminal and " 3 PARTITION_RECORD" in on_terminal and "{" not in on_terminal
     real = adopt(log_dir).report
 
     def without_ids(report: dict) -> list:
