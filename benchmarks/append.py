@@ -26,7 +26,7 @@ from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.conformance.oracle import KafkaOracle, OracleUnavailableError, TimedAppends
 
 NOW_MS = 1_700_000_000_000

@@ -39,7 +39,7 @@ from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.format.batch_builder import NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 TOPIC_ID = "b8tRS7h4TJ2Vt43Dp85v2A"
 _LOOK_SECONDS = 0.1

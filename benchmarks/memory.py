@@ -33,8 +33,8 @@ def measure(directory: Path) -> dict[str, int]:
     from sediment.compaction.grouping import plan_cleaning
     from sediment.segment_io.format.names import TopicPartition
     from sediment.segment_io.fs import Fs
+    from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
     from sediment.segment_io.partition.listing import list_log
-    from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
     from sediment.segment_io.partition.log_view import open_view
 
     fs, config, now_ms = Fs(), CompactionConfig(cleanup_policy=("compact",)), START_MS + 10**9

@@ -30,7 +30,7 @@ from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.format.layout import CODEC_LZ4, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.conformance.oracle import KafkaOracle, OracleUnavailableError, TimedLoad, link_partition
 
 BASE = Shape(total_bytes=0, keys=1_000_000, segment_bytes=1 << 30)

@@ -30,8 +30,8 @@ from sediment.segment_io.format.compression.batch_codecs import compress, decomp
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, CODEC_NAMES
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, open_view
 from sediment.segment_io.segment.reader import HeaderScan
 

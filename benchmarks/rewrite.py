@@ -38,8 +38,8 @@ from sediment.compaction.rewrite.verdicts import Action, Verdict, Verdicts
 from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE, INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, open_view
 from sediment.segment_io.segment.reader import HeaderScan
 

@@ -53,8 +53,8 @@ from sediment.jobs.spark.session import spark_context
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, parse_segment_file, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 
 WHOLE, SPLIT = Strategy.WHOLE.value, Strategy.SPLIT.value

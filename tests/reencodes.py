@@ -13,7 +13,7 @@ from sediment.compaction.reencode.segment_reencode import reencode_log
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.format.compression.batch_codecs import compress
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.rewrites import view_of
 from tests.twin import reencode as twin
 

@@ -13,17 +13,13 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
-from typing import TypeVar
 
 from sediment.compaction.config import CompactionConfig
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
-
-Log = TypeVar("Log")
 
 
 class BlockingRule(StrEnum):
@@ -78,15 +74,6 @@ def cleanable_range(
     now = rules.at(now_ms)
     unblocks_at_ms = rules.first_unblocked_ms() if now.blocked_by else None
     return replace(now, unblocks_at_ms=unblocks_at_ms, reason=_explain(now, view, config))
-
-
-def filthiest_first(logs: Iterable[tuple[Log, CleanableRange]]) -> list[Log]:
-    """Return the logs that may be cleaned, largest cleanable ratio first; an exceeded maximum lag gives no priority.
-
-    Source: kafka-log 02 §2, steps 3-5.
-    """
-    cleanable = [(log, found) for log, found in logs if found.blocked_by is None]
-    return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]
 
 
 def _explain(cleanable: CleanableRange, view: LogView, config: CompactionConfig) -> str:

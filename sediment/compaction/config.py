@@ -66,17 +66,6 @@ class CompactionConfig:
     task_memory_bytes: int = INT64_MAX
     """The memory limit of cleaning one partition: offset map, outputs and buffers.  Not Kafka's."""
 
-    def next_horizon_ms(self, now_ms: int) -> int | None:
-        """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
-
-        It writes none if the sum exceeds INT64_MAX.  A broker's sum would overflow there, and brokers ignore a negative
-        horizon.
-        """
-        if self.delete_retention_ms is None:
-            return None
-        horizon_ms = now_ms + self.delete_retention_ms
-        return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
-
     @property
     def compacts(self) -> bool:
         """Return True if the cleanup policy includes compaction."""

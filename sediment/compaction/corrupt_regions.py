@@ -27,7 +27,13 @@ import numpy.typing as npt
 
 from sediment.compaction.chunk_reader import CHUNK_BYTES, ByteArray, ChunkBoundaries, Progress, boundaries_between
 from sediment.compaction.grouping import CleaningPlan
-from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER, TOMBSTONES_STAY, UNMAPPED, UNREADABLE
+from sediment.compaction.kernels.cleaned_transaction_metadata import (
+    DISCARD,
+    LEAVES_HEADER,
+    TOMBSTONES_STAY,
+    UNMAPPED,
+    UNREADABLE,
+)
 from sediment.compaction.prepared_swap import UnreadableBatch
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
 from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError

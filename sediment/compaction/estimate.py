@@ -20,7 +20,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan
+from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CONTROL_BIT, DELETE_HORIZON_BIT
 from sediment.segment_io.fs import Fs
@@ -78,9 +80,9 @@ def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
     return estimate_segments(
         listing.path,
         plan.segments,
+        plan.config,
         fs,
         now_ms=plan.now_ms,
-        next_horizon_ms=plan.next_horizon_ms,
         sample_bytes=sample_bytes,
     )
 
@@ -88,10 +90,10 @@ def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
 def estimate_segments(
     directory: Path,
     segments: Sequence[SegmentRef],
+    config: CompactionConfig,
     fs: Fs,
     *,
     now_ms: int,
-    next_horizon_ms: int | None,
     sample_bytes: int,
 ) -> Estimate:
     """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes` of their bytes.
@@ -101,7 +103,9 @@ def estimate_segments(
     """
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
     log_bytes = sum(segment.log_bytes for segment in segments)
-    return estimate_cleaning(sample, log_bytes, now_ms=now_ms, next_horizon_ms=next_horizon_ms)
+    return estimate_cleaning(
+        sample, log_bytes, now_ms=now_ms, horizon_ms=next_horizon_ms(config.delete_retention_ms, now_ms)
+    )
 
 
 def collect_sample(spans: Iterable[BatchSpan]) -> SampledBatches:
@@ -162,10 +166,10 @@ def _is_skewed(counts: Int64s) -> bool:
     return distance > float(freedom * (1 - spread + _NORMAL_QUANTILE * spread**0.5) ** 3)
 
 
-def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, next_horizon_ms: int | None) -> Estimate:
+def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, horizon_ms: int | None) -> Estimate:
     """Estimate the result of cleaning a log of `log_bytes`, from an evenly distributed `sample`.
 
-    `next_horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
+    `horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
     """
     rows = sample.rows
     sampled_bytes = int(rows["size_bytes"].sum())
@@ -180,8 +184,8 @@ def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, ne
     has_horizon = (rows["attributes"] & DELETE_HORIZON_BIT) != 0
     waiting = (sample.tombstones > 0) & (~has_horizon | (rows["base_timestamp"] > now_ms))
     horizons_ms = rows["base_timestamp"][waiting & has_horizon]
-    if next_horizon_ms is not None:
-        horizons_ms = np.append(horizons_ms, np.full((waiting & ~has_horizon).sum(), next_horizon_ms, dtype=np.int64))
+    if horizon_ms is not None:
+        horizons_ms = np.append(horizons_ms, np.full((waiting & ~has_horizon).sum(), horizon_ms, dtype=np.int64))
     expired = np.where(waiting, 0, sample.tombstones)
     survivors = np.where(control, sample.records, np.maximum(sample.keyed - expired, 0) * survival_rate)
     payload_bytes = np.maximum(rows["size_bytes"] - BATCH_HEADER_BYTES, 0)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, OffsetMap, fill_slot, find_slot, headroom, normal
-from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADABLE
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.compare import equal_bytes
 from sediment.segment_io.compiled.jit import kernel

@@ -89,11 +89,6 @@ class CleaningPlan:
         )
 
     @property
-    def next_horizon_ms(self) -> int | None:
-        """Return the delete horizon that the cleaning writes, or None if it writes none."""
-        return self.config.next_horizon_ms(self.now_ms)
-
-    @property
     def legacy_horizon_ms(self) -> int:
         """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired."""
         segments = self.view.listing.segments

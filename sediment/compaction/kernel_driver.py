@@ -28,10 +28,11 @@ from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
 from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows
 from sediment.compaction.kernels.batch_retention import ActiveProducers
+from sediment.compaction.kernels.cleaned_transaction_metadata import UNREADABLE
 from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
+from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
-from sediment.compaction.kernels.transactions import UNREADABLE
 from sediment.compaction.split import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
@@ -103,7 +104,8 @@ class KernelDriver:
         rules[registers.FIRST_MAPPED_OFFSET] = plan.range.first_dirty_offset
         rules[registers.UPPER_BOUND_OFFSET] = plan.range.first_uncleanable_offset
         rules[registers.NOW_MS] = plan.now_ms
-        rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if plan.next_horizon_ms is None else plan.next_horizon_ms
+        horizon_ms = next_horizon_ms(plan.config.delete_retention_ms, plan.now_ms)
+        rules[registers.NEXT_HORIZON_MS] = NO_HORIZON if horizon_ms is None else horizon_ms
         rules[registers.FILTER] = filter_by
         rules[registers.MAP_LIMIT] = _map_limit(plan.config)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sediment.compaction.chunk_reader import ByteArray, ChunkBoundaries, Progress, boundaries_between
 from sediment.compaction.grouping import CleaningPlan
-from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, TransactionScan
+from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, UNMAPPED, TransactionScan
 from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
 from sediment.segment_io.format.layout import CONTROL_BIT
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name

@@ -16,8 +16,8 @@ from sediment.compaction.grouping import plan_cleaning
 from sediment.segment_io.format.layout import CODEC_ZSTD, INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, open_view
 
 _LZ4 = bytes.fromhex(

@@ -44,12 +44,13 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
-from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
-from sediment.segment_io.partition.log_dir_checkpoints import (
+from sediment.segment_io.partition.checkpoint_files import (
     LOG_DIRECTORY_FILES,
     LogDirCheckpoints,
     PartitionCheckpoints,
     read_checkpoints,
+    read_meta_properties,
+    read_partition_metadata,
 )
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 from sediment.segment_io.store_fs import StoreFs

@@ -73,9 +73,14 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, LOCK_FILE, LOG_START_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, update_offset_checkpoint
+from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
+    log_start_entries,
+    read_checkpoints,
+    read_leader_epochs,
+    update_offset_checkpoint,
+)
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries, read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView

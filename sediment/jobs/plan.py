@@ -1,7 +1,8 @@
 """`sediment plan LOG_DIR …`: explain what compaction and retention would do with each partition now.
 
     driver    list · select                                            table or JSON
-    tasks                     view · rules · sample (or --exact: clean in memory)
+    tasks                     view · rules · sample
+    tasks                     with --exact: clean in memory
 
 Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The rule
 that blocks a partition also gives the explanation.  With --exact, every figure of the cleaning is the same as in
@@ -16,7 +17,7 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -188,19 +189,11 @@ class PlanningTask:
         return log_bytes if self.is_exact else min(log_bytes, SAMPLE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitsToClean:
-    """A plan that gets its exact figures from a cleaning in splits, which the result `asked` requests."""
-
-    found: PartitionPlan
-    asked: CleaningResult
-
-
-def plan_partition(task: PlanningTask, attempt: str) -> PartitionPlan | SplitsToClean:
-    """Plan one partition; its errors are part of the result."""
+def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
+    """Plan one partition; its errors are part of the result.  With `is_exact`, a cleaning adds the figures later."""
     found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
     try:
-        return _plan_partition(task, found, attempt)
+        return _plan_partition(task, found)
     except CorruptCheckpointError as error:
         code, text = describe(error)
         return replace(found, status=FAILED, reason_code=code, reason=text)
@@ -228,7 +221,7 @@ def _start(listing: LogListing, cleanup_policy: tuple[str, ...]) -> PartitionPla
     )
 
 
-def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> PartitionPlan | SplitsToClean:
+def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
     cleaning = task.cleaning
     listing, config, fs = cleaning.listing, cleaning.config, Fs()
     if listing.is_replacement_open():
@@ -256,13 +249,8 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
     if task.compaction_held is not None:
         code, reason = task.compaction_held
         found = replace(found, reason_code=code, reason=reason)
-    in_splits: SplitsToClean | None = None
     if config.compacts:
-        cleaned = _with_cleaning(task, found, view, cleanable, attempt)
-        if isinstance(cleaned, SplitsToClean):
-            in_splits, found = cleaned, cleaned.found
-        else:
-            found = cleaned
+        found = _with_cleaning(task, found, view, cleanable)
     if list_log(listing.partition, listing.path, fs).segments[:-1] != listing.segments[:-1]:
         raise SourceChangedError(
             "the segments changed while they were read",
@@ -273,7 +261,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan, attempt: str) -> P
     if task.quarantine is not None:
         why = task.quarantine
         return replace(found, status=QUARANTINED, reason_code=why.reason_code, reason=why.reason, unblocks_at_ms=None)
-    return in_splits or found
+    return found
 
 
 def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
@@ -289,9 +277,7 @@ def _retention(task: PlanningTask, view: LogView) -> RetentionOutlook:
     )
 
 
-def _with_cleaning(
-    task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange, attempt: str
-) -> PartitionPlan | SplitsToClean:
+def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange) -> PartitionPlan:
     """Return the plan with the fields of the compaction."""
     from sediment.compaction.estimate import estimate_plan
     from sediment.compaction.grouping import plan_cleaning
@@ -319,8 +305,7 @@ def _with_cleaning(
         groups=len(plan.groups),
     )
     if task.is_exact:
-        result = clean_partition(cleaning, attempt)
-        return SplitsToClean(found, result) if result.to_split is not None else _exactly(cleaning, found, result)
+        return found
     estimate = _estimate(task, view, cleanable.first_uncleanable_offset)
     back = plan.log_bytes - estimate.log_bytes
     return replace(
@@ -341,9 +326,9 @@ def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
     return estimate_segments(
         view.listing.path,
         segments,
+        cleaning.config,
         Fs(),
         now_ms=cleaning.now_ms,
-        next_horizon_ms=cleaning.config.next_horizon_ms(cleaning.now_ms),
         sample_bytes=SAMPLE_BYTES,
     )
 
@@ -355,31 +340,6 @@ def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
         tombstones_waiting=estimate.tombstones_waiting,
         first_delete_horizon_ms=estimate.first_horizon_ms,
         last_delete_horizon_ms=estimate.last_horizon_ms,
-    )
-
-
-def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
-    """Return the plan with the figures of `result`, a cleaning in memory."""
-    if result.swap is None:
-        status = QUARANTINED if result.uncleanable is not None else FAILED
-        return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
-    report, _ = settled(cleaning, result)
-    if report.strategy != found.strategy:
-        found = replace(found, strategy=report.strategy, strategy_reason=_NO_SPLITS)
-    return replace(
-        found,
-        is_exact=True,
-        next_dirty_offset=report.next_dirty_offset,
-        messages_read=report.messages_read,
-        messages_written=report.messages_written,
-        bytes_after=report.bytes_after,
-        bytes_back=report.bytes_before - report.bytes_after,
-        segments=report.segments,
-        groups_rewritten=report.groups_rewritten,
-        groups_skipped=report.groups_skipped,
-        tombstones_waiting=report.tombstones_waiting,
-        first_delete_horizon_ms=report.first_delete_horizon_ms,
-        last_delete_horizon_ms=report.last_delete_horizon_ms,
     )
 
 
@@ -410,17 +370,18 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool, encoding: 
             cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
             resources = find_resources(sc, cleaned_bytes, asked=None)
             tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
-            to_split: list[tuple[PlanningTask, SplitsToClean]] = []
+            to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
             for results in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
                 for each in results:
-                    if isinstance(each.result, SplitsToClean):
-                        to_split.append((each.item, each.result))
+                    found = each.result or _lost(each.item.cleaning, each.error)
+                    if exact and found.status == CLEANABLE:
+                        to_clean[each.item.cleaning.listing.path] = each.item.cleaning, found
                         continue
-                    plans.append(each.result or _lost(each.item, each.error))
+                    plans.append(found)
                     progress.advance(each.item.weight())
-            for task, in_splits in to_split:
-                plans.append(_exactly_in_splits(sc, task, in_splits))
-                progress.advance(task.weight())
+            for cleaning, found in _clean_exactly(sc, to_clean, group=run_id):
+                plans.append(found)
+                progress.advance(cleaning.weight())
     return PlanReport(
         run_id=run_id,
         command="plan",
@@ -493,20 +454,65 @@ def _prepare(
     return prepared
 
 
-def _exactly_in_splits(sc: Any, task: PlanningTask, in_splits: SplitsToClean) -> PartitionPlan:
+def _clean_exactly(
+    sc: Any, planned: Mapping[Path, tuple[CleaningTask, PartitionPlan]], *, group: str
+) -> Iterator[tuple[CleaningTask, PartitionPlan]]:
+    """Clean the planned partitions in memory, and yield each with the exact figures; keys are partition directories."""
+    to_split: list[tuple[CleaningTask, CleaningResult]] = []
+    tasks = [task for task, _ in planned.values()]
+    for results in run_on_executors(sc, tasks, clean_partition, CleaningTask.weight, group=group):
+        for each in results:
+            if each.result is None:
+                yield each.item, _lost(each.item, each.error)
+            elif each.result.to_split is not None:
+                to_split.append((each.item, each.result))
+            else:
+                _, found = planned[each.item.listing.path]
+                yield each.item, _exactly(each.item, found, each.result)
+    for task, asked in to_split:
+        _, found = planned[task.listing.path]
+        yield task, _exactly_in_splits(sc, task, found, asked)
+
+
+def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked: CleaningResult) -> PartitionPlan:
     # Imported late, because it compiles kernels that the driver needs only for splits.
     from sediment.jobs.cleaning.splits import InPlace, clean_partition_in_splits
 
     try:
-        result = clean_partition_in_splits(sc, InPlace(task.cleaning, in_splits.asked))
+        result = clean_partition_in_splits(sc, InPlace(task, asked))
     except Exception as error:
         return _lost(task, error)
-    return _exactly(task.cleaning, in_splits.found, result)
+    return _exactly(task, found, result)
 
 
-def _lost(task: PlanningTask, error: Exception | None) -> PartitionPlan:
+def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
+    """Return the plan with the figures of `result`, a cleaning in memory."""
+    if result.swap is None:
+        status = QUARANTINED if result.uncleanable is not None else FAILED
+        return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
+    report, _ = settled(cleaning, result)
+    if report.strategy != found.strategy:
+        found = replace(found, strategy=report.strategy, strategy_reason=_NO_SPLITS)
+    return replace(
+        found,
+        is_exact=True,
+        next_dirty_offset=report.next_dirty_offset,
+        messages_read=report.messages_read,
+        messages_written=report.messages_written,
+        bytes_after=report.bytes_after,
+        bytes_back=report.bytes_before - report.bytes_after,
+        segments=report.segments,
+        groups_rewritten=report.groups_rewritten,
+        groups_skipped=report.groups_skipped,
+        tombstones_waiting=report.tombstones_waiting,
+        first_delete_horizon_ms=report.first_delete_horizon_ms,
+        last_delete_horizon_ms=report.last_delete_horizon_ms,
+    )
+
+
+def _lost(task: CleaningTask, error: Exception | None) -> PartitionPlan:
     code, text = describe_lost_task(error)
-    found = _start(task.cleaning.listing, task.cleaning.config.cleanup_policy)
+    found = _start(task.listing, task.config.cleanup_policy)
     return replace(found, status=FAILED, reason_code=code, reason=text)
 
 

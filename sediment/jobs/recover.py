@@ -60,9 +60,12 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
+from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
+    log_start_entries,
+    read_offset_checkpoint,
+)
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, write_clean_shutdown
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, log_start_entries
 from sediment.segment_io.partition.partition_directories import find_partitions
 
 RECOVERED = "recovered"

@@ -77,9 +77,13 @@ from sediment.segment_io.format.names import (
     new_run_id,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint, update_offset_checkpoint
+from sediment.segment_io.partition.checkpoint_files import (
+    LogDirCheckpoints,
+    read_checkpoints,
+    read_offset_checkpoint,
+    update_offset_checkpoint,
+)
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.sources import Source
 
 ERASURE = "erasure"

@@ -69,8 +69,11 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.packing import pack_by_weight, pack_in_order
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
+    read_leader_epochs,
+    read_partition_metadata,
+)
 from sediment.segment_io.partition.slices import Bounds, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.planning import ScanTask

@@ -53,9 +53,8 @@ from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, Sou
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import CLEANER_FILE, by_number, new_run_id, parse_segment_file
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_checkpoints, read_offset_checkpoint
 from sediment.segment_io.partition.live_segments import live_segments
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.sources import Source, find_sources
 
 _LITTLE_BYTES = 256 << 20

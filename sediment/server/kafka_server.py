@@ -3,17 +3,18 @@
     start                                             undone by the stop, in reverse order
      1  raise the limit of open files                 -
      2  read certificate and users                    -
-     3  open the backend: the log directories         close it
-     4  check the address, choose the credentials     -
-     5  bind the address                              close it
+     3  check the address, bind it                    close it
+     4  open the backend: the log directories         close it
+     5  choose the credentials                        -
      6  start the timer                                stop it
      7  open the request log                          close it
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
     10  load groups and transactions, in a thread     answer waiting members, fetches and produces; none waits again
-    11  accept connections                            accept none, close the idle ones, read no further request
+    11  listen, and accept connections                accept none, close the idle ones, read no further request
 
-If a step fails, the steps before it are undone.  A stop takes about STOP_SECONDS at most.  Then the process can exit,
+If a step fails, the steps before it are undone.  A wrong address is refused before a log directory is opened.  Clients
+can connect only after the logs are loaded.  A stop takes about STOP_SECONDS at most.  Then the process can exit,
 even if threads are still running.
 
 Source: Kafka's BrokerServer and SocketServer.
@@ -62,7 +63,7 @@ from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Handler
 from sediment.server.security.credentials import Credentials, of_cluster, read_users
-from sediment.server.security.exposure import choose_credentials, security_protocol
+from sediment.server.security.exposure import check_exposure, choose_credentials, security_protocol
 from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
 from sediment.server.security.tls import server_context
 from sediment.server.server_config import ServerConfig
@@ -153,25 +154,21 @@ class KafkaServer:
         tls = _tls_of(security)  # 2
         from_file = None if security.users is None else read_users(security.users)
 
-        self.backend = backend = self._open_backend()  # 3
+        resolved = options.listen.resolve()  # 3
+        check_exposure(resolved, has_tls=tls is not None, has_users=from_file is not None, insecure=security.insecure)
+        choose_advertised(options.listen, resolved, options.advertise)
+        listening = bind(resolved, options.config)
+        undo.callback(listening.close)
+        self.bound = replace(resolved, port=listening.getsockname()[1])
+        self.advertised = choose_advertised(options.listen, self.bound, options.advertise)
+
+        self.backend = backend = self._open_backend()  # 4
         undo.callback(backend.close)
         self.catalog = backend.catalog
         config = replace(options.config, node_id=self.catalog.node_id)
 
-        resolved = options.listen.resolve()  # 4
-        credentials = choose_credentials(
-            resolved,
-            from_file,
-            _credentials_of(self.catalog.metadata),
-            has_tls=tls is not None,
-            insecure=security.insecure,
-        )
-        choose_advertised(options.listen, resolved, options.advertise)
-
-        listening = bind(resolved, config)  # 5
-        undo.callback(listening.close)
-        self.bound = replace(resolved, port=listening.getsockname()[1])
-        self.advertised = choose_advertised(options.listen, self.bound, options.advertise)
+        of_cluster_users = _credentials_of(self.catalog.metadata)  # 5
+        credentials = choose_credentials(resolved, from_file, of_cluster_users, insecure=security.insecure)
         self.protocol = security_protocol(has_tls=tls is not None, has_users=credentials is not None)
 
         timer = Timer()  # 6

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from operator import add
 from typing import Any
 
 from sediment.segment_io.protocol.api_keys import ApiKey, request_lines
@@ -71,9 +72,7 @@ class RequestCounters:
         self.requests += 1
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes
-        stages = self.stages_ns
-        for number, duration_ns in enumerate(stage_durations_ns(times)):
-            stages[number] += duration_ns
+        self.stages_ns = list(map(add, self.stages_ns, stage_durations_ns(times)))
         total_ns = times.sent_ns - times.received_ns
         self.total_ns += total_ns
         self.total_by_bucket[bisect_left(_BUCKETS_NS, total_ns)] += 1

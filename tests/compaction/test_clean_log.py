@@ -24,8 +24,8 @@ from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import assert_same_log
 from tests.logs import START_MS, LogShape, write_random_log, write_segment

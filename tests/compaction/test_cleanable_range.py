@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sediment.compaction.cleanable_range import BlockingRule, cleanable_range, filthiest_first
+from sediment.compaction.cleanable_range import BlockingRule, cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import cleaning_cases, load_case
 from tests.segments import NOW_MS, log_view
@@ -31,40 +31,10 @@ def with_ratio(clean_bytes, dirty_bytes):
     return log_view([(0, clean_bytes), (10, dirty_bytes), (20, 0)], end=20, checkpoint=10)
 
 
-# ------------------------------------------------------------------------------------------------- choosing the log
-def test_cm_01_the_log_with_the_largest_ratio_comes_first():
-    logs = {
-        "clean": log_view([(0, 20), (20, 0)], end=20, checkpoint=20),
-        "a fifth": with_ratio(20, 5),
-        "a third": with_ratio(20, 10),
-    }
-    ranges = {name: range_of(view, min_cleanable_dirty_ratio=0.05) for name, view in logs.items()}
-    assert [ranges[name].cleanable_ratio for name in logs] == [0, 0.2, pytest.approx(1 / 3)]
-    assert filthiest_first(ranges.items()) == ["a third", "a fifth"]
-
-
-def test_cm_02_a_log_that_is_left_out_makes_way_for_the_next():
-    ranges = [
-        ("a third", range_of(with_ratio(20, 10), force=True)),
-        ("a fifth", range_of(with_ratio(20, 5), force=True)),
-    ]
-    assert filthiest_first(ranges[1:]) == ["a fifth"]
-    assert filthiest_first([]) == []
-
-
+# --------------------------------------------------------------------------------------------------------- the ratio
 def test_cm_03_a_ratio_equal_to_the_minimum_is_not_enough():
     assert range_of(with_ratio(50, 50)).blocked_by is BlockingRule.DIRTY_RATIO
     assert range_of(with_ratio(49, 51)).blocked_by is None
-
-
-def test_exceeded_lag_makes_a_log_eligible_but_not_first():
-    overdue = log_view([(0, 90), (10, 10), (20, 0)], end=20, checkpoint=10, first_batch_ms=[1, 1])
-    ranges = [
-        ("overdue", range_of(overdue, max_compaction_lag_ms=1000)),
-        ("filthy", range_of(with_ratio(10, 90), max_compaction_lag_ms=1000)),
-    ]
-    assert [found.must_compact for _, found in ranges] == [True, False]
-    assert filthiest_first(ranges) == ["filthy", "overdue"]
 
 
 # -------------------------------------------------------------------------------------------------- the first offset

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sediment.compaction.clean_log import clean_log
-from sediment.compaction.config import CompactionConfig
+from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PreparedSwap
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import DryRunFs, Fs
@@ -167,4 +167,4 @@ def test_a_horizon_beyond_the_last_moment_is_not_written_and_the_batch_stays_as_
     [(None, 5, None), (0, 5, 5), (7, 5, 12), (INT64_MAX - 5, 5, INT64_MAX), (INT64_MAX - 4, 5, None), (1, -2, None)],
 )
 def test_the_next_horizon(retention_ms, now_ms, horizon_ms):
-    assert CompactionConfig(delete_retention_ms=retention_ms).next_horizon_ms(now_ms) == horizon_ms
+    assert next_horizon_ms(retention_ms, now_ms) == horizon_ms

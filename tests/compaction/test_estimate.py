@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from sediment.compaction.config import CompactionConfig
 from sediment.compaction.estimate import collect_sample, estimate_cleaning, estimate_distinct
+from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
@@ -27,8 +27,7 @@ def estimate(path, budget_bytes=1 << 40, now_ms=NOW_MS, retention_ms=1000):
     segments = segments_of(path)
     sample = collect_sample(sampled_batches(path, segments, Fs(), budget_bytes=budget_bytes))
     total = sum(segment.log_bytes for segment in segments)
-    next_horizon_ms = CompactionConfig(delete_retention_ms=retention_ms).next_horizon_ms(now_ms)
-    return estimate_cleaning(sample, total, now_ms=now_ms, next_horizon_ms=next_horizon_ms)
+    return estimate_cleaning(sample, total, now_ms=now_ms, horizon_ms=next_horizon_ms(retention_ms, now_ms))
 
 
 def large_log(path, keys, *, records=60_000, codec=0, segments=4):

@@ -18,8 +18,8 @@ from sediment.compaction.grouping import CleaningPlan, plan_cleaning
 from sediment.segment_io.errors import HashCollisionError, MemoryBudgetError
 from sediment.segment_io.format import hashing
 from sediment.segment_io.fs import DryRunFs, Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.compaction.test_clean_log import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_shape

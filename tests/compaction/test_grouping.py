@@ -9,8 +9,8 @@ from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import SegmentRef, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import cleaning_cases, load_case
 from tests.segments import NOW_MS, log_view

@@ -39,8 +39,8 @@ from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
 from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import SegmentRef, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.compaction.test_clean_log import ALL_CODECS, PARTITION, Round, batch_of, flip, write_log
 from tests.logs import START_MS, LogShape, write_random_log

@@ -13,7 +13,7 @@ from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format.layout import CODEC_NAMES
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.twin.batches import ControlType, Record, RecordHeader, encode_batch, encode_marker
 from tests.twin.legacy import encode_legacy
 

@@ -29,7 +29,7 @@ from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.layout import MAGIC_PREFIX_BYTES
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from tests.conformance.cases import Case, Fails, keep, kept, read_kept, shrunk
 from tests.conformance.oracle import KafkaFailedError, KafkaOracle, LogState

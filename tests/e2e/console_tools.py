@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from tests.conformance.oracle import kafka_tools_jars, program
 from tests.e2e.kraft import class_path
 
 _TIMEOUT_SECONDS = 120
+_SEEKS = Path(__file__).parent / "java" / "Seeks.java"
 _QUIET = ("SLF4J", "WARNING", "log4j", "Picked up")
 
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -41,6 +43,24 @@ def tool(bootstrap: str, name: str, *arguments: str) -> str:
     return done.stdout
 
 
+def seeks(bootstrap: str, isolation: str, count: int, choices: list[str]) -> list[str]:
+    """Return the first `count` records from each choice on, read by one of Kafka's own consumers.
+
+    A choice is a topic, a partition, `offset` or `time`, and a number; the file java/Seeks.java says what is printed.
+    """
+    java = [program("java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF"]
+    done = subprocess.run(
+        [*java, "-cp", class_path(), str(_SEEKS), bootstrap, isolation, str(count)],
+        input="\n".join(choices),
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if not line.startswith(_QUIET)]
+
+
 def table(text: str) -> list[str]:
     """Return the lines of a tool's output in a stable order, with single spaces."""
     lines = (re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if not line.startswith(_QUIET))
@@ -52,11 +72,23 @@ def kcat_path() -> str | None:
     return shutil.which("kcat") or shutil.which("kafkacat")
 
 
-def kcat_records(kcat: str, bootstrap: str, topic: str, partition: int, isolation: str) -> bytes:
-    """Return everything that kcat prints of a partition: offsets, times, keys, values, headers, with their sizes."""
+def kcat_records(
+    kcat: str,
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    isolation: str,
+    start: str = "beginning",
+    count: int | None = None,
+) -> bytes:
+    """Return what kcat prints of a partition: offsets, times, keys, values, headers, with their sizes.
+
+    `start` is an offset, or s@ and a time in ms; None prints all records up to the end.
+    """
     done = subprocess.run(
         [
-            *(kcat, "-C", "-q", "-b", bootstrap, "-t", topic, "-p", str(partition), "-o", "beginning", "-e"),
+            *(kcat, "-C", "-q", "-b", bootstrap, "-t", topic, "-p", str(partition), "-o", start, "-e"),
+            *(() if count is None else ("-c", str(count))),
             *("-X", f"isolation.level={isolation}", "-X", "check.crcs=true", "-f", "%o %T %K %k %S %s %h\n"),
         ],
         capture_output=True,

@@ -41,7 +41,7 @@ from tests.consumers import (
 )
 from tests.corpus import cleaning_cases, load_case
 from tests.e2e import console_tools as tools
-from tests.e2e.aiokafka_client import aiokafka_records
+from tests.e2e.aiokafka_client import aiokafka_offsets_of_times, aiokafka_records, aiokafka_seeks
 from tests.e2e.clients import GROUPS, TOPICS, Workload, create_topics, produce_in_transaction, transactional
 from tests.e2e.clients import partitions as workload_partitions
 from tests.e2e.kraft import KafkaNode, running
@@ -58,7 +58,8 @@ CHECKPOINTS = (
     "cleaner-offset-checkpoint",
 )
 STAGES = ("before", "after-1")
-RANDOM_CHOICES = 50  # of an offset, or a time, of every partition
+RANDOM_CHOICES = 50  # of an offset, or a time
+RECORDS_OF_A_CHOICE = 3
 # kafka-python loses records of these from the broker too: their leader epochs are above that of the broker.
 LOST_BY_KAFKA_PYTHON = "epochs."
 UNREADABLE_FOR_AIOKAFKA = "legacy-v0-codecs."  # lz4 in messages of magic 0
@@ -164,19 +165,21 @@ def test_kcat_prints_the_same(sides: Sides, isolation: str) -> None:
     ],
 )
 def test_the_console_consumer_prints_the_same(sides: Sides, name: str, isolation: str) -> None:
-    topic, partition = split(name)
     count = len(confluent_records(sides.kafka, [name], isolation)[name])
-    shown = ("offset", "partition", "timestamp", "key", "headers", "value")
-    kafka, sediment = (
-        tools.tool(
-            *(side, tools.CONSOLE_CONSUMER, "--topic", topic, "--partition", str(partition), "--offset", "earliest"),
-            *("--max-messages", str(count), "--isolation-level", isolation, "--timeout-ms", "60000"),
-            *(argument for what in shown for argument in ("--formatter-property", f"print.{what}=true")),
-        )
-        for side in sides.both()
-    )
+    kafka, sediment = (console_records(side, name, isolation, "earliest", count) for side in sides.both())
     assert kafka.count("\n") >= count
     assert sediment == kafka
+
+
+def console_records(bootstrap: str, name: str, isolation: str, offset: str, count: int) -> str:
+    """Return what the console consumer prints of `count` records from an offset on."""
+    topic, partition = split(name)
+    shown = ("offset", "partition", "timestamp", "key", "headers", "value")
+    return tools.tool(
+        *(bootstrap, tools.CONSOLE_CONSUMER, "--topic", topic, "--partition", str(partition), "--offset", offset),
+        *("--max-messages", str(count), "--isolation-level", isolation, "--timeout-ms", "60000"),
+        *(argument for what in shown for argument in ("--formatter-property", f"print.{what}=true")),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- offsets and times
@@ -220,6 +223,92 @@ def test_random_times_lead_to_the_same_offsets(sides: Sides) -> None:
         assert sediment == kafka
         kafka_answers, sediment_answers = (kafka_python_offsets_of_times(side, times) for side in sides.both())
         assert sediment_answers == kafka_answers
+
+
+@pytest.fixture(scope="module")
+def timestamps(sides: Sides) -> dict[str, list[int]]:
+    """Return the times of the records of each partition, [0] without records."""
+    records = confluent_records(sides.kafka, sides.names, UNCOMMITTED)
+    return {name: [each.timestamp_ms for each in found] or [0] for name, found in records.items()}
+
+
+def random_offsets(sides: Sides, isolation: str, seed: int) -> list[tuple[str, int]]:
+    """Choose partitions, and an offset of each."""
+    chance, end = random.Random(seed), 2 if isolation == COMMITTED else 1
+    found = ends(sides.kafka, sides.names)
+    names = chance.choices(sides.names, k=RANDOM_CHOICES)
+    return [(name, chance.randint(found[name][0], found[name][end])) for name in names]
+
+
+def random_times(timestamps: dict[str, list[int]], seed: int) -> list[tuple[str, int]]:
+    """Choose partitions, and a time of each: that of a record, or one between the first and just after the last."""
+    chance = random.Random(seed)
+    names = chance.choices(sorted(timestamps), k=RANDOM_CHOICES)
+    spans = [timestamps[name] for name in names]
+    times = [chance.choice([chance.choice(span), chance.randint(min(span), max(span) + 1)]) for span in spans]
+    return [(name, max(time_ms, 0)) for name, time_ms in zip(names, times, strict=True)]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_kcat_prints_the_same_from_random_offsets_and_times(
+    sides: Sides, timestamps: dict[str, list[int]], isolation: str
+) -> None:
+    kcat = tools.kcat_path()
+    if kcat is None:
+        pytest.skip("kcat is not installed")
+    starts = [(name, str(offset)) for name, offset in random_offsets(sides, isolation, 20)]
+    starts += [(name, f"s@{time_ms}") for name, time_ms in random_times(timestamps, 21)]
+    printed = 0
+    for name, start in starts:
+        kafka, sediment = (
+            tools.kcat_records(kcat, side, *split(name), isolation, start, RECORDS_OF_A_CHOICE) for side in sides.both()
+        )
+        assert sediment == kafka, (name, start)
+        printed += kafka.count(b"\n")
+    assert printed > len(starts)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_aiokafka_reads_the_same_from_random_offsets(sides: Sides, isolation: str) -> None:
+    choices = [
+        choice for choice in random_offsets(sides, isolation, 22) if not choice[0].startswith(UNREADABLE_FOR_AIOKAFKA)
+    ]
+    end = 2 if isolation == COMMITTED else 1
+    until = {name: found[end] for name, found in ends(sides.kafka, sides.names).items()}
+    kafka, sediment = (aiokafka_seeks(side, isolation, choices, until, RECORDS_OF_A_CHOICE) for side in sides.both())
+    assert sum(map(len, kafka)) > RANDOM_CHOICES
+    assert [choice for choice, *found in zip(choices, kafka, sediment, strict=True) if found[0] != found[1]] == []
+
+
+def test_aiokafka_finds_the_same_offsets_of_random_times(sides: Sides, timestamps: dict[str, list[int]]) -> None:
+    choices = random_times(timestamps, 23)
+    kafka, sediment = (aiokafka_offsets_of_times(side, choices) for side in sides.both())
+    assert any(kafka)
+    assert [choice for choice, *found in zip(choices, kafka, sediment, strict=True) if found[0] != found[1]] == []
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_kafkas_own_consumer_reads_the_same_from_random_offsets_and_times(
+    sides: Sides, timestamps: dict[str, list[int]], isolation: str
+) -> None:
+    choices = [(*split(name), "offset", offset) for name, offset in random_offsets(sides, isolation, 24)]
+    choices += [(*split(name), "time", time_ms) for name, time_ms in random_times(timestamps, 25)]
+    lines = [" ".join(map(str, choice)) for choice in choices]
+    kafka, sediment = (tools.seeks(side, isolation, RECORDS_OF_A_CHOICE, lines) for side in sides.both())
+    assert len(kafka) > len(lines)
+    assert [pair for pair in zip(sediment, kafka, strict=True) if pair[0] != pair[1]] == []
+
+
+def test_the_console_consumer_prints_the_same_from_random_offsets(sides: Sides) -> None:
+    found = confluent_records(sides.kafka, sides.names, UNCOMMITTED)
+    chance = random.Random(26)
+    for name in chance.sample([name for name in sides.names if len(found[name]) >= RECORDS_OF_A_CHOICE], 2):
+        offset = chance.choice(found[name][: 1 - RECORDS_OF_A_CHOICE]).offset
+        kafka, sediment = (
+            console_records(side, name, UNCOMMITTED, str(offset), RECORDS_OF_A_CHOICE) for side in sides.both()
+        )
+        assert kafka.count("\n") >= RECORDS_OF_A_CHOICE
+        assert sediment == kafka
 
 
 # --------------------------------------------------------------------------------------------------------------- groups

@@ -1,31 +1,45 @@
-"""Spark's own Kafka source as a client of `serve`: it reads what Sediment's data source reads from the files."""
+"""Spark's own Kafka source as a client of `serve`: it reads what a broker serves, and what is in the files."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.oracle import spark_kafka_jars
-from tests.served import TOPICS, serving, unpacked
+from tests.consumers import ends
+from tests.e2e.kraft import KafkaNode, running
+from tests.e2e.served_fixture import PROPERTIES
+from tests.served import START_MS, TOPICS, partitions, serving, unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-READ_BOTH = """
+DRAWS = 3  # of an offset and a time of every partition
+
+READ_ALL = """
 import json, sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from sediment.jobs.datasource import register
 
-jars, bootstrap, directory, topics = sys.argv[1:]
+jars, served, broker, directory, topics, starts = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2]").config("spark.jars", jars).config("spark.ui.enabled", "false").getOrCreate()
 )
 register(spark)
+
+
+def of_source(bootstrap, isolation, **options):
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topics)
+    reader = reader.option("includeHeaders", True).option("kafka.isolation.level", isolation)
+    return rows(reader.options(**options).load())
 
 
 def rows(frame):
@@ -38,30 +52,46 @@ def headers(row):
     return [(each.key, each.value) for each in row.headers or ()]
 
 
-found = {}
+def different(left, right):
+    return sorted(f"{key}: {left.get(key)} {right.get(key)}" for key in left | right if left.get(key) != right.get(key))
+
+
+found = []
 for isolation in ("read_committed", "read_uncommitted"):
-    served = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", topics)
-        .option("includeHeaders", True)
-        .option("kafka.isolation.level", isolation)
-        .load()
-    )
+    left = of_source(served, isolation)
     direct = spark.read.format("kafka-log").option("isolation", isolation).load(directory).where("not control")
-    left, right = rows(served), rows(direct)
-    different = [f"{key}: {left.get(key)} {right.get(key)}" for key in left | right if left.get(key) != right.get(key)]
-    found[isolation] = [len(left), sorted(different)[:3]]
+    found.append([isolation, len(left), different(left, rows(direct))[:3]])
+    found.append([isolation, len(left), different(left, of_source(broker, isolation))[:3]])
+for name, start in json.loads(starts):
+    options = {name: json.dumps(start), "startingOffsetsByTimestampStrategy": "latest"}
+    left = of_source(served, "read_committed", **options)
+    found.append([name, len(left), different(left, of_source(broker, "read_committed", **options))[:3]])
 print(json.dumps(found))
 """
 
 
-def test_sparks_kafka_source_reads_what_is_in_the_files(tmp_path: Path) -> None:
+def for_all_partitions(choose: Callable[[str], int]) -> dict[str, dict[str, int]]:
+    """Return a number for each partition, in the form of Spark's options."""
+    return {topic: {str(n): choose(f"{topic}-{n}") for n in range(count)} for topic, count in TOPICS.items()}
+
+
+def test_sparks_kafka_source_reads_what_a_broker_serves_and_what_is_in_the_files(tmp_path: Path) -> None:
     directory = unpacked(tmp_path / "data")
+    node = KafkaNode(tmp_path / "node", PROPERTIES)
+    shutil.rmtree(node.data)
+    unpacked(node.data)
     jars = ",".join(map(str, sorted(spark_kafka_jars().glob("*.jar"))))
-    with serving(directory, "--read-only") as server:
+    chance = random.Random(18)
+    with running(node), serving(directory, "--read-only") as server:
+        found_ends = ends(node.bootstrap, partitions())
+        starts = []
+        for _ in range(DRAWS):
+            offsets = for_all_partitions(lambda name: chance.randint(found_ends[name][0], found_ends[name][2]))
+            times = for_all_partitions(lambda _: START_MS + chance.randrange(10_000))
+            starts += [("startingOffsets", offsets), ("startingOffsetsByTimestamp", times)]
+        arguments = (jars, server.bootstrap, node.bootstrap, str(directory), ",".join(TOPICS), json.dumps(starts))
         done = subprocess.run(
-            [sys.executable, "-c", READ_BOTH, jars, server.bootstrap, str(directory), ",".join(TOPICS)],
+            [sys.executable, "-c", READ_ALL, *arguments],
             capture_output=True,
             text=True,
             timeout=800,
@@ -69,5 +99,7 @@ def test_sparks_kafka_source_reads_what_is_in_the_files(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert [different for _, different in found.values()] == [[], []]
-    assert found["read_uncommitted"][0] > found["read_committed"][0] > 100
+    assert [different for _, _, different in found] == [[]] * (4 + 2 * DRAWS)
+    committed, _, uncommitted = (count for _, count, _ in found[:3])
+    assert uncommitted > committed > 100
+    assert all(count > 0 for _, count, _ in found)

@@ -17,7 +17,7 @@ from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.twin.batches import Batch, ControlType, Record, encode_batch, encode_marker
 from tests.twin.segments import file_batches
 

@@ -9,8 +9,8 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 from sediment.segment_io.protocol import messages as m
 from tests.segments import write_segment
 from tests.twin.batches import Record, encode_batch

@@ -35,7 +35,7 @@ from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_checkpoints
 from tests.corpus import load_loading_case
 from tests.faults.fs_trace import Tree, contents, read_tree, write_tree
 from tests.faults.inline_spark import inline_spark

@@ -25,7 +25,7 @@ from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+from sediment.segment_io.partition.checkpoint_files import read_checkpoints
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, read_image, write_image
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.segments import NOW_MS

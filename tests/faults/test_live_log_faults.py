@@ -24,7 +24,7 @@ from sediment.segment_io.errors import StorageError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.engine.live_logs import NOW_MS, Tasks, config
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Kill, Killed, read_image, write_image
 from tests.twin.batches import ControlType, encode_marker

@@ -9,7 +9,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.rewrites import PARTITION, killed_rewrites, visible_records
 from tests.segments import NOW_MS
 

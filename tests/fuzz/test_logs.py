@@ -24,9 +24,9 @@ from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.format.time_index import parse_time_index
 from sediment.segment_io.format.transaction_index import parse_transaction_index
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.index_mismatches import check_indexes
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.slices import Bounds, plan_slices

@@ -46,9 +46,9 @@ from sediment.segment_io.internal_topics.coordinator_records import (
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
 from sediment.segment_io.manifest import MANIFEST_FILE
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.clean_shutdown_file import parse_clean_shutdown
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.read_committed import committed_range
 from sediment.segment_io.partition.sample import sampled_batches

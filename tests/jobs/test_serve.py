@@ -302,6 +302,22 @@ def test_an_address_in_use_is_refused(directory):
     assert "Address already in use" in outcome.stderr
 
 
+@pytest.mark.parametrize("mode", [("--read-only",), ()])
+@pytest.mark.parametrize(
+    ("options", "said"), [((), "Address already in use"), (("--listen", "0.0.0.0:0"), "other machines can reach")]
+)
+def test_a_wrong_address_is_refused_before_a_directory_is_opened(mode, options, said, tmp_path):
+    absent = tmp_path / "absent"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        given = options or ("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        outcome = sediment("serve", absent, *mode, *given)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert said in outcome.stderr
+    assert not absent.exists()
+
+
 def test_a_directory_in_use_is_refused(tmp_path):
     copy = unpacked(tmp_path / "data")
     with (copy / ".lock").open("w") as lock:

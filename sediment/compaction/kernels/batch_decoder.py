@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sediment.compaction.kernels.cleaned_transaction_metadata import UNREADABLE
 from sediment.compaction.kernels.offset_map import headroom, normal, prefetch_slot
 from sediment.compaction.kernels.registers import HEADROOM, NEEDED
-from sediment.compaction.kernels.transactions import UNREADABLE
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64
 from sediment.segment_io.compiled.status import (

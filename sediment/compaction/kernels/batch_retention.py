@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.batch_decoder import Header
-from sediment.compaction.kernels.transactions import DISCARD, LEAVES_HEADER
+from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, LEAVES_HEADER
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i64
 from sediment.segment_io.format.layout import PRODUCER_EPOCH, PRODUCER_ID

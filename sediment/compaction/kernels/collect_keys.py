@@ -19,6 +19,7 @@ from sediment.compaction.kernels.batch_decoder import (
     offsets_increase,
     read_header,
 )
+from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import SET_SLOT_BYTES, is_held
 from sediment.compaction.kernels.registers import (
     CURSOR,
@@ -30,7 +31,6 @@ from sediment.compaction.kernels.registers import (
     RUN_KEYS,
     RUN_LIMIT,
 )
-from sediment.compaction.kernels.transactions import DISCARD, UNMAPPED, UNREADABLE
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64, load_u32
 from sediment.segment_io.compiled.status import DONE, NEEDS_SIGHT_ROOM, OFFSETS_NOT_INCREASING, OK, RUN_FULL

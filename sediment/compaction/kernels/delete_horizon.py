@@ -6,8 +6,33 @@ is set, the batch's base timestamp is its horizon.
 
 from __future__ import annotations
 
-from sediment.compaction.kernels.transactions import MARKS_NOTHING, TOMBSTONES_GO, TOMBSTONES_STAY
-from sediment.segment_io.compiled.jit import kernel
+import numpy as np
+import numpy.typing as npt
+
+from sediment.compaction.kernels.batch_decoder import Header
+from sediment.compaction.kernels.cleaned_transaction_metadata import MARKS_NOTHING, TOMBSTONES_GO, TOMBSTONES_STAY
+from sediment.compaction.kernels.registers import (
+    FIRST_HORIZON_MS,
+    LAST_HORIZON_MS,
+    NEXT_HORIZON_MS,
+    TOMBSTONES_WAITING,
+    WITHOUT_HORIZON,
+)
+from sediment.segment_io.compiled.jit import inlined_kernel, kernel
+from sediment.segment_io.format.batch_rebuild import NO_HORIZON
+from sediment.segment_io.format.layout import INT64_MAX
+
+
+def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
+    """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
+
+    It writes none if `delete_retention_ms` is None, or if the sum exceeds INT64_MAX.  A broker's sum would overflow
+    there, and brokers ignore a negative horizon.
+    """
+    if delete_retention_ms is None:
+        return None
+    horizon_ms = now_ms + delete_retention_ms
+    return horizon_ms if 0 <= horizon_ms <= INT64_MAX else None
 
 
 @kernel
@@ -29,3 +54,27 @@ def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: i
     A marker gets a horizon if no batch of its transaction is left; any other batch gets one if it keeps a tombstone.
     """
     return not has_horizon and ((is_control and (flags & MARKS_NOTHING) != 0) or tombstones > 0)
+
+
+@inlined_kernel
+def horizon_of(header: Header, rules: npt.NDArray[np.int64]) -> int:
+    """Return the delete horizon of a batch that has one or gets one; it becomes the base timestamp."""
+    return header.base_timestamp if header.has_horizon else rules[NEXT_HORIZON_MS]
+
+
+@inlined_kernel
+def note_tombstones(
+    header: Header, flags: int, tombstones: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np.int64]
+) -> bool:
+    """Count the tombstones that a batch keeps; return True if the batch gets a delete horizon."""
+    gets_horizon = needs_horizon(flags, header.is_control, header.has_horizon, tombstones)
+    if gets_horizon and rules[NEXT_HORIZON_MS] == NO_HORIZON:
+        gets_horizon = False
+        state[WITHOUT_HORIZON] += 1
+    if tombstones > 0 and not header.is_control:
+        state[TOMBSTONES_WAITING] += tombstones
+        if header.has_horizon or gets_horizon:
+            horizon_ms = horizon_of(header, rules)
+            state[FIRST_HORIZON_MS] = min(state[FIRST_HORIZON_MS], horizon_ms)
+            state[LAST_HORIZON_MS] = max(state[LAST_HORIZON_MS], horizon_ms)
+    return gets_horizon

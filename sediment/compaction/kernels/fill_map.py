@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows, decode_keys, flags_of, read_header
+from sediment.compaction.kernels.cleaned_transaction_metadata import UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import FULL, OFFSET_SLOT_BYTES, put_bounded
 from sediment.compaction.kernels.registers import (
     CURSOR,
@@ -19,7 +20,6 @@ from sediment.compaction.kernels.registers import (
     MAP_LIMIT,
     MAPPED,
 )
-from sediment.compaction.kernels.transactions import UNMAPPED, UNREADABLE
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.status import DONE, MAP_FULL, OK
 from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA

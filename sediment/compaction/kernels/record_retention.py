@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.kernels.batch_decoder import Header, KeyMap, Rows
+from sediment.compaction.kernels.cleaned_transaction_metadata import UNMAPPED, UNREADABLE
 from sediment.compaction.kernels.offset_map import get_offset, is_held
 from sediment.compaction.kernels.registers import (
     BY_BITMAP,
@@ -27,7 +28,6 @@ from sediment.compaction.kernels.registers import (
     LATEST_OFFSET,
     RECORDS,
 )
-from sediment.compaction.kernels.transactions import UNMAPPED, UNREADABLE
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i32
 from sediment.segment_io.compiled.status import BAD_VARINT, OK, RECORD_ENDS_EARLY, RECORD_TOO_LONG, RECORDS_REMAIN

@@ -48,7 +48,13 @@ from sediment.compaction.kernels.batch_decoder import (
     read_header,
 )
 from sediment.compaction.kernels.batch_retention import ActiveProducers, is_discarded, keeps_header
-from sediment.compaction.kernels.delete_horizon import horizon_has_passed, needs_horizon, tombstones_expire
+from sediment.compaction.kernels.cleaned_transaction_metadata import LEGACY, UNREADABLE
+from sediment.compaction.kernels.delete_horizon import (
+    horizon_has_passed,
+    horizon_of,
+    note_tombstones,
+    tombstones_expire,
+)
 from sediment.compaction.kernels.offset_map import OFFSET_SLOT_BYTES, SET_SLOT_BYTES
 from sediment.compaction.kernels.record_retention import count_survivors, decode_survivors, filter_records
 from sediment.compaction.kernels.registers import (
@@ -58,13 +64,10 @@ from sediment.compaction.kernels.registers import (
     CHANGED,
     CURSOR,
     FILTER,
-    FIRST_HORIZON_MS,
     LAST_BASE_OFFSET,
-    LAST_HORIZON_MS,
     MESSAGES_READ,
     MESSAGES_WRITTEN,
     NEEDED,
-    NEXT_HORIZON_MS,
     NOW_MS,
     OUT_START,
     PENDING_BASE_TIMESTAMP,
@@ -74,11 +77,8 @@ from sediment.compaction.kernels.registers import (
     PENDING_MAX_TIMESTAMP,
     RAW_BYTES,
     RECORDS,
-    TOMBSTONES_WAITING,
     UPPER_BOUND_OFFSET,
-    WITHOUT_HORIZON,
 )
-from sediment.compaction.kernels.transactions import LEGACY, UNREADABLE
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_u32
 from sediment.segment_io.compiled.native import Tools
@@ -93,10 +93,8 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.format.batch_rebuild import (
-    NO_HORIZON,
     begin_at_first_kept,
     copy_batch,
-    kept_timestamps,
     pack_kept,
     rebuild_room,
     write_compressed,
@@ -107,6 +105,7 @@ from sediment.segment_io.format.batch_rebuild import (
 from sediment.segment_io.format.compression.compress_kernels import NOT_COMPRESSED, compress_records
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 from sediment.segment_io.format.record_decoder import VALUE_BYTES
+from sediment.segment_io.format.timestamps import kept_timestamps
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8
@@ -274,7 +273,7 @@ def _emit_survivors(
     records = rows.records
     if retained < decoded:
         pack_kept(records, decoded, rows.kept)
-    gets_horizon = _note_tombstones(header, flags, _count_tombstones(records, retained), rules, state)
+    gets_horizon = note_tombstones(header, flags, _count_tombstones(records, retained), rules, state)
     if retained == header.record_count and not gets_horizon and flags & LEGACY == 0:
         state[OUT_START] -= header.size_bytes
         copy_batch(out + state[OUT_START], header.address, header.size_bytes)
@@ -283,11 +282,9 @@ def _emit_survivors(
     first_timestamp, max_timestamp = kept_timestamps(header.address, records, retained)
     if flags & LEGACY:
         begin_at_first_kept(header.address, records, retained)
-    if gets_horizon:
-        first_timestamp = rules[NEXT_HORIZON_MS]
-    elif header.has_horizon:
-        first_timestamp = header.base_timestamp
     has_horizon = gets_horizon or header.has_horizon
+    if has_horizon:
+        first_timestamp = horizon_of(header, rules)
     end = out + state[OUT_START]
     if header.codec == 0:
         state[OUT_START] -= write_plain(
@@ -310,24 +307,6 @@ def _emit_survivors(
         end, header.address, packed, packed_bytes, retained, first_timestamp, max_timestamp, has_horizon
     )
     return OK
-
-
-@inlined_kernel
-def _note_tombstones(
-    header: Header, flags: int, tombstones: int, rules: npt.NDArray[np.int64], state: npt.NDArray[np.int64]
-) -> bool:
-    """Count the tombstones that a batch keeps; return True if the batch gets a delete horizon."""
-    gets_horizon = needs_horizon(flags, header.is_control, header.has_horizon, tombstones)
-    if gets_horizon and rules[NEXT_HORIZON_MS] == NO_HORIZON:
-        gets_horizon = False
-        state[WITHOUT_HORIZON] += 1
-    if tombstones > 0 and not header.is_control:
-        state[TOMBSTONES_WAITING] += tombstones
-        if header.has_horizon or gets_horizon:
-            horizon_ms = header.base_timestamp if header.has_horizon else rules[NEXT_HORIZON_MS]
-            state[FIRST_HORIZON_MS] = min(state[FIRST_HORIZON_MS], horizon_ms)
-            state[LAST_HORIZON_MS] = max(state[LAST_HORIZON_MS], horizon_ms)
-    return gets_horizon
 
 
 @kernel

@@ -45,11 +45,11 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
     read_partition_metadata,
     update_offset_checkpoint,
     write_partition_metadata,
 )
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 KEPT_SUFFIX = ".kept"
 

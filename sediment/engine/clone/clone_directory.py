@@ -39,8 +39,8 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.manifest import ManifestFile, ManifestPartition
+from sediment.segment_io.partition.checkpoint_files import log_start_entries
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
-from sediment.segment_io.partition.log_dir_checkpoints import log_start_entries
 from sediment.segment_io.stores import Store
 
 SERVER_PROPERTIES_FILE = "server.properties"

@@ -39,7 +39,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     encode_coordinator_key,
     encode_coordinator_value,
 )
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol import messages as m

@@ -19,8 +19,8 @@ from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 
 CORRUPT_BATCH = "corrupt-batch"

@@ -45,7 +45,7 @@ from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, se
 from sediment.segment_io.format.padding import padded_copy
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.segment.reader import HeaderScan
 

@@ -13,8 +13,8 @@ from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 
 

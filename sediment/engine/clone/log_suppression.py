@@ -19,7 +19,7 @@ from sediment.engine.config import LogConfig
 from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.sources import Source
 
 

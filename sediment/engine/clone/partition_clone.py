@@ -58,10 +58,9 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import FileStamp, Fs
 from sediment.segment_io.manifest import ManifestFile
-from sediment.segment_io.partition.checkpoint_files import write_partition_metadata
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, write_partition_metadata
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import as_loaded
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.stores import Store, StoredFile

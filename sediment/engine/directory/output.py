@@ -42,7 +42,7 @@ from sediment.segment_io.manifest import (
     ManifestPartition,
     format_manifest,
 )
-from sediment.segment_io.partition.log_dir_checkpoints import LOG_DIRECTORY_FILES
+from sediment.segment_io.partition.checkpoint_files import LOG_DIRECTORY_FILES
 from sediment.segment_io.store_fs import StoreFs
 from sediment.segment_io.stores import CHUNK_BYTES, Store, StoredFile
 

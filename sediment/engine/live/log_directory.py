@@ -33,6 +33,8 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import (
+    LogDirCheckpoints,
+    read_checkpoints,
     read_meta_properties,
     read_offset_checkpoint,
     write_meta_properties,
@@ -42,7 +44,6 @@ from sediment.segment_io.partition.clean_shutdown_file import (
     take_clean_shutdown,
     write_clean_shutdown,
 )
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 
 _CHECKPOINT_FILES = (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE)
 

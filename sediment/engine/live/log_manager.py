@@ -61,7 +61,7 @@ from sediment.segment_io.format.names import (
     parse_partition_directory,
 )
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints, log_start_entries
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints, log_start_entries
 
 _LOGGER = logging.getLogger(__name__)
 

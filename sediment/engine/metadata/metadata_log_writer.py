@@ -40,7 +40,7 @@ from sediment.segment_io.internal_topics.metadata_batches import (
     transaction_batches,
 )
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, check_loadable
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
 # A node verifies every batch of its metadata log at each start.

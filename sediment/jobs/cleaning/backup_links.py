@@ -20,8 +20,8 @@ from sediment.engine.directory.originals.catalogue import (
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_checkpoints
 from sediment.segment_io.partition.listing import LogListing
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, read_checkpoints
 
 if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions

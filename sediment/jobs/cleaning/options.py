@@ -14,8 +14,8 @@ from sediment.compaction.strategy import KeyEquality, Resources, Strategy
 from sediment.jobs.delta_lake.paths import is_uri
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding

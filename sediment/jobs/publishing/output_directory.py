@@ -43,7 +43,7 @@ from sediment.segment_io.partition.clean_shutdown_file import parse_clean_shutdo
 from sediment.segment_io.stores import Store, StoredFile
 
 if TYPE_CHECKING:
-    from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
+    from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints
 
 _LOCAL = Fs()
 

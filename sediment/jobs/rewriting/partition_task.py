@@ -28,8 +28,8 @@ from sediment.jobs.publishing.partition_output import PartitionOutput
 from sediment.segment_io.errors import NoSpaceError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, SegmentRef, list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 
 if TYPE_CHECKING:
     from sediment.compaction.prepared_swap import CleanedGroup

@@ -41,9 +41,8 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, read_meta_properties
 from sediment.segment_io.partition.clean_shutdown_file import is_new_directory
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata

@@ -24,8 +24,13 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.mounts import MOUNT_TABLE, filesystem_type, is_network_filesystem
-from sediment.segment_io.partition.checkpoint_files import read_meta_properties, read_partition_metadata
-from sediment.segment_io.partition.log_dir_checkpoints import LOG_DIRECTORY_FILES, LogDirCheckpoints, read_checkpoints
+from sediment.segment_io.partition.checkpoint_files import (
+    LOG_DIRECTORY_FILES,
+    LogDirCheckpoints,
+    read_checkpoints,
+    read_meta_properties,
+    read_partition_metadata,
+)
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 
 _LOGGER = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 _LOGGER = logging.getLogger(__name__)
 

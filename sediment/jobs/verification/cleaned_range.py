@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from sediment.jobs.verification.report import Difference
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 
 @dataclass(frozen=True, slots=True)

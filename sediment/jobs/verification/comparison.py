@@ -34,8 +34,8 @@ from sediment.segment_io.errors import SedimentError, SourceChangedError
 from sediment.segment_io.format.layout import CONTROL_ABORT, INT32_MAX
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.sources import Source
 
 _OF_CLAIMS = frozenset({"superseded", "aborted"})

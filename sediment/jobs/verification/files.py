@@ -28,11 +28,14 @@ from sediment.segment_io.format.transaction_index import (
     parse_transaction_index,
 )
 from sediment.segment_io.fs import Fs, open_to_read
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs, read_partition_metadata
+from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
+    read_leader_epochs,
+    read_partition_metadata,
+)
 from sediment.segment_io.partition.index_mismatches import check_indexes
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.live_segments import live_segments
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from sediment.segment_io.partition.sources import Source

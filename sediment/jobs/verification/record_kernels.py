@@ -42,7 +42,6 @@ from sediment.segment_io.format.layout import (
     CODEC_MASK,
     INT32_MAX,
     NO_SEQUENCE,
-    TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.legacy import decode_entry
 from sediment.segment_io.format.record_decoder import (
@@ -60,6 +59,7 @@ from sediment.segment_io.format.record_decoder import (
     decode_records,
     read_varint,
 )
+from sediment.segment_io.format.timestamps import record_timestamp
 
 Int64s = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
@@ -217,12 +217,13 @@ def complete_records(
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
     base_timestamp = np.int64(0) if absolute else row["base_timestamp"]
-    append_time = not absolute and (row["attributes"] & TIMESTAMP_TYPE_BIT) != 0
+    attributes = np.int64(0) if absolute else row["attributes"]
+    max_timestamp = row["max_timestamp"]
     descending = 0
     null_value = 0
     for at in range(first, first + count):
         offset = base_offset + records[at, OFFSET_DELTA]
-        timestamp = row["max_timestamp"] if append_time else base_timestamp + records[at, TIMESTAMP_DELTA]
+        timestamp = record_timestamp(attributes, base_timestamp, max_timestamp, records[at, TIMESTAMP_DELTA])
         if at == first:
             contents[index, FIRST_RECORD] = offset
             contents[index, LAST_RECORD] = offset

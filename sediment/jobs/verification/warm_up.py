@@ -11,8 +11,8 @@ from pathlib import Path
 from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import live_segments
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.sources import find_sources
 
 _BATCH = bytes.fromhex(

@@ -36,7 +36,6 @@ from sediment.segment_io.format.layout import (
     LOG_OVERHEAD_BYTES,
     MAX_TIMESTAMP,
     RECORD_COUNT,
-    TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.record_decoder import (
     HEADERS_START,
@@ -50,6 +49,7 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_BYTES,
     VALUE_START,
 )
+from sediment.segment_io.format.timestamps import timestamp_in
 
 NO_HORIZON = -1
 
@@ -146,37 +146,13 @@ def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int)
 
 
 @kernel
-def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
-    """Return (timestamp of the first of `count` > 0 kept records, maxTimestamp of their batch).
-
-    LogAppendTime records all have the batch's append time.
-    """
-    if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
-        append_time = load_i64(header + MAX_TIMESTAMP)
-        return append_time, append_time
-    base = load_i64(header + BASE_TIMESTAMP)
-    first = base + records[0, TIMESTAMP_DELTA]
-    largest = first
-    for index in range(1, count):
-        largest = max(largest, base + records[index, TIMESTAMP_DELTA])
-    return first, largest
-
-
-@kernel
-def _timestamp_of(header: int, delta: int) -> int:
-    if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
-        return load_i64(header + MAX_TIMESTAMP)
-    return load_i64(header + BASE_TIMESTAMP) + delta
-
-
-@kernel
 def records_size(header: int, records: npt.NDArray[np.int64], count: int, base_timestamp: int) -> int:
     """Return the bytes that `write_records` will write."""
     total = 0
     for index in range(count):
         body = (
             1
-            + varlong_bytes(_timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp)
+            + varlong_bytes(timestamp_in(header, records[index, TIMESTAMP_DELTA]) - base_timestamp)
             + varlong_bytes(records[index, OFFSET_DELTA])
             + records[index, RECORD_END]
             - records[index, RECORD_TAIL]
@@ -192,7 +168,7 @@ def write_records(
     """Write `count` kept records of `payload` at `target`; return the address after them."""
     # A row never becomes a separate array, because numba would count references to it for every record.
     for index in range(count):
-        delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
+        delta = timestamp_in(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         tail_bytes = records[index, RECORD_END] - records[index, RECORD_TAIL]
         body = 1 + varlong_bytes(delta) + varlong_bytes(records[index, OFFSET_DELTA]) + tail_bytes
         target = write_varlong(target, body)
@@ -227,7 +203,7 @@ def write_edited_records(
     Offsets, timestamps and headers of the records do not change.  Lengths are written in their shortest form.
     """
     for index in range(count):
-        delta = _timestamp_of(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
+        delta = timestamp_in(header, records[index, TIMESTAMP_DELTA]) - base_timestamp
         key, key_bytes = payload + records[index, KEY_START], records[index, KEY_BYTES]
         if edits[index, NEW_KEY_BYTES] != UNCHANGED:
             key, key_bytes = replacements + edits[index, NEW_KEY_START], edits[index, NEW_KEY_BYTES]

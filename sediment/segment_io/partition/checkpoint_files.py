@@ -2,14 +2,17 @@
 
 Invariants: reading changes nothing.  A missing file is None, never an empty value, because a loader treats the two
 differently.  Every entry is checked before a file is changed, and `Fs.replace_file` replaces the whole file, so a crash
-leaves the old or the new content.
+leaves the old or the new content.  This module is separate from `log_view`, so that the driver can read checkpoints
+without loading compiled code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.checkpoints import (
     EpochEntry,
     MetaProperties,
@@ -22,8 +25,22 @@ from sediment.segment_io.format.checkpoints import (
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+)
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.clean_shutdown_file import read_clean_shutdown
+
+LOG_DIRECTORY_FILES = frozenset(
+    {META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE}
+)
+"""Files of a log directory; if a broker has used the directory, at least one of these files exists."""
 
 
 def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
@@ -104,3 +121,114 @@ def _read(fs: Fs, path: Path) -> bytes | None:
         return fs.read_bytes(path)
     except FileNotFoundError:
         return None
+
+
+# ------------------------------------------------------------------------------------------- checkpoints of a directory
+@dataclass(frozen=True, slots=True)
+class PartitionCheckpoints:
+    """Entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
+
+    An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
+    its file does not list the partition.  A directory with neither this file nor the marker of a clean stop is a bare
+    copy.
+    """
+
+    first_dirty: int | None = None
+    log_start: int | None = None
+    high_watermark: int | None = None
+    recovery_point: int | None = None
+    high_watermark_file: bool = False
+    clean_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirCheckpoints:
+    """The checkpoint files of a log directory; a field is None if its file is absent."""
+
+    first_dirty: Mapping[TopicPartition, int] | None
+    log_start: Mapping[TopicPartition, int] | None
+    high_watermark: Mapping[TopicPartition, int] | None
+    recovery_point: Mapping[TopicPartition, int] | None
+    clean_shutdown: bool
+
+    def only(self, partition: TopicPartition) -> LogDirCheckpoints:
+        """Return the same files with the entries of one partition."""
+
+        def entry(file: Mapping[TopicPartition, int] | None) -> Mapping[TopicPartition, int] | None:
+            return None if file is None else {key: file[key] for key in (partition,) if key in file}
+
+        return replace(
+            self,
+            first_dirty=entry(self.first_dirty),
+            log_start=entry(self.log_start),
+            high_watermark=entry(self.high_watermark),
+            recovery_point=entry(self.recovery_point),
+        )
+
+    def of(self, partition: TopicPartition) -> PartitionCheckpoints:
+        """Return the entries of `partition`."""
+        return PartitionCheckpoints(
+            first_dirty=(self.first_dirty or {}).get(partition),
+            log_start=(self.log_start or {}).get(partition),
+            high_watermark=(self.high_watermark or {}).get(partition),
+            recovery_point=None if self.recovery_point is None else self.recovery_point.get(partition, 0),
+            high_watermark_file=self.high_watermark is not None,
+            clean_shutdown=self.clean_shutdown,
+        )
+
+
+def log_start_entries(starts: Iterable[tuple[TopicPartition, int, int]]) -> dict[TopicPartition, int]:
+    """Return the entries of a log start checkpoint: only logs that start above their first segment's base offset.
+
+    `starts` has, for each log, its partition, its log start offset and the base offset of its first segment.
+
+    Source: kafka-log 03 §4 (LogManager.checkpointLogStartOffsetsInDir).
+    """
+    return {
+        partition: log_start_offset
+        for partition, log_start_offset, first_base_offset in starts
+        if log_start_offset > first_base_offset
+    }
+
+
+def read_checkpoints(
+    log_dir: Path, fs: Fs, *, on_unreadable: Callable[[Path, CorruptCheckpointError | OSError], None] | None = None
+) -> LogDirCheckpoints:
+    """Read the checkpoint files of a log directory.
+
+    A malformed cleaner checkpoint counts as missing; this only costs time.  With `on_unreadable`, every malformed or
+    unreadable file counts as missing, and the callback gets its path and the error.
+
+    Raises:
+        CorruptCheckpointError: another checkpoint is malformed; a broker with it would take the directory offline.
+        OSError: a file cannot be read.
+
+    Source: kafka-log 01 §9, 02 §2, 05 §1.
+    """
+
+    def read(name: str) -> dict[TopicPartition, int] | None:
+        try:
+            return read_offset_checkpoint(fs, log_dir / name)
+        except (CorruptCheckpointError, OSError) as error:
+            if on_unreadable is not None:
+                on_unreadable(log_dir / name, error)
+            elif name != CLEANER_FILE or isinstance(error, OSError):
+                raise
+            return None
+
+    def has_clean_marker() -> bool:
+        try:
+            return read_clean_shutdown(fs, log_dir) is not None
+        except OSError as error:
+            if on_unreadable is None:
+                raise
+            on_unreadable(log_dir / CLEAN_SHUTDOWN_FILE, error)
+            return False
+
+    return LogDirCheckpoints(
+        first_dirty=read(CLEANER_FILE),
+        log_start=read(LOG_START_FILE),
+        high_watermark=read(HIGH_WATERMARK_FILE),
+        recovery_point=read(RECOVERY_POINT_FILE),
+        clean_shutdown=has_clean_marker(),
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+from collections.abc import Callable
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import ReadableFile
@@ -55,16 +56,28 @@ class FileSlice:
             OSError: the socket or the disk failed, or the file was truncated below the slice.
             UsageError: the slice is closed.
         """
-        file = self._open()
-        if already_sent >= self.size_bytes:
-            return 0
-        try:
-            count = file.send(target, self.position + already_sent, self.size_bytes - already_sent)
-        except BlockingIOError:
-            return 0
-        if count == 0:
-            raise self._truncated()
-        return count
+        return self.send_waiting(target, already_sent, lambda: False)
+
+    def send_waiting(self, target: socket.socket, already_sent: int, wait: Callable[[], bool]) -> int:
+        """Send like `send_some`; if the socket is full, call `wait`, and continue if it returns True.
+
+        Raises:
+            OSError, UsageError: as `send_some`.
+        """
+        file, end = self._open(), self.position + self.size_bytes
+        start = position = self.position + already_sent
+        while position < end:
+            try:
+                count = file.send(target, position, end - position)
+            except BlockingIOError:
+                pass
+            else:
+                if count == 0:
+                    raise self._truncated()
+                position += count
+            if position < end and not wait():
+                break
+        return position - start
 
     def send_to(self, target: socket.socket) -> int:
         """Send the whole slice with sendfile to a socket that blocks or has a timeout; return the number of bytes sent.
@@ -77,13 +90,7 @@ class FileSlice:
         timeout_seconds = target.gettimeout()
         if timeout_seconds == 0:
             raise UsageError("the socket is non-blocking", advice="use send_some and wait in between")
-        sent = 0
-        while sent < self.size_bytes:
-            count = self.send_some(target, sent)
-            if count == 0:
-                _wait_until_writable(target, timeout_seconds)
-            sent += count
-        return sent
+        return self.send_waiting(target, 0, lambda: _wait_until_writable(target, timeout_seconds))
 
     def close(self) -> None:
         """Release the file, which is closed after its last use.  Later calls have no effect."""
@@ -98,8 +105,9 @@ class FileSlice:
         return OSError(errno.EIO, "truncated while it was read", str(self._open().path))
 
 
-def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -> None:
+def _wait_until_writable(target: socket.socket, timeout_seconds: float | None) -> bool:
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     if not poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
         raise TimeoutError(f"the socket accepted no byte for {timeout_seconds:g} seconds")
+    return True

@@ -22,9 +22,9 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import LiveSegment, live_segments
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_snapshots import load_producer_state
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
 from sediment.segment_io.partition.slices import Bounds, Slice, opened, plan_slices

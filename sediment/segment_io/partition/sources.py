@@ -24,7 +24,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import LOG_DIRECTORY_FILES
+from sediment.segment_io.partition.checkpoint_files import LOG_DIRECTORY_FILES
 from sediment.segment_io.partition.partition_directories import find_live_partitions
 from sediment.segment_io.printable import encodable
 

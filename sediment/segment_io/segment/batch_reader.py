@@ -68,6 +68,7 @@ from sediment.segment_io.format.record_decoder import (
     decode_records,
     read_varint,
 )
+from sediment.segment_io.format.timestamps import record_timestamp
 from sediment.segment_io.segment.append_kernels import NO_EPOCH_LIMIT, read_verified
 
 LIMIT_BYTES = 256 << 20
@@ -388,16 +389,17 @@ def collect_fields(
     row = rows[index]
     has_deltas = row["magic"] >= MAGIC_V2
     base_offset = row["base_offset"] if has_deltas else np.int64(0)
-    base_timestamp = row["base_timestamp"] if has_deltas else np.int64(0)
-    has_append_time = has_deltas and row["attributes"] & TIMESTAMP_TYPE_BIT != 0
+    base_timestamp = int(row["base_timestamp"]) if has_deltas else 0
+    attributes = int(row["attributes"]) if has_deltas else 0
+    max_timestamp = row["max_timestamp"]
     for at in range(count):
         offset = base_offset + records[at, OFFSET_DELTA]
         if offset < from_offset:
             continue
         fields[_OFFSET, to] = offset
-        fields[_TIMESTAMP_MS, to] = base_timestamp + records[at, TIMESTAMP_DELTA]
-        if has_append_time:
-            fields[_TIMESTAMP_MS, to] = row["max_timestamp"]
+        fields[_TIMESTAMP_MS, to] = record_timestamp(
+            attributes, base_timestamp, max_timestamp, records[at, TIMESTAMP_DELTA]
+        )
         fields[_KEY_START, to] = records[at, KEY_START]
         fields[_KEY_END, to] = records[at, KEY_START] + records[at, KEY_BYTES] if records[at, KEY_BYTES] >= 0 else -1
         fields[_VALUE_START, to] = records[at, VALUE_START]

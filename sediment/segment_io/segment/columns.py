@@ -39,7 +39,6 @@ from sediment.segment_io.format.layout import (
     LEGACY_CRC,
     MIN_RECORD_BYTES,
     NO_SEQUENCE,
-    TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.legacy import check_legacy_crc, decode_entry, unwrap
 from sediment.segment_io.format.padding import PADDING_BYTES
@@ -57,6 +56,7 @@ from sediment.segment_io.format.record_decoder import (
     decode_records,
     read_varint,
 )
+from sediment.segment_io.format.timestamps import record_timestamp
 from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def gather_records(
     absolute = row["magic"] < 2
     base_offset = np.int64(0) if absolute else row["base_offset"]
     base_timestamp = np.int64(0) if absolute else row["base_timestamp"]
-    append_time = not absolute and (row["attributes"] & TIMESTAMP_TYPE_BIT) != 0
-    appended_ms = row["max_timestamp"]
+    attributes = np.int64(0) if absolute else row["attributes"]
+    max_timestamp = row["max_timestamp"]
     first_offset, end_offset = bounds[FIRST_OFFSET], bounds[END_OFFSET]
     first_ms, end_ms = bounds[FIRST_TIMESTAMP_MS], bounds[END_TIMESTAMP_MS]
     offsets_end = end_offset != INT64_MAX
@@ -168,7 +168,7 @@ def gather_records(
     header_bytes = 0
     for index in range(count):
         offset = base_offset + records[index, OFFSET_DELTA]
-        timestamp = appended_ms if append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
+        timestamp = record_timestamp(attributes, base_timestamp, max_timestamp, records[index, TIMESTAMP_DELTA])
         is_outside = (
             offset < first_offset
             or timestamp < first_ms
@@ -212,7 +212,7 @@ def gather_records(
         delta = records[index, OFFSET_DELTA]
         longs[OFFSET, to] = base_offset + delta
         longs[TIMESTAMP_US, to] = _timestamp_us(
-            appended_ms if append_time else base_timestamp + records[index, TIMESTAMP_DELTA]
+            record_timestamp(attributes, base_timestamp, max_timestamp, records[index, TIMESTAMP_DELTA])
         )
         ints[SIZE, to] = records[index, RECORD_END] - records[index, RECORD_START]
         ints[SEQUENCE, to] = (base_sequence + delta) & INT32_MAX if base_sequence >= 0 else NO_SEQUENCE

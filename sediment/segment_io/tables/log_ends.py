@@ -16,8 +16,8 @@ from typing import Any
 
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.live_segments import live_segments
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.schema import READ_COMMITTED
 
@@ -36,7 +36,7 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
     Raises:
         NotALogDirectoryError: the directory does not exist.
     """
-    # Imported late, because these modules load compiled code, and a process that only plans does not need this code.
+    # Imported late, because it loads compiled code, and a process that only plans does not need this code.
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
     if isolation != READ_COMMITTED:

@@ -108,7 +108,7 @@ def _bounds(request: TableRequest, source: Source, fs: Fs) -> tuple[Bounds, Comm
     if request.isolation != READ_COMMITTED:
         return request.bounds, None
     # Imported here, because it loads compiled code to decode records; the rest of planning needs no compiled code.
-    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.checkpoint_files import read_checkpoints
     from sediment.segment_io.partition.read_committed import committed_range
 
     checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)

@@ -208,7 +208,7 @@ def _transactions_table(source: Source, fs: Fs) -> _Rows:
 
 
 def _open_transactions_table(source: Source, fs: Fs) -> _Rows:
-    from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+    from sediment.segment_io.partition.checkpoint_files import read_checkpoints
     from sediment.segment_io.partition.read_committed import open_transactions
 
     checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)

@@ -59,6 +59,11 @@ class FrameLimits:
     other_max_bytes: int = OTHER_REQUEST_MAX_BYTES
     unauthenticated_max_bytes: int = UNAUTHENTICATED_MAX_BYTES
 
+    @property
+    def any_max_bytes(self) -> int:
+        """Largest frame that is allowed for every request in every phase."""
+        return min(self.unauthenticated_max_bytes, self.other_max_bytes, self.request_max_bytes)
+
     def of(self, api_key: int, *, is_authenticated: bool) -> int:
         """Return the largest frame for a request of `api_key`."""
         if not is_authenticated:
@@ -113,11 +118,23 @@ def _too_large(first_bytes: bytes, size: int, limit: int, api_key: int) -> Inval
 class FrameReader:
     """Frames of one connection, in order."""
 
-    __slots__ = ("_ahead", "_body", "_filled", "_limit_of", "_memory", "is_starved", "taken_bytes")
+    __slots__ = (
+        "_ahead",
+        "_any_max_bytes",
+        "_body",
+        "_filled",
+        "_is_authenticated",
+        "_limits",
+        "_memory",
+        "is_starved",
+        "taken_bytes",
+    )
 
-    def __init__(self, limit_of: Callable[[int], int], memory: FrameMemory) -> None:
-        """Create a reader for a new connection; `limit_of` returns the largest frame for an API key."""
-        self._limit_of = limit_of
+    def __init__(self, limits: FrameLimits, is_authenticated: Callable[[], bool], memory: FrameMemory) -> None:
+        """Create a reader for a new connection; `is_authenticated` returns its phase."""
+        self._limits = limits
+        self._any_max_bytes = limits.any_max_bytes
+        self._is_authenticated = is_authenticated
         self._memory = memory
         self._ahead = memoryview(b"")
         self._body: memoryview | None = None
@@ -152,7 +169,7 @@ class FrameReader:
             OSError: the connection failed.
         """
         while True:
-            if self._body is None:
+            if self._body is None and self._ahead:
                 frame = self._begin(when_freed)
                 if frame is not None or self.is_starved:
                     return frame
@@ -163,7 +180,7 @@ class FrameReader:
             if count == 0:
                 raise PeerClosedError(in_frame=self.is_in_frame)
             if self._body is None:
-                self._ahead = memoryview(bytes(self._ahead) + bytes(scratch[:count]))
+                self._ahead = memoryview(b"".join((self._ahead, scratch[:count])))
                 continue
             self._filled += count
             if self._filled == len(self._body):
@@ -189,9 +206,10 @@ class FrameReader:
             if len(ahead) < _SIZE_AND_API_KEY.size:
                 return None
             (_, api_key) = _SIZE_AND_API_KEY.unpack_from(ahead)
-        limit = self._limit_of(api_key)
-        if size > limit:
-            raise _too_large(bytes(ahead[: _SIZE.size]), size, limit, api_key)
+        if size > self._any_max_bytes:
+            limit = self._limits.of(api_key, is_authenticated=self._is_authenticated())
+            if size > limit:
+                raise _too_large(bytes(ahead[: _SIZE.size]), size, limit, api_key)
         self.is_starved = not self._memory.take(size, when_freed)
         if self.is_starved:
             return None
@@ -233,10 +251,10 @@ class ResponseSend:
         if run:
             self._pieces.append(memoryview(b"".join(run)))
 
-    def write_to(self, transport: TransportLayer, budget_bytes: int) -> bool:
+    def write_to(self, transport: TransportLayer, budget_bytes: int, wait: Callable[[], bool]) -> bool:
         """Send until the transport layer would block or has taken `budget_bytes`; return True if everything is sent.
 
-        If only part of a slice was taken, the socket is full, so another attempt would fail.
+        If the socket is full within a slice, `wait` is called, and the slice is continued if `wait` returns True.
 
         Raises:
             OSError: the connection or the file failed.
@@ -251,7 +269,7 @@ class ResponseSend:
                 is_full = sent == 0
             else:
                 size_bytes = piece.size_bytes
-                sent = transport.send_slice(piece, self._done) if size_bytes else 0
+                sent = transport.send_slice(piece, self._done, wait) if size_bytes else 0
                 is_full = True
             self._done += sent
             self.sent_bytes += sent

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sediment.segment_io.errors import SedimentError
@@ -62,6 +62,7 @@ class KafkaChannel:
         "request",
         "response",
         "transport",
+        "wait_until_writable",
     )
 
     def __init__(
@@ -71,14 +72,17 @@ class KafkaChannel:
         address: str,
         reader: FrameReader,
         connection: Connection,
+        wait_until_writable: Callable[[], bool],
         now_ns: int,
     ) -> None:
+        """Create the state of a new connection; `wait_until_writable` returns False if the processor has other work."""
         self.processor = processor
         self.descriptor = transport.descriptor
         self.address = address
         self.transport = transport
         self.reader = reader
         self.connection = connection
+        self.wait_until_writable = wait_until_writable
         self.opened_ns = now_ns
         self.last_active_ns = now_ns
         self.frame_started_ns = 0

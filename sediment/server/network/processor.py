@@ -1,7 +1,8 @@
 """Processor: one thread that owns the sockets of its connections (Kafka's Processor and Selector).
 
     readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
-    responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more
+    responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more.
+               As long as no other connection or thread needs the processor, it waits within the send
     sent       the connection is unmuted and reads again
 
 A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
@@ -57,6 +58,9 @@ _LOGGER = logging.getLogger(__name__)
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
 """Bytes of one response to send before other connections get their turn."""
+
+_LONGEST_WAIT_MS = 20
+"""Longest wait for one socket; then the peer counts as slow, and the socket is watched like the others."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
@@ -139,6 +143,9 @@ class Processor:
 
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
+
+        self._waited_ns = 0
+        """Time of all waits for a single socket so far."""
 
         self._mean_handling_ns = 0
         """Moving average of the time for the requests that this thread handled itself."""
@@ -283,10 +290,9 @@ class Processor:
             listener=listener.protocol,
             authenticator=None if listener.new_authenticator is None else listener.new_authenticator(),
         )
-        reader = FrameReader(
-            lambda api_key: self._limits.of(api_key, is_authenticated=connection.is_authenticated), self._shared.memory
-        )
-        channel = KafkaChannel(self, transport, address, reader, connection, time.monotonic_ns())
+        reader = FrameReader(self._limits, lambda: connection.is_authenticated, self._shared.memory)
+        wait = self._waiting_for(transport.descriptor)
+        channel = KafkaChannel(self, transport, address, reader, connection, wait, time.monotonic_ns())
         channel.is_ready = listener.tls is None
         self._channels[channel.descriptor] = channel
         channel.interest = _READ
@@ -326,6 +332,9 @@ class Processor:
             self._dispatch(channel, frame)
             if channel.is_muted:
                 return
+            if not (channel.reader.has_ahead or channel.transport.has_buffered):
+                self._set_interest(channel, _READ)  # usually the peer sends no request before it has this response
+                return
         self._unfinished.append(channel)
 
     def _wait_for_bytes(self, channel: KafkaChannel) -> None:
@@ -351,16 +360,18 @@ class Processor:
             shared.request_channel.put(received)
             return
         self._current = channel
+        waited_ns = self._waited_ns
         try:
             shared.handle(received)
         finally:
             self._current = None
-        self._note_handling(now_ns, time.monotonic_ns())
+        ended_ns = time.monotonic_ns()
+        self._note_handling(ended_ns - now_ns - (self._waited_ns - waited_ns), ended_ns)
 
-    def _note_handling(self, started_ns: int, ended_ns: int) -> None:
+    def _note_handling(self, took_ns: int, ended_ns: int) -> None:
         """Update the moving average; if requests are slow on average, use the request channel for a while."""
         mean_ns = self._mean_handling_ns
-        mean_ns += (ended_ns - started_ns - mean_ns) >> _MEAN_SHIFT
+        mean_ns += (took_ns - mean_ns) >> _MEAN_SHIFT
         if mean_ns > _SLOW_NS:
             mean_ns = _SLOW_NS
             self._handles_from_ns = ended_ns + _BACK_TO_CHANNEL_NS
@@ -390,8 +401,7 @@ class Processor:
         response, request = channel.response, channel.request
         assert response is not None
         sent_before = response.sent_bytes
-        is_sent = response.write_to(channel.transport, _SEND_BUDGET_BYTES)
-        if not is_sent:
+        if not response.write_to(channel.transport, _SEND_BUDGET_BYTES, channel.wait_until_writable):
             if response.sent_bytes > sent_before:
                 channel.last_active_ns = time.monotonic_ns()
             self._set_interest(channel, _WRITE)
@@ -404,6 +414,26 @@ class Processor:
         authenticator = channel.connection.authenticator
         if self._is_stopping or (authenticator is not None and authenticator.has_failed):
             self._close(channel)
+
+    def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
+        """Return a function that waits until this socket accepts bytes, and returns False if there is other work.
+
+        The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.
+        """
+        watched = select.poll()
+        watched.register(descriptor, select.POLLOUT)
+        watched.register(self._epoll, select.POLLIN)
+        poll, now_ns, only_writable = watched.poll, time.monotonic_ns, [(descriptor, select.POLLOUT)]
+
+        def wait() -> bool:
+            if self._inbox or self._unfinished:
+                return False
+            started_ns = now_ns()
+            found = poll(_LONGEST_WAIT_MS)
+            self._waited_ns += now_ns() - started_ns
+            return found == only_writable
+
+        return wait
 
     def _read_or_wait(self, channel: KafkaChannel) -> None:
         """Read now if bytes were received that the socket does not report, otherwise wait for the socket."""

@@ -1,8 +1,8 @@
 """Socket server: one listener with its acceptor, processors, request channel and handlers.
 
-    bind            bind the address; from now on, new connections wait in the backlog
+    bind            bind the address; clients cannot connect yet
     start           start the handlers and the processors
-    open            start the acceptor
+    open            listen, and start the acceptor
     stop_accepting  stop the acceptor and close the listening socket
     stop            close idle connections, finish the requests in progress, send their responses, close the rest
 
@@ -33,7 +33,7 @@ _SYSTEM_DEFAULT = -1
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
-    """Return a socket that listens on `endpoint`, whose host is an IP address; port 0 picks a free port.
+    """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 picks a free port.
 
     Raises:
         UsageError: the address does not belong to this machine, is in use, or is not allowed.
@@ -46,13 +46,16 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
             # Accepted sockets inherit the size; the size must be set before a connection announces its window.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         listening.bind((endpoint.host, endpoint.port))
-        listening.listen(config.socket_listen_backlog_size)
     except OSError as error:
         listening.close()
-        raise UsageError(
-            f"cannot listen on {endpoint}: {error.strerror or error}", advice="choose another address with --listen"
-        ) from error
+        raise _cannot_listen(endpoint, error) from error
     return listening
+
+
+def _cannot_listen(endpoint: Endpoint, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot listen on {endpoint}: {error.strerror or error}", advice="choose another address with --listen"
+    )
 
 
 class SocketServer:
@@ -69,6 +72,7 @@ class SocketServer:
     ) -> None:
         log = LimitedLog(_LOGGER)
         self._listening = listening
+        self._backlog_size = config.socket_listen_backlog_size
         self.request_channel = RequestChannel(config.queued_max_requests)
         self.memory = FrameMemory(config.queued_max_request_bytes)
         self.quotas = ConnectionQuotas(config.max_connections, config.max_connections_per_ip)
@@ -113,7 +117,15 @@ class SocketServer:
             ) from error
 
     def open(self) -> None:
-        """Start accepting connections."""
+        """Listen, and start accepting connections.
+
+        Raises:
+            UsageError: another process listens on the address by now.
+        """
+        try:
+            self._listening.listen(self._backlog_size)
+        except OSError as error:
+            raise _cannot_listen(Endpoint(*self._listening.getsockname()[:2]), error) from error
         self._acceptor.start()
 
     def stop_accepting(self) -> None:

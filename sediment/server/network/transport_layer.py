@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Protocol
 
 from sediment.segment_io.errors import SedimentError
@@ -70,8 +71,11 @@ class TransportLayer(Protocol):
         """Return the number of bytes taken, 0 if the call would block; `more`: more bytes follow at once."""
         ...
 
-    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
-        """Return the number of bytes taken from `already_sent` on; if any are left, the call would block."""
+    def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
+        """Return the number of bytes taken from `already_sent` on; if any are left, the call would block.
+
+        If the socket is full, `wait` is called.  The call continues if `wait` returns True.
+        """
         ...
 
     def close(self) -> None:
@@ -114,9 +118,9 @@ class PlaintextTransportLayer:
         except BlockingIOError:
             return 0
 
-    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
+    def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
         """Send without copying; return the number of bytes taken."""
-        return file_slice.send_some(self._socket, already_sent)
+        return file_slice.send_waiting(self._socket, already_sent, wait)
 
     def close(self) -> None:
         """Close the connection."""
@@ -195,13 +199,13 @@ class SslTransportLayer:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return 0
 
-    def send_slice(self, file_slice: FileSlice, already_sent: int) -> int:
+    def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
         """Read and send the slice in pieces; after _TLS_PIECES_IN_A_ROW pieces, other connections get their turn."""
         sent = 0
         for _ in range(_TLS_PIECES_IN_A_ROW):
             count = self._send_piece(file_slice, already_sent + sent)
             sent += count
-            if not count or already_sent + sent == file_slice.size_bytes:
+            if already_sent + sent == file_slice.size_bytes or not (count or wait()):
                 break
         return sent
 

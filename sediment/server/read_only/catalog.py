@@ -57,12 +57,12 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import COORDINATOR_TOPICS
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
-from sediment.segment_io.partition.checkpoint_files import read_meta_properties
+from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
+    read_meta_properties,
+)
 from sediment.segment_io.partition.listing import LogListing, list_log
 from sediment.segment_io.partition.live_segments import as_loaded
-from sediment.segment_io.partition.log_dir_checkpoints import (
-    PartitionCheckpoints,
-)
 from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.frozen_segment import UnreadableRange

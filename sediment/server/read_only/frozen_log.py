@@ -56,15 +56,14 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, TopicPartition
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs, ReadableFile
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, open_view
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.segment.file_search import FoundBatch
 from sediment.segment_io.segment.reader import HeaderScan
-from sediment.segment_io.segment.record_times import FoundRecord, records_of
+from sediment.segment_io.segment.timestamp_search import FoundRecord, records_of
 from sediment.server.read_only.frozen_segment import FrozenSegment, UnreadableRange
 from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles, read_failed
 

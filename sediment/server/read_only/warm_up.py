@@ -14,8 +14,8 @@ from pathlib import Path
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.server.read_only.frozen_log import FrozenLog
 from sediment.server.read_only.open_segments import OpenSegments
 

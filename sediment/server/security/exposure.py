@@ -16,28 +16,38 @@ from sediment.server.network.endpoints import Endpoint
 from sediment.server.security.credentials import Credentials
 
 
+def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure: bool) -> None:
+    """Check the part of the rule that needs no log directory; `has_users`: a users file is given.
+
+    Raises:
+        UsageError: other machines could reach the server without TLS.
+    """
+    if not (bound.is_loopback or insecure or has_tls):
+        users = "" if has_users else " and --users FILE (not needed if the cluster has SCRAM users)"
+        raise _exposed(bound, f"--tls-cert and --tls-key{users}")
+
+
 def choose_credentials(
-    bound: Endpoint, from_file: Credentials | None, of_cluster: Credentials | None, *, has_tls: bool, insecure: bool
+    bound: Endpoint, from_file: Credentials | None, of_cluster: Credentials | None, *, insecure: bool
 ) -> Credentials | None:
     """Return the credentials that clients must prove; None if authentication is not required.
 
     Raises:
-        UsageError: other machines could reach the server without TLS or without SASL.
+        UsageError: other machines could reach the server without SASL.
     """
     if bound.is_loopback or insecure:
         return from_file
     credentials = from_file or of_cluster
-    missing = []
-    if not has_tls:
-        missing.append("--tls-cert and --tls-key")
     if credentials is None:
-        missing.append("--users FILE (the cluster has no SCRAM users)")
-    if missing:
-        raise UsageError(
-            f"other machines can reach --listen {bound}, and could read everything",
-            advice=f"give {' and '.join(missing)}, or give --insecure",
-        )
+        raise _exposed(bound, "--users FILE (the cluster has no SCRAM users)")
     return credentials
+
+
+def _exposed(bound: Endpoint, missing: str) -> UsageError:
+    return UsageError(
+        f"other machines can reach --listen {bound}, and could read everything",
+        advice=f"give {missing}, or give --insecure",
+    )
 
 
 def security_protocol(*, has_tls: bool, has_users: bool) -> str:

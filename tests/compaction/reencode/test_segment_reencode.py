@@ -15,7 +15,7 @@ from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.corpus import assert_same_log
 from tests.engine.live_logs import LiveLog, batch
 from tests.logs import LogShape, write_random_log

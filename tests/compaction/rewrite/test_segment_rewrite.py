@@ -20,7 +20,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError, UsageError
 from sediment.segment_io.format.layout import MAX_SEGMENT_BYTES
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.corpus import assert_same_log
 from tests.logs import LogShape, write_random_log
 from tests.rewrites import load, producers_of, random_table, rewrite_both, verdicts_of, view_of, visible_records

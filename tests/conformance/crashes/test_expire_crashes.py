@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
+from sediment.segment_io.partition.checkpoint_files import read_checkpoints
 from tests.conformance.oracle import KafkaOracle
 from tests.faults.test_expire_faults import PARTITION, Log, crashes, log, records_of
 from tests.segments import NOW_MS

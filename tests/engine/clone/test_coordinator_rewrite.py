@@ -25,7 +25,7 @@ from sediment.segment_io.internal_topics.coordinator_records import (
     encode_coordinator_key,
     encode_coordinator_value,
 )
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints
 from sediment.segment_io.protocol import messages as m
 from tests.segments import NOW_MS, write_segment
 from tests.twin.batches import Record, encode_batch

@@ -9,7 +9,7 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 PARTITION = TopicPartition("t", 0)

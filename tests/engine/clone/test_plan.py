@@ -16,7 +16,7 @@ from sediment.engine.replicas import ClusterDirectory, Replica
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints
 
 NO_CHECKPOINTS = LogDirCheckpoints(None, None, None, None, clean_shutdown=True)
 ID, NEW_ID = "A" * 21 + "Q", "B" * 21 + "Q"

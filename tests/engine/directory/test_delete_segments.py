@@ -14,8 +14,8 @@ from sediment.engine.directory.delete_segments import (
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView, open_view
 from tests.faults.faulty_fs import FaultyFs
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot

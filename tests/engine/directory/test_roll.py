@@ -14,8 +14,8 @@ from sediment.engine.directory.roll import perform_roll, plan_roll
 from sediment.segment_io.errors import CorruptBatchError, UncleanDirectoryError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import parse_snapshot
 from tests.jobs.log_dirs import tree

@@ -17,8 +17,8 @@ from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.segment_io.errors import DirectoryInUseError, UsageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import read_checkpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import read_checkpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.engine.managed import (
     T0,

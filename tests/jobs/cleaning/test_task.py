@@ -14,8 +14,8 @@ from sediment.jobs.cleaning.report import settled
 from sediment.jobs.cleaning.task import clean_partition, start_partition
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 FORCED = CompactOptions(force=True, dry_run=False, from_start=False)

@@ -24,8 +24,8 @@ from sediment.jobs.cleaning.task import clean_partition
 from sediment.jobs.spark.session import QUICK_JVM
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.corpus import assert_same_log, load_case
 from tests.jobs.log_dirs import Outcome, make_log_dir, topic_sets, tree
 from tests.waiting import LIMIT_SECONDS, wait_until

@@ -18,8 +18,8 @@ from sediment.jobs.cleaning.task import clean_partition
 from sediment.jobs.settings import directories
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, read_checkpoint, sediment, topic_sets, tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues, originals_of, put_back

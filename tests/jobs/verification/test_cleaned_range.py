@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sediment.jobs.verification.cleaned_range import LogFacts, SegmentFacts, cleaned_range, segment_differences
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 NOW_MS = 1_000_000
 

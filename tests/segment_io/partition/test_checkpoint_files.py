@@ -13,6 +13,8 @@ from sediment.segment_io.format.checkpoints import (
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import (
+    LogDirCheckpoints,
+    log_start_entries,
     read_leader_epochs,
     read_meta_properties,
     read_offset_checkpoint,
@@ -25,6 +27,7 @@ from sediment.segment_io.partition.checkpoint_files import (
 )
 
 A0, BC3, T0, X1 = (TopicPartition(*pair) for pair in (("a", 0), ("b-c", 3), ("t", 0), ("x", 1)))
+AT, INSIDE, BELOW = (TopicPartition("t", number) for number in range(3))
 TOPIC_ID = "oUEtv2cKRSmDdBgjA0X1_A"
 
 
@@ -166,3 +169,15 @@ def test_meta_properties_come_back_as_they_were_written(tmp_path, meta):
     path = tmp_path / "meta.properties"
     write_meta_properties(Fs(), path, meta)
     assert read_meta_properties(Fs(), path) == meta
+
+
+# ------------------------------------------------------------------------------------------- checkpoints of a directory
+def test_lm_06_only_logs_that_start_above_their_first_segments_base_are_in_the_log_start_checkpoint() -> None:
+    assert log_start_entries([(AT, 4, 4), (INSIDE, 5, 4), (BELOW, 3, 4)]) == {INSIDE: 5}
+
+
+def test_the_entries_of_one_partition_leave_absent_files_absent() -> None:
+    every = {AT: 1, INSIDE: 2}
+    found = LogDirCheckpoints(every, None, every, {INSIDE: 3}, clean_shutdown=True)
+    assert found.only(AT) == LogDirCheckpoints({AT: 1}, None, {AT: 1}, {}, clean_shutdown=True)
+    assert found.only(AT).of(AT) == found.of(AT)

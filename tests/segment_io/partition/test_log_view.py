@@ -10,8 +10,8 @@ from sediment.segment_io.errors import CorruptBatchError, CorruptCheckpointError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints, PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.log_view import open_view
 from tests.corpus import load_loading_case, loading_cases
 from tests.logs import START_MS, write_random_log

@@ -4,7 +4,7 @@ import pytest
 
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.schema import READ_COMMITTED

@@ -70,8 +70,8 @@ def test_a_wildcard_address_needs_an_advertised_one():
 
 
 def test_an_address_in_use_or_of_another_machine_is_wrong_use():
-    listening = bind(Endpoint("127.0.0.1", 0), ServerConfig())
-    with listening:
+    with bind(Endpoint("127.0.0.1", 0), ServerConfig()) as listening:
+        listening.listen()
         taken = Endpoint("127.0.0.1", listening.getsockname()[1])
         with pytest.raises(UsageError, match=rf"cannot listen on {taken}: Address already in use"):
             bind(taken, ServerConfig())

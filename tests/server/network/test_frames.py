@@ -39,8 +39,7 @@ def pair() -> Iterator[tuple[socket.socket, PlaintextTransportLayer]]:
 
 def reader(memory: FrameMemory | None = None, *, is_authenticated: bool = True, max_bytes: int = 1 << 20):
     limits = FrameLimits(max_bytes, other_max_bytes=100_000, unauthenticated_max_bytes=50_000)
-    memory = memory or FrameMemory(1 << 30)
-    return FrameReader(lambda api_key: limits.of(api_key, is_authenticated=is_authenticated), memory)
+    return FrameReader(limits, lambda: is_authenticated, memory or FrameMemory(1 << 30))
 
 
 def framed(body: bytes) -> bytes:
@@ -49,6 +48,10 @@ def framed(body: bytes) -> bytes:
 
 def nothing() -> None:
     pass
+
+
+def no_wait() -> bool:
+    return False
 
 
 @given(
@@ -139,7 +142,7 @@ def test_a_frame_waits_until_the_memory_of_others_is_given_back():
 def test_a_response_begins_with_its_size_and_holds_its_chunks_in_order(chunks):
     send = ResponseSend([memoryview(each) if len(each) % 2 else each for each in chunks])
     with pair() as (client, transport):
-        assert send.write_to(transport, 1 << 20)
+        assert send.write_to(transport, 1 << 20, no_wait)
         received = client.recv(1 << 16)
     assert received == framed(b"".join(chunks))
     assert send.size_bytes == send.sent_bytes == len(received)
@@ -150,10 +153,10 @@ def test_a_response_goes_on_where_the_socket_was_full():
     send = ResponseSend([body])
     received = bytearray()
     with pair() as (client, transport):
-        assert not send.write_to(transport, 1 << 30)
+        assert not send.write_to(transport, 1 << 30, no_wait)
         assert 0 < send.sent_bytes < send.size_bytes
         client.settimeout(5)
-        while not send.write_to(transport, 1 << 30):
+        while not send.write_to(transport, 1 << 30, no_wait):
             received += client.recv(1 << 20)
         while len(received) < send.size_bytes:
             received += client.recv(1 << 20)
@@ -170,6 +173,58 @@ class CountedFile(ReadableFile):
         return super().send(target, position, count)
 
 
+class SlowSocketFile(ReadableFile):
+    """A file of which a socket takes only `taken` bytes at a time, as if it were full after them."""
+
+    __slots__ = ("taken",)
+
+    def send(self, target: socket.socket, position: int, count: int) -> int:
+        at_once = self.taken.pop(0) if self.taken else count
+        if at_once == 0:
+            raise BlockingIOError
+        return super().send(target, position, min(count, at_once))
+
+
+CONTENT = bytes(range(256)) * 2
+
+
+@given(
+    chunks=st.lists(st.one_of(st.binary(max_size=20), st.tuples(st.integers(0, 300), st.integers(1, 200))), max_size=5),
+    taken=st.lists(st.integers(0, 120), max_size=20),
+    waits=st.lists(st.booleans(), max_size=20),
+)
+def test_a_response_is_the_same_wherever_its_sends_are_cut(chunks, taken, waits, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "cut.log"
+    path.write_bytes(CONTENT)
+    file = SlowSocketFile(path, Fs().open_to_read(path))
+    file.taken = list(taken)
+    body = b"".join(each if isinstance(each, bytes) else CONTENT[each[0] : sum(each)] for each in chunks)
+    send = ResponseSend([each if isinstance(each, bytes) else FileSlice(file, *each) for each in chunks])
+    answers = list(waits)
+    with pair() as (client, transport):
+        for _ in range(len(taken) + len(waits) + len(chunks) + 2):
+            if send.write_to(transport, 1 << 30, lambda: bool(answers and answers.pop())):
+                break
+        assert send.sent_bytes == send.size_bytes
+        assert client.recv(1 << 16) == framed(body)
+
+
+@pytest.mark.parametrize("first", range(10))
+def test_a_response_goes_on_after_every_byte(first, tmp_path: Path):
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(CONTENT)
+    file = SlowSocketFile(path, Fs().open_to_read(path))
+    for waits in (True, False):
+        file.taken = [first, 0, 1]
+        send = ResponseSend([b"head", FileSlice(file, 5, 10), b"middle", FileSlice(file, 100, 1), b"end"])
+        with pair() as (client, transport):
+            calls = 1
+            while not send.write_to(transport, 1 << 30, lambda answer=waits: answer):
+                calls += 1
+            assert client.recv(1 << 16) == framed(b"head" + CONTENT[5:15] + b"middle" + CONTENT[100:101] + b"end")
+        assert (calls == 1) is waits
+
+
 def test_a_slice_that_fills_the_socket_is_not_tried_again(tmp_path: Path):
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(bytes(10_000_000))
@@ -177,6 +232,6 @@ def test_a_slice_that_fills_the_socket_is_not_tried_again(tmp_path: Path):
     file.calls = 0
     send = ResponseSend([b"header", FileSlice(file, 0, 10_000_000)])
     with pair() as (_, transport):
-        assert not send.write_to(transport, 1 << 30)
+        assert not send.write_to(transport, 1 << 30, no_wait)
     assert file.calls == 1
     send.close()

@@ -18,6 +18,7 @@ from sediment.segment_io.fs import Fs, ReadableFile
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server.network import processor
 from sediment.server.requests import Request
 from sediment.server.security.tls import server_context
 from tests.server.network.listeners import Client, api_versions, listener
@@ -165,6 +166,31 @@ def test_a_peer_that_stops_reading_holds_up_no_other_connection(tmp_path):
                 assert time.perf_counter() - before < LIMIT_SECONDS / 2
                 stopped.receive(ApiKey.FETCH, 12)
         wait_until(lambda: running.server.quotas.total == 1)
+
+
+def test_a_wait_for_a_full_socket_ends_when_anything_else_happens(encryption, tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "_LONGEST_WAIT_MS", 10_000_000)
+    file = File(tmp_path)
+    with listener({ApiKey.FETCH: file}, tls=encryption[0], num_network_threads=1) as running:
+        with running.connect(encryption[1]) as other, running.connect(encryption[1]) as stopped:
+            stopped.send(fetch(0), 12)
+            stopped._receive(100_000)
+            assert other.ask(api_versions(), 3).error_code == 0  # by the processor
+            assert hashes_of(other, SIZE - 10) == [hashlib.sha1(file.content[-10:]).hexdigest()]  # by a handler
+            with running.connect(encryption[1]) as late:
+                assert late.ask(api_versions(), 3).error_code == 0
+            stopped.send(api_versions(), 3)  # before it has its response
+            assert other.ask(api_versions(), 3).error_code == 0
+        wait_until(lambda: running.server.quotas.total == 0)
+        with running.connect(encryption[1]) as stopped:
+            stopped.send(fetch(0), 12)
+            stopped._receive(100_000)
+            running.server.stop_accepting()
+            running.server.stop_reading()
+            before = time.monotonic()
+            running.server.stop(1)
+            assert time.monotonic() - before < LIMIT_SECONDS / 2
+            running.is_stopped = True
 
 
 def test_many_slow_readers_are_served_side_by_side(tmp_path):

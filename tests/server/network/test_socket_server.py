@@ -470,7 +470,7 @@ def test_a_connection_knows_its_addresses_and_its_client():
     assert (seen[0].client_id, seen[0].correlation_id, seen[0].api_version) == ("test", 1, 4)
 
 
-def test_clients_that_connect_before_the_server_opens_wait_in_the_backlog():
+def test_many_clients_connect_before_the_first_one_asks():
     with listener() as running:
         clients = [Client(socket.create_connection(("127.0.0.1", running.port))) for _ in range(30)]
         for client in clients:

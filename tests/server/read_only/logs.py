@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.sources import partition_of
 from sediment.server.read_only.frozen_log import Fetched, FrozenLog
 from sediment.server.read_only.open_segments import OpenSegments

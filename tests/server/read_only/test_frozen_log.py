@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sediment.engine.live.log.fetched_data import Isolation
+from sediment.records import NewRecord, build_batch
 from sediment.segment_io.errors import OffsetOutOfRangeError, OpenFilesLimitError, StorageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
@@ -91,6 +93,51 @@ def test_a_log_is_the_same_without_its_indexes_snapshots_and_epochs(shape: int, 
         if path.suffix != ".log":
             path.unlink()
     assert_reads_like_a_scan(directory, random.Random(1), 60)
+
+
+def write_large_batches(directory: Path, rng: random.Random, indexed: float) -> int:
+    """Write batches around the size of one read, some of them with an index entry; return the log end."""
+    directory.mkdir()
+    log, index, offset, end = bytearray(), bytearray(), 0, 0
+    for _ in range(40):
+        count = rng.randint(1, 4)
+        records = [
+            NewRecord(timestamp_ms=1, key=None, value=rng.randbytes(rng.choice([100, 2000, 9000])))
+            for _ in range(count)
+        ]
+        if rng.random() < indexed:
+            index += struct.pack(">ii", offset + count - 1, len(log))
+        log += build_batch(records, base_offset=offset)
+        end = offset + count
+        offset = end + rng.choice([0, 0, 0, 3])
+    (directory / f"{0:020d}.log").write_bytes(log)
+    (directory / f"{0:020d}.index").write_bytes(index)
+    return end
+
+
+@pytest.mark.parametrize("indexed", [1.0, 0.5])
+def test_large_batches_are_found_from_every_offset(indexed: float, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    for seed in range(3):
+        directory = tmp_path / f"t-{seed}"
+        end = write_large_batches(directory, rng, indexed)
+        scan, log = Scan(directory), frozen_log(directory)
+        for offset in range(end):
+            for max_bytes in (1, 30_000):
+                found = log.read(offset, max_bytes, isolation=LOG_END, min_one=True)
+                assert content(found) == scan.read(offset, end, max_bytes, True)
+        assert log.unreadable == ()
+
+
+def test_an_entry_that_points_into_a_large_batch_is_not_believed(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    end = write_large_batches(directory, random.Random(8), 1.0)
+    index = directory / f"{0:020d}.index"
+    entries = list(struct.iter_unpack(">ii", index.read_bytes()))
+    index.write_bytes(b"".join(struct.pack(">ii", offset, position + 5) for offset, position in entries))
+    log = frozen_log(directory)
+    assert drain(log) == [batch.base_offset for _, batch in file_batches((directory / f"{0:020d}.log").read_bytes())]
+    assert log.log_end_offset == end
 
 
 def test_offsets_outside_the_log_are_refused_and_those_at_its_ends_are_not(tmp_path: Path) -> None:

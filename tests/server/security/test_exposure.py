@@ -7,7 +7,7 @@ import pytest
 from sediment.segment_io.errors import UsageError
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.security.credentials import Credentials
-from sediment.server.security.exposure import choose_credentials, security_protocol
+from sediment.server.security.exposure import check_exposure, choose_credentials, security_protocol
 from tests.server.security.test_credentials import credential
 
 LOOPBACK, OTHER, EVERY = Endpoint("127.0.0.1", 1), Endpoint("192.0.2.7", 1), Endpoint("0.0.0.0", 1)
@@ -16,34 +16,44 @@ CLUSTER = Credentials({("SCRAM-SHA-256", "bob"): credential("b")})
 
 
 @pytest.mark.parametrize(
-    ("bound", "from_file", "of_cluster", "has_tls", "insecure", "chosen"),
+    ("bound", "from_file", "of_cluster", "insecure", "chosen"),
     [
-        (LOOPBACK, None, None, False, False, None),
-        (LOOPBACK, None, CLUSTER, False, False, None),
-        (LOOPBACK, FILE, CLUSTER, False, False, FILE),
-        (LOOPBACK, None, CLUSTER, True, False, None),
-        (OTHER, FILE, CLUSTER, True, False, FILE),
-        (OTHER, None, CLUSTER, True, False, CLUSTER),
-        (EVERY, None, CLUSTER, False, True, None),
-        (OTHER, FILE, None, False, True, FILE),
+        (LOOPBACK, None, None, False, None),
+        (LOOPBACK, None, CLUSTER, False, None),
+        (LOOPBACK, FILE, CLUSTER, False, FILE),
+        (OTHER, FILE, CLUSTER, False, FILE),
+        (OTHER, None, CLUSTER, False, CLUSTER),
+        (EVERY, None, CLUSTER, True, None),
+        (OTHER, FILE, None, True, FILE),
     ],
 )
-def test_the_credentials_of_a_listener(bound, from_file, of_cluster, has_tls, insecure, chosen):
-    assert choose_credentials(bound, from_file, of_cluster, has_tls=has_tls, insecure=insecure) is chosen
+def test_the_credentials_of_a_listener(bound, from_file, of_cluster, insecure, chosen):
+    assert choose_credentials(bound, from_file, of_cluster, insecure=insecure) is chosen
 
 
 @pytest.mark.parametrize(
-    ("bound", "from_file", "has_tls", "missing"),
+    ("bound", "has_tls", "insecure"), [(LOOPBACK, False, False), (OTHER, True, False), (EVERY, False, True)]
+)
+def test_the_loopback_tls_and_insecure_are_enough_before_the_users_are_known(bound, has_tls, insecure):
+    check_exposure(bound, has_tls=has_tls, has_users=False, insecure=insecure)
+
+
+@pytest.mark.parametrize(
+    ("has_users", "missing"),
     [
-        (OTHER, None, False, "--tls-cert and --tls-key and --users FILE"),
-        (OTHER, FILE, False, "--tls-cert and --tls-key, or give --insecure"),
-        (EVERY, None, True, "--users FILE"),
+        (False, "--tls-cert and --tls-key and --users FILE"),
+        (True, "--tls-cert and --tls-key, or give --insecure"),
     ],
 )
-def test_other_machines_need_tls_and_sasl(bound, from_file, has_tls, missing):
+def test_other_machines_need_tls(has_users, missing):
     with pytest.raises(UsageError) as error:
-        choose_credentials(bound, from_file, None, has_tls=has_tls, insecure=False)
+        check_exposure(OTHER, has_tls=False, has_users=has_users, insecure=False)
     assert missing in str(error.value)
+
+
+def test_other_machines_need_sasl():
+    with pytest.raises(UsageError, match=r"--users FILE \(the cluster has no SCRAM users\)"):
+        choose_credentials(EVERY, None, None, insecure=False)
 
 
 def test_protocols_have_the_names_of_kafka():

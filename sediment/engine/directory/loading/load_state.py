@@ -26,8 +26,8 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.segment.recovery_scan import SegmentScan, scan_segment
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind

@@ -30,12 +30,12 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends
+from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends, unverified_from
 from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_file_names import check_segment_files
 from sediment.engine.directory.loading.segment_recovery import recover_segment
-from sediment.engine.directory.loading.trusted_files import check_trusted, trim_indexes, unverified_from, why_recover
+from sediment.engine.directory.loading.trusted_files import check_trusted, trim_indexes, why_recover
 from sediment.engine.directory.split_segment import split_segment
 from sediment.segment_io.errors import (
     CorruptBatchError,
@@ -55,9 +55,8 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.format.transaction_index import AbortedTransaction, parse_transaction_index
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerState
 from sediment.segment_io.units import NS_PER_MS
 

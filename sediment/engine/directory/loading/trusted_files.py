@@ -12,8 +12,6 @@ of the log; with `verify_trusted`, it checks every batch.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.engine.directory.loading.read_next_offset import end_by_headers
 from sediment.engine.directory.loading.segment_recovery import (
@@ -29,16 +27,6 @@ from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.format.transaction_index import parse_transaction_index
 
 _, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
-
-
-def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
-    """Return the index of the first segment that a broker would verify; the number of segments if there is none.
-
-    After an unclean stop, this is the segment of the recovery point.
-    """
-    if state.is_clean:
-        return len(base_offsets)
-    return max(bisect_right(base_offsets, state.recovery_point_checkpoint) - 1, 0)
 
 
 def why_recover(state: LoadState, segment: LoadingSegment) -> str | None:

@@ -47,7 +47,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import LogDirCheckpoints
+from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints
 
 CATALOGUE_VERSION = 2
 PLANNED = "planned"

@@ -5,8 +5,8 @@
     log_flush         make segments durable
     log_truncation    truncate the log or empty it
     log_retention     raise the log start, delete old segments
-    log_reader        read batches, look up offsets and timestamps
-    log_replacement   commit a cleaning
+    log_reader        read batches, look up offsets
+    log_commit        commit a cleaning
 
 Each of these modules has functions over a `LocalLog`; `partition_log.PartitionLog` is the public face.
 

@@ -1,7 +1,6 @@
-"""Reading a live log: slices of segments, offsets by time, and the view that the cleaner and reports use.
+"""Reading a live log: slices of segments, the last stable offset, and the view that the cleaner and reports use.
 
     read      limit by isolation -> segment -> slice of its file        kafka-log 04 §8
-    lookup    timestamp -> segment -> first record at or after it       kafka-log 04 §9
 
 The last stable offset is the first offset of the earliest undecided transaction, but at most the high watermark.
 
@@ -13,29 +12,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sediment.engine.directory.leader_epochs import latest_epoch
-from sediment.engine.live.log.fetched_data import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    NOT_KNOWN,
-    FetchedData,
-    Isolation,
-    LogOffsetMetadata,
-    TimestampOffsetEpoch,
-)
+from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata
 from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.segment import Segment
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.layout import INT64_MAX, NO_LEADER_EPOCH, NO_TIMESTAMP
+from sediment.segment_io.format.layout import INT64_MAX, NO_TIMESTAMP
 from sediment.segment_io.format.transaction_index import AbortedTransaction, collect_aborted
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.listing import SegmentRef, list_log
 from sediment.segment_io.partition.log_view import LogView, SegmentTimes
-from sediment.segment_io.segment.record_times import FoundRecord
 
 
 def read(
@@ -145,43 +130,6 @@ def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
             return LogOffsetMetadata(offset, log.segments.active.base_offset, log.segments.active.size_bytes)
         segment, found = location
         return LogOffsetMetadata(offset, segment.base_offset, found.position)
-
-
-def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | None:
-    """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP; else None.
-
-    Raises:
-        UsageError: the time is negative and not one of these constants.
-        CorruptBatchError: the segment is corrupt.
-        StorageError: the disk failed.
-    """
-    with log.locked():
-        log_start = log.offsets.log_start
-        if target_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-            first = log.epochs[0] if log.epochs else None
-            known = first is not None and first.start_offset <= log_start
-            epoch = first.epoch if first is not None and known else NO_LEADER_EPOCH
-            return TimestampOffsetEpoch(NO_TIMESTAMP, log_start, epoch)
-        if target_ms == LATEST_TIMESTAMP:
-            return TimestampOffsetEpoch(NO_TIMESTAMP, log.offsets.log_end, latest_epoch(log.epochs))
-        if target_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-            return TimestampOffsetEpoch(NO_TIMESTAMP, NOT_KNOWN, NO_LEADER_EPOCH)
-        if target_ms == MAX_TIMESTAMP:
-            return _found_largest(log)
-        if target_ms < 0:
-            raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(log.partition))
-        # Only the first segment with a timestamp at or above the target is searched.
-        segment = next((each for each in log.segments if each.largest_timestamp_ms >= target_ms), None)
-        return None if segment is None else _found(segment.find_timestamp(target_ms, log_start))
-
-
-def _found_largest(log: LocalLog) -> TimestampOffsetEpoch | None:
-    latest = max(log.segments, key=lambda segment: segment.largest.timestamp_ms)
-    return None if latest.largest.timestamp_ms < 0 else _found(latest.find_largest_timestamp())
-
-
-def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
-    return None if record is None else TimestampOffsetEpoch(record.timestamp_ms, record.offset, record.leader_epoch)
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:

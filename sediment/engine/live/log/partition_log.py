@@ -39,12 +39,13 @@ from sediment.engine.directory.leader_epochs import Epochs, assign, end_offset_f
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.engine.live.log import (
     log_append,
+    log_commit,
     log_flush,
     log_reader,
-    log_replacement,
     log_retention,
     log_roll,
     log_truncation,
+    offset_by_timestamp,
 )
 from sediment.engine.live.log.append_analysis import AppendOrigin
 from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
@@ -61,9 +62,12 @@ from sediment.segment_io.format.names import (
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_partition_metadata, write_partition_metadata
+from sediment.segment_io.partition.checkpoint_files import (
+    PartitionCheckpoints,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from sediment.segment_io.partition.listing import SegmentRef
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
 from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.partition.producer_state import ProducerState, RememberedBatch
 
@@ -545,7 +549,7 @@ class PartitionLog:
 
         Source: kafka-log 02 §8.1; Kafka's LocalLog.replaceSegments, which the cleaner calls for each group.
         """
-        log_replacement.replace_segments(self._log, swap, before_group)
+        log_commit.replace_segments(self._log, swap, before_group)
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(
@@ -590,7 +594,7 @@ class PartitionLog:
 
         Source: kafka-log 04 §9.
         """
-        return log_reader.lookup_timestamp(self._log, target_ms)
+        return offset_by_timestamp.lookup_timestamp(self._log, target_ms)
 
     # -------------------------------------------------------------------------------------------------------------- end
     def go_offline(self, reason: str) -> None:

@@ -50,8 +50,8 @@ from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
 from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
-from sediment.segment_io.segment.record_times import FoundRecord, first_record_at, first_record_since
 from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
+from sediment.segment_io.segment.timestamp_search import FoundRecord, first_record_at, first_record_since
 from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind

@@ -17,8 +17,7 @@ from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, Sour
 from sediment.segment_io.format.checkpoints import EpochEntry, format_leader_epochs
 from sediment.segment_io.format.names import DirectoryState, TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from tests.corpus import assert_same_log, assert_same_snapshots, assert_valid_indexes, load_loading_case, loading_cases
 from tests.faults.faulty_fs import Disk, FaultyFs, Kill, Killed, read_image, write_image
 from tests.logs import START_MS, LogShape, write_random_log

@@ -12,7 +12,7 @@ from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.log_dir_checkpoints import PartitionCheckpoints
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from tests.faults.faulty_fs import read_image
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import file_batches

@@ -1,0 +1,56 @@
+"""Offsets of a live log by time: Kafka's fetchOffsetByTimestamp (kafka-log 04 §9)."""
+
+from __future__ import annotations
+
+from sediment.engine.directory.leader_epochs import latest_epoch
+from sediment.engine.live.log.fetched_data import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NOT_KNOWN,
+    TimestampOffsetEpoch,
+)
+from sediment.engine.live.log.local_log import LocalLog
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.layout import NO_LEADER_EPOCH, NO_TIMESTAMP
+from sediment.segment_io.segment.timestamp_search import FoundRecord
+
+
+def lookup_timestamp(log: LocalLog, target_ms: int) -> TimestampOffsetEpoch | None:
+    """Return the first record at or after a time, or the offset for a constant like EARLIEST_TIMESTAMP; else None.
+
+    Raises:
+        UsageError: the time is negative and not one of these constants.
+        CorruptBatchError: the segment is corrupt.
+        StorageError: the disk failed.
+    """
+    with log.locked():
+        log_start = log.offsets.log_start
+        if target_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            first = log.epochs[0] if log.epochs else None
+            known = first is not None and first.start_offset <= log_start
+            epoch = first.epoch if first is not None and known else NO_LEADER_EPOCH
+            return TimestampOffsetEpoch(NO_TIMESTAMP, log_start, epoch)
+        if target_ms == LATEST_TIMESTAMP:
+            return TimestampOffsetEpoch(NO_TIMESTAMP, log.offsets.log_end, latest_epoch(log.epochs))
+        if target_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+            return TimestampOffsetEpoch(NO_TIMESTAMP, NOT_KNOWN, NO_LEADER_EPOCH)
+        if target_ms == MAX_TIMESTAMP:
+            return _found_largest(log)
+        if target_ms < 0:
+            raise UsageError(f"timestamp {target_ms} has no meaning", partition=str(log.partition))
+        # Only the first segment with a timestamp at or above the target is searched.
+        segment = next((each for each in log.segments if each.largest_timestamp_ms >= target_ms), None)
+        return None if segment is None else _found(segment.find_timestamp(target_ms, log_start))
+
+
+def _found_largest(log: LocalLog) -> TimestampOffsetEpoch | None:
+    latest = max(log.segments, key=lambda segment: segment.largest.timestamp_ms)
+    return None if latest.largest.timestamp_ms < 0 else _found(latest.find_largest_timestamp())
+
+
+def _found(record: FoundRecord | None) -> TimestampOffsetEpoch | None:
+    return None if record is None else TimestampOffsetEpoch(record.timestamp_ms, record.offset, record.leader_epoch)
