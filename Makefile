@@ -52,9 +52,11 @@ lint: $(READY) ## check style, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup ## compare speed with Kafka's cleaner, and erase with compact: half an hour, 14 GB of disk (downloads Kafka's JARs once)
+bench: setup ## compare speed with Kafka's cleaner, erase with compact, and reencode with its codec: half an hour, 14 GB of disk (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.race --results benchmarks/results/race.json $(ARGS)
 	@$(BIN)/python -m benchmarks.erase
+	@$(BIN)/python -m benchmarks.reencode
+	@$(BIN)/python -m benchmarks.reencode --batch-records 5 --batch-bytes 65536
 
 bench-quick: setup ## measure the main ratios of bench on less data, in three minutes
 	@$(BIN)/python -m benchmarks.race --quick $(ARGS)

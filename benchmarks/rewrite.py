@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,12 +59,23 @@ def timed(run: Callable[[], object], undo: Callable[[], object], repeat: int) ->
     """Return the medians of `repeat` runs after one that is not timed."""
     found = []
     for _ in range(repeat + 1):
-        started, before = time.perf_counter(), _cpu_seconds()
-        run()
-        found.append(Timing(time.perf_counter() - started, _cpu_seconds() - before))
+        found.append(timed_once(run))
         undo()
-    walls, cpus = ([timing.wall for timing in found[1:]], [timing.cpu for timing in found[1:]])
-    return Timing(statistics.median(walls), statistics.median(cpus))
+    return median(found[1:])
+
+
+def timed_once(run: Callable[[], object]) -> Timing:
+    """Return the time of one run."""
+    started, before = time.perf_counter(), _cpu_seconds()
+    run()
+    return Timing(time.perf_counter() - started, _cpu_seconds() - before)
+
+
+def median(timings: Sequence[Timing]) -> Timing:
+    """Return the medians of `timings`."""
+    return Timing(
+        statistics.median(timing.wall for timing in timings), statistics.median(timing.cpu for timing in timings)
+    )
 
 
 def _cpu_seconds() -> float:

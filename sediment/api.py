@@ -240,7 +240,7 @@ def erase(
     No question is asked.  Ctrl-C finishes the current group of segments, commits it and releases the locks.
 
     Args:
-        log_dirs: as for `plan`.
+        log_dirs: as for `plan`; URIs need `output` and `keys_file`.
         keys_file: erase the records with the keys in this file, one key a line.
         key_format: format of the keys in `keys_file`.
         where: erase the records for which this Spark SQL condition on table `records` is true; `@FILE` reads it from a
@@ -489,6 +489,9 @@ def clone(
     local_only: bool = False,
     since: str | None = None,
     compact: bool = False,
+    codec: str | None = None,
+    level: int | None = None,
+    batch_bytes: int | None = None,
     suppress: Path | None = None,
     secret_file: Path | None = None,
     target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
@@ -530,6 +533,10 @@ def clone(
         local_only: accept topics with tiered storage, and clone only their local segments.
         since: manifest of an earlier clone; unchanged closed segments are linked from that clone.
         compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as `compact` would.
+        codec: with `compact`: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch
+            keeps its codec.
+        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
+        batch_bytes: with `compact`, merge neighbours in cleaned segments up to this size; default: merge none.
         suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         target_version: limit each feature to its level in this Kafka release.

@@ -25,6 +25,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import html
+import importlib.resources
 import logging
 import os
 import re
@@ -366,49 +367,54 @@ def _bytes_text(count: float) -> str:
     return f"{count:.1f} {_BYTE_UNITS[-1]}"
 
 
-_STYLE = """
-:root{color-scheme:light dark}
-body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:96rem;padding:0 1rem}
-h1{font-size:1.4rem}
-.wide{overflow-x:auto}
-table{border-collapse:collapse;width:100%}
-td,th{padding:.35rem .5rem;text-align:left;border-bottom:1px solid #8884;vertical-align:top}
-th{vertical-align:bottom}
-.number{text-align:right;font-variant-numeric:tabular-nums}
-td.number{white-space:nowrap}
-.failed,.upstream_failed{background:#d9304433}
-.success{background:#2a9d4a22}
-li{margin:.3rem 0}
-"""
+_TONES = {"success": "good", "failed": "bad", "upstream_failed": "bad"}
+"""Classes of page.css for the states of a task; any other state is neutral."""
 
 
 def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the index page: for each directory the state of each command, linked to its page, and the figures."""
     columns = list(figures({}))
-    head = "".join(
-        [
-            *(f"<th>{name}" for name in ("log directory", *_COMMANDS)),
-            *(f'<th class="number">{name}' for name in columns),
-            "<th>kept for rescue",
-        ]
-    )
+    heads = [("log directory", ""), *((name, "") for name in _COMMANDS), *((name, _style_of(name)) for name in columns)]
+    head = "".join(f'<th scope="col" class="{style}">{name}' for name, style in heads)
     body = "".join(
-        f"<tr><td>{html.escape(row['log_dir'])}"
+        f'<tr><td class="name"><span class="mono">{html.escape(row["log_dir"])}</span>{_kept(row["kept"])}'
+        + "".join(_cell(command, *row[command]) for command in _COMMANDS)
         + "".join(
-            f'<td class="{state}">' + (f'<a href="{page}">{state}</a>' if page else state)
-            for state, page in (row[command] for command in _COMMANDS)
+            f'<td class="{_style_of(column)}" data-label="{column}">{html.escape(row["figures"][column])}'
+            for column in columns
         )
-        + "".join(f'<td class="number">{html.escape(row["figures"][column])}' for column in columns)
-        + f"<td>{html.escape(row['kept'])}"
         for row in rows
     )
-    notes = "".join(f"<li>{html.escape(row['log_dir'])}: {html.escape(note)}" for row in rows for note in row["notes"])
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Sediment {html.escape(run)}</title><style>{_STYLE}</style><h1>{html.escape(run)}</h1>"
-        f'<div class="wide"><table><tr>{head}{body}</table></div>'
-        f"{'<h2>Failed, or left for a setting</h2><ul>' + notes + '</ul>' if notes else ''}</html>\n"
+    notes = "".join(
+        f"<li><code>{html.escape(row['log_dir'])}</code>: {html.escape(note)}" for row in rows for note in row["notes"]
     )
+    style = importlib.resources.files("sediment").joinpath("page.css").read_text("utf-8")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Sediment, run {html.escape(run)}</title><style>{style}</style>"
+        f'<main><h1>Sediment, run {html.escape(run)}</h1><p class="soft">{_counted(len(rows))}</p>'
+        f'<div class="wide"><table class="rows"><thead><tr>{head}<tbody>{body}</table></div>'
+        f"{'<h2>Failed, or left for a setting</h2><ul>' + notes + '</ul>' if notes else ''}</main></html>\n"
+    )
+
+
+def _cell(command: str, state: str, page: str) -> str:
+    text = f'<a href="{page}">{state}</a>' if page else state
+    return f'<td data-label="{command}" class="{_TONES.get(state, "neutral")}">{text}'
+
+
+def _style_of(column: str) -> str:
+    """Return the class of a column: numbers stay in one line."""
+    return "" if column in ("expired", "unknown") else "number"
+
+
+def _kept(path: str) -> str:
+    return f'<div class="soft">kept for rescue: <span class="mono">{html.escape(path)}</span></div>' if path else ""
+
+
+def _counted(directories: int) -> str:
+    return "1 log directory" if directories == 1 else f"{directories} log directories"
 
 
 def _name_of_run(run_id: str) -> str:

@@ -35,6 +35,7 @@ from sediment.jobs.cloning.run import clone as clone_directories
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.erasing.suppression_file import read_suppression_list
+from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
@@ -56,6 +57,9 @@ def perform(
     local_only: bool = False,
     since: str | None = None,
     compact: bool = False,
+    codec: str | None = None,
+    level: int | None = None,
+    batch_bytes: int | None = None,
     suppress: Path | None = None,
     secret_file: Path | None = None,
     target_version: str = NEWEST_RELEASE,
@@ -82,6 +86,12 @@ def perform(
     suppressed = None
     if suppress is not None and secret_file is not None:
         suppressed = read_suppression_list(suppress, secret_file)
+    encoding = parse_optional_encoding(codec, level, batch_bytes)
+    if encoding is not None and not compact:
+        raise UsageError(
+            "--codec, --level and --batch-bytes need --compact, which writes the records anew",
+            advice="give --compact, or run `sediment reencode` on the clone",
+        )
     endpoint = DEFAULT_LISTEN if listen is None else parse_listen(listen)
     own = CloneOptions(
         topics=options.selection.topics,
@@ -98,6 +108,7 @@ def perform(
         local_only=local_only,
         since=since,
         compact=compact,
+        encoding=encoding,
         suppressed=suppressed,
     )
     request = CloneRequest(to.absolute(), endpoint.host, endpoint.port, target_version, properties_file)
@@ -168,6 +179,7 @@ def perform(
     is_flag=True,
     help="Compact the partitions of the clone whose cleanup.policy includes compact, as `compact` would.",
 )
+@encoding_options
 @click.option(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -211,6 +223,9 @@ def command(
     link: str,
     since: str | None,
     compact: bool,
+    codec: str | None,
+    level: int | None,
+    batch_bytes: int | None,
     suppress: Path | None,
     secret_file: Path | None,
     local_only: bool,
@@ -242,6 +257,9 @@ def command(
             local_only=local_only,
             since=since,
             compact=compact,
+            codec=codec,
+            level=level,
+            batch_bytes=batch_bytes,
             suppress=suppress,
             secret_file=secret_file,
             target_version=target_version,

@@ -66,7 +66,7 @@ from sediment.jobs.reporting.run_report import (
 )
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
-from sediment.jobs.rewriting.options import encoding_options, parse_encoding
+from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
@@ -125,8 +125,7 @@ def perform(
 ) -> CompactionRunReport:
     """Compact with the options of the command (`compact`)."""
     chosen = None if strategy == "auto" else Strategy(strategy)
-    is_encoded = any(each is not None for each in (codec, level, batch_bytes))
-    encoding = parse_encoding(codec, level, batch_bytes) if is_encoded else None
+    encoding = parse_optional_encoding(codec, level, batch_bytes)
     own |= {"strategy": chosen, "key_equality": KeyEquality(key_equality), "encoding": encoding}
     return compact(options, CompactOptions(**own), stop)
 

@@ -49,7 +49,7 @@ from sediment.jobs.reporting.run_report import (
     in_order,
 )
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.rewriting.options import encoding_options, parse_encoding
+from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
@@ -404,8 +404,7 @@ def perform(
     originals: Path | None,
 ) -> PlanReport:
     """Plan with the options of the command (`plan`)."""
-    is_encoded = (codec, level, batch_bytes) != (None, None, None)
-    encoding = parse_encoding(codec, level, batch_bytes) if is_encoded else None
+    encoding = parse_optional_encoding(codec, level, batch_bytes)
     history = None if originals is None else read_history(originals, Fs())
     own = CompactOptions(force=force, dry_run=True, from_start=from_start, key_equality=KeyEquality(key_equality))
     report = plan(options, own, exact=exact, encoding=encoding)

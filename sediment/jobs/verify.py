@@ -39,9 +39,9 @@ from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.session import spark_context, under_spark_submit
 from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
+from sediment.jobs.verification.checks import CHECKS
 from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare, failed
 from sediment.jobs.verification.report import (
-    CHECKS,
     COLUMNS,
     NOT_CHANGED,
     Difference,

@@ -770,6 +770,7 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
         CrashScenario(
             "compact, split", "compact", (*_COMPACT, "--strategy=split"), _lay_out_for_compact, _check_groups
         ),
+        CrashScenario("compact, re-encoded", "compact", (*_COMPACT, *_REENCODE), _lay_out_for_compact, _check_groups),
         CrashScenario("compact, rolled", "compact", (*_COMPACT, "--roll-active"), _lay_out_for_compact, _check_records),
         CrashScenario(
             "compact, originals kept",

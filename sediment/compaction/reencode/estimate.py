@@ -18,7 +18,7 @@ import numpy as np
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.batch_reencode import BatchEncoder
-from sediment.compaction.reencode.merging import chosen_batches, merge_rule
+from sediment.compaction.reencode.merging import MergeRule
 from sediment.compaction.reencode.plan import Encoding, ReencodeTask, plan_reencode
 from sediment.compaction.rewrite.source_segment import SourceSegment
 from sediment.segment_io.errors import CorruptDataError, UnsupportedDataError
@@ -74,7 +74,7 @@ class _SampledChunk:
         encoding, config = task.encoding, task.config
         self._task = task
         self._source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack)
-        self._rule = merge_rule(encoding, task.bound, np.zeros(0, dtype=np.int64))
+        self._rule = MergeRule(encoding, task.bound, np.zeros(0, dtype=np.int64))
         self._encoder = BatchEncoder(
             self._source, encoding, config.max_decompressed_batch_bytes, config.max_message_bytes
         )
@@ -95,7 +95,7 @@ class _SampledChunk:
             return
         try:
             self._source.check(span)
-            wanted, joins = chosen_batches(self._rule, self._task.encoding, span.rows, self._before)
+            wanted, joins = self._rule.chosen(span.rows, self._before)
             self.bytes_after += self._encoder.encode(span, wanted, joins).size
         except (CorruptDataError, UnsupportedDataError):
             self.is_readable = False

@@ -14,18 +14,20 @@ are equal:
 Offsets and sequence numbers must continue without a gap, because a header has only the first of each.
 
 A broker that loads the log remembers the last five batches of each producer, to recognise a duplicate from a client.
-So these batches are not changed in any segment, and the producer state at the segment's end is the same.
+So these batches are not merged in any segment, and the producer state at the segment's end is the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.verdicts import Int64s
+from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.format.layout import (
     CODEC_MASK,
     CODEC_ZSTD,
@@ -41,93 +43,146 @@ from sediment.segment_io.segment.reader import Rows
 
 Flags = npt.NDArray[np.bool_]
 
+_KEEP_CODEC = -1
+
+
+class BatchMarks(NamedTuple):
+    """Marks of the batches of a chunk, bool[batches] each.
+
+    `changes`: the batch may be re-encoded.  `encoded`: it is encoded again even if it is not merged.  `joins`: it may
+    be merged with the previous batch.
+    """
+
+    changes: Flags
+    encoded: Flags
+    joins: Flags
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergeRule:
-    """The rule for one segment.
+    """The rule for one segment that gets `encoding`; batches that end at or above `bound` do not change.
 
     `last_of_producers`, int64[n], are the positions of the last five data batches of each producer, in ascending order.
-    `merges` is False if batches are not merged; `keeps_codec` is True if each batch keeps its codec.
     """
 
+    encoding: Encoding
     bound: int
     last_of_producers: Int64s
-    merges: bool
-    keeps_codec: bool
 
-    def may_change(self, rows: Rows) -> Flags:
-        """Return bool[rows]: True for batches that may be re-encoded."""
-        is_data = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT == 0) & (rows["record_count"] > 0)
-        changes: Flags = is_data & (rows["last_offset"] < self.bound) & (rows["attributes"] & CODEC_MASK <= CODEC_ZSTD)
-        return changes
-
-    def may_join(self, rows: Rows, before: Rows) -> Flags:
-        """Return bool[rows]: True for batches that may be merged with the previous batch.
-
-        `before`, BATCH_ROW[0 or 1], is the batch before `rows`.
-        """
-        joins = np.zeros(rows.size, dtype=np.bool_)
-        both = np.concatenate([before, rows])
-        if self.merges and both.size > 1:
-            mergeable = self.may_change(both) & ~np.isin(both["position"], self.last_of_producers)
-            joins[rows.size - both.size + 1 :] = (
-                mergeable[:-1] & mergeable[1:] & _agree(both[:-1], both[1:], self.keeps_codec)
+    def marks(self, rows: Rows, before: Rows) -> BatchMarks:
+        """Return the marks of `rows`; `before`, BATCH_ROW[0 or 1], is the batch before them."""
+        encoding = self.encoding
+        marks = BatchMarks(*(np.zeros(rows.size, dtype=np.bool_) for _ in BatchMarks._fields))
+        if rows.size:
+            first = (before if before.size else rows)["position"][0]
+            mark_batches(
+                rows,
+                before,
+                self.last_of_producers[np.searchsorted(self.last_of_producers, first) :],
+                self.bound,
+                _KEEP_CODEC if encoding.codec is None else encoding.codec,
+                encoding.level is not None,
+                encoding.batch_bytes is not None,
+                marks,
             )
-        return joins
+        return marks
+
+    def chosen(self, rows: Rows, before: Rows) -> tuple[Flags, Flags]:
+        """Return two bool[rows]: the batches of a chunk to open, and the batches that may join the previous one.
+
+        `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
+        """
+        marks = self.marks(rows, before)
+        # The last batch is opened, because the first of the next chunk may join it.
+        is_joined = np.append(marks.joins[1:], self.encoding.batch_bytes is not None)
+        return marks.changes & (marks.encoded | marks.joins | is_joined), marks.joins
 
 
-def merge_rule(encoding: Encoding, bound: int, last_of_producers: Int64s) -> MergeRule:
-    """Return the rule for a segment that gets `encoding`; the other arguments are the fields of `MergeRule`."""
-    return MergeRule(bound, last_of_producers, encoding.batch_bytes is not None, encoding.codec is None)
+@kernel
+def mark_batches(
+    rows: Rows,
+    before: Rows,
+    last_of_producers: Int64s,
+    bound: int,
+    codec: int,
+    encodes_same_codec: bool,
+    merges: bool,
+    marks: BatchMarks,
+) -> None:
+    """Set the marks of `rows`; `before`, BATCH_ROW[0 or 1], is the batch before them.
 
-
-def encoded_anyway(rule: MergeRule, encoding: Encoding, rows: Rows) -> Flags:
-    """Return bool[rows]: True for batches that are encoded again even if they are not merged."""
-    if encoding.codec is None:
-        return np.zeros(rows.size, dtype=np.bool_)
-    has_other_codec: Flags = rows["attributes"] & CODEC_MASK != encoding.codec
-    return rule.may_change(rows) & (has_other_codec | (encoding.level is not None))
-
-
-def chosen_batches(rule: MergeRule, encoding: Encoding, rows: Rows, before: Rows) -> tuple[Flags, Flags]:
-    """Return two bool[rows]: the batches of a chunk to open, and the batches that may join the previous one.
-
-    `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
+    No position in `last_of_producers` is before these batches.  `codec` is the new codec, or -1 if each batch keeps its
+    codec.
     """
-    joins = rule.may_join(rows, before)
-    # The last batch is opened, because the first of the next chunk may join it.
-    is_joined = np.append(joins[1:], rule.merges)
-    return rule.may_change(rows) & (encoded_anyway(rule, encoding, rows) | joins | is_joined), joins
+    last = 0
+    is_mergeable = False
+    if before.size:
+        last = _skip_to(before[0]["position"], last_of_producers, last)
+        is_mergeable = _may_change(before[0], bound) and not _is_at(before[0]["position"], last_of_producers, last)
+    for index in range(rows.size):
+        row = rows[index]
+        changes = _may_change(row, bound)
+        marks.changes[index] = changes
+        is_other_codec = codec != _KEEP_CODEC and row["attributes"] & CODEC_MASK != codec
+        marks.encoded[index] = changes and (is_other_codec or (codec != _KEEP_CODEC and encodes_same_codec))
+        follows_mergeable = is_mergeable
+        last = _skip_to(row["position"], last_of_producers, last)
+        is_mergeable = changes and not _is_at(row["position"], last_of_producers, last)
+        if merges and is_mergeable and follows_mergeable:
+            previous = rows[index - 1] if index > 0 else before[0]
+            marks.joins[index] = _agree(previous, row, codec == _KEEP_CODEC)
 
 
-def _agree(first: Rows, second: Rows, keeps_codec: bool) -> Flags:
-    """Return bool[rows]: True where the headers of two neighbours permit a merge."""
+@kernel
+def _skip_to(position: int, positions: Int64s, index: int) -> int:
+    """Return the index of the first of the ascending `positions` from `index` on that is not before `position`."""
+    while index < positions.size and positions[index] < position:
+        index += 1
+    return index
+
+
+@kernel
+def _is_at(position: int, positions: Int64s, index: int) -> bool:
+    return index < positions.size and positions[index] == position
+
+
+@kernel
+def _may_change(row: np.void, bound: int) -> bool:
+    changes: bool = (
+        row["magic"] >= MAGIC_V2
+        and row["attributes"] & CONTROL_BIT == 0
+        and row["record_count"] > 0
+        and row["last_offset"] < bound
+        and row["attributes"] & CODEC_MASK <= CODEC_ZSTD
+    )
+    return changes
+
+
+@kernel
+def _agree(first: np.void, second: np.void, keeps_codec: bool) -> bool:
+    """Return True if the headers of two neighbours permit a merge."""
     same_flags = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | DELETE_HORIZON_BIT | (CODEC_MASK if keeps_codec else 0)
     has_append_time = second["attributes"] & TIMESTAMP_TYPE_BIT != 0
     has_horizon = second["attributes"] & DELETE_HORIZON_BIT != 0
-    result: Flags = (
-        ((first["attributes"] ^ second["attributes"]) & same_flags == 0)
-        & (first["producer_id"] == second["producer_id"])
-        & (first["producer_epoch"] == second["producer_epoch"])
-        & (first["leader_epoch"] == second["leader_epoch"])
-        & (~has_append_time | (first["max_timestamp"] == second["max_timestamp"]))
-        & (~has_horizon | (first["base_timestamp"] == second["base_timestamp"]))
-        & (first["last_offset"] + 1 == second["base_offset"])
-        & _sequences_go_on(first, second)
+    return (
+        (first["attributes"] ^ second["attributes"]) & same_flags == 0
+        and first["producer_id"] == second["producer_id"]
+        and first["producer_epoch"] == second["producer_epoch"]
+        and first["leader_epoch"] == second["leader_epoch"]
+        and (not has_append_time or first["max_timestamp"] == second["max_timestamp"])
+        and (not has_horizon or first["base_timestamp"] == second["base_timestamp"])
+        and first["last_offset"] + 1 == second["base_offset"]
+        and _sequences_go_on(first, second)
     )
-    return result
 
 
-def _sequences_go_on(first: Rows, second: Rows) -> Flags:
-    """Return bool[rows]: True where the sequence numbers of `second` follow the numbers of `first`; 0 follows 2^31 - 1.
+@kernel
+def _sequences_go_on(first: np.void, second: np.void) -> bool:
+    """Return True if the sequence numbers of `second` follow the numbers of `first`; 0 follows 2^31 - 1.
 
     Source: Kafka's DefaultRecordBatch.incrementSequence.
     """
-    following = first["base_sequence"].astype(np.int64) + (first["last_offset"] - first["base_offset"]) + 1
-    wrapped = np.where(following > INT32_MAX, following - INT32_MAX - 1, following)
-    result: Flags = np.where(
-        first["producer_id"] == NO_PRODUCER_ID,
-        first["base_sequence"] == second["base_sequence"],
-        wrapped == second["base_sequence"],
-    )
-    return result
+    if first["producer_id"] == NO_PRODUCER_ID:
+        return bool(first["base_sequence"] == second["base_sequence"])
+    following = np.int64(first["base_sequence"]) + (first["last_offset"] - first["base_offset"]) + 1
+    return bool(second["base_sequence"] == (following - INT32_MAX - 1 if following > INT32_MAX else following))

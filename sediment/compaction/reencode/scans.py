@@ -1,6 +1,7 @@
 """The two scans of a re-encoding, over the batches of a segment, or of a cleaned group before it is written.
 
-1. Scan the headers: find the last five batches of each producer, and if any batch may change.
+1. Scan the headers, to see if any batch may change.  If batches may be merged, also find the last five batches of each
+   producer; otherwise, stop at the first batch that may change.
 2. Scan again: encode and merge batches, and copy the others.
 
 Messages of magic 0 and 1, control batches such as transaction markers, batches without records, and batches that end at
@@ -18,7 +19,7 @@ import numpy as np
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.batch_reencode import BatchEncoder
-from sediment.compaction.reencode.merging import MergeRule, chosen_batches, encoded_anyway, merge_rule
+from sediment.compaction.reencode.merging import MergeRule
 from sediment.compaction.reencode.plan import Encoding, ReencodeStats
 from sediment.compaction.rewrite.last_batches import with_last_of_producers
 from sediment.compaction.rewrite.source_segment import BatchLocator
@@ -60,9 +61,11 @@ class ReencodingScans:
         for span in self._source.spans():
             rows = span.rows
             self._batches += rows.size
-            is_data = rule.may_change(rows) & (rows["producer_id"] >= 0)
-            last = with_last_of_producers(last, rows[is_data])
-            may_change |= bool((encoded_anyway(rule, self._encoding, rows) | rule.may_join(rows, before)).any())
+            marks = rule.marks(rows, before)
+            last = with_last_of_producers(last, rows[marks.changes & (rows["producer_id"] >= 0)])
+            may_change |= bool((marks.encoded | marks.joins).any())
+            if may_change and self._encoding.batch_bytes is None:
+                return True
             before = rows[-1:].copy()
         self._last_of_producers = np.sort(last[:, 1])
         return may_change
@@ -75,8 +78,10 @@ class ReencodingScans:
         """
         before = np.zeros(0, dtype=BATCH_ROW)
         rule = self._rule()
+        self._batches = 0
         for span in self._source.checked_spans():
-            wanted, joins = chosen_batches(rule, self._encoding, span.rows, before)
+            self._batches += span.rows.size
+            wanted, joins = rule.chosen(span.rows, before)
             piece = self._encoder.encode(span, wanted, joins)
             before = span.rows[-1:].copy()
             if piece.size:
@@ -86,9 +91,9 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the scans so far; without a second scan, all batches are kept."""
+        """The counts of the last scan; without a second scan, all batches are kept."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 
     def _rule(self) -> MergeRule:
-        return merge_rule(self._encoding, self._bound, self._last_of_producers)
+        return MergeRule(self._encoding, self._bound, self._last_of_producers)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanStats
+from sediment.compaction.reencode.plan import Encoding
 from sediment.engine.directory.swap import commit
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -55,8 +56,11 @@ def compact_log(
     now_ms: int,
     run_id: str,
     attempt: str,
+    encoding: Encoding | None,
 ) -> LogCompaction:
     """Compact the log in `directory`, which no other process uses.
+
+    The records that are kept get `encoding`, if it is not None.
 
     Raises:
         SourceChangedError: a segment was replaced during the run.
@@ -65,7 +69,9 @@ def compact_log(
     """
     listing = list_log(partition, directory, fs)
     try:
-        return _compacted(listing, config, checkpoints, fs, now_ms=now_ms, run_id=run_id, attempt=attempt)
+        return _compacted(
+            listing, config, checkpoints, fs, now_ms=now_ms, run_id=run_id, attempt=attempt, encoding=encoding
+        )
     except CorruptCheckpointError:
         raise
     except CorruptDataError as error:
@@ -88,6 +94,7 @@ def _compacted(
     now_ms: int,
     run_id: str,
     attempt: str,
+    encoding: Encoding | None,
 ) -> LogCompaction:
     # Imported here, because these modules compile kernels that the driver never needs.
     from sediment.compaction.clean_log import clean_log
@@ -111,7 +118,8 @@ def _compacted(
             cleanable.blocked_by.value,
             cleanable.reason,
         )
-    swap = clean_log(plan_cleaning(view, cleanable, config, now_ms=now_ms), fs, run_id=run_id, attempt=attempt)
+    plan = plan_cleaning(view, cleanable, config, now_ms=now_ms)
+    swap = clean_log(plan, fs, run_id=run_id, attempt=attempt, encoding=encoding)
     commit(swap, fs)
     stats = sum((group.stats for group in swap.groups), CleanStats())
     return LogCompaction(

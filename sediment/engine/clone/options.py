@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.suppression import SuppressionList
 from sediment.segment_io.format.names import TopicPartition
 
@@ -45,7 +46,8 @@ class CloneOptions:
     `cluster_id`, a random id is generated.  A held clone neither expires nor cleans anything.  `until_ms` cuts every
     log, except the logs of partitions in `until_offsets`, which are cut at the given offset.  `since` is the directory
     or the manifest of an earlier clone; unchanged closed segments are linked from that clone.  `compact` cleans the
-    logs of compacted topics.  Records with `suppressed` keys are left out.
+    logs of compacted topics, and with an `encoding`, their records get this encoding.  Records with `suppressed` keys
+    are left out.
     """
 
     topics: tuple[str, ...] = ()
@@ -62,4 +64,5 @@ class CloneOptions:
     local_only: bool = False
     since: str | None = None
     compact: bool = False
+    encoding: Encoding | None = None
     suppressed: SuppressionList | None = None

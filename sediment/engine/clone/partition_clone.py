@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.suppression import SuppressedKeys
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, RewriteCounts, rewrite_coordinator_log
 from sediment.engine.clone.log_compaction import CORRUPT_BATCH, LogCompaction, compact_log, not_compacted
@@ -97,6 +98,9 @@ class CloneTask:
     """Keys whose records are left out; None for no such list."""
 
     compacts: bool = False
+    encoding: Encoding | None = None
+    """New encoding of the records that the compaction keeps; None: each batch keeps its codec."""
+
     earlier: EarlierFiles | None = None
     """Files of the partition in the earlier clone that this one continues."""
 
@@ -274,6 +278,7 @@ def _compact(
         now_ms=task.now_ms,
         run_id=task.run_id,
         attempt=attempt,
+        encoding=task.encoding,
     )
 
 

@@ -235,6 +235,7 @@ class _CloneRun:
                     committing=committing,
                     suppressed=suppressed,
                     compacts=compacts,
+                    encoding=self._own.encoding,
                     log_bytes=self._log_bytes[partition.target],
                 )
                 for partition in topic.partitions

@@ -194,7 +194,12 @@ class CommonOptions:
     def _write_files(self, report: str, messages: Console) -> None:
         if self.report_file is not None:
             run_outputs.write_page(
-                report, self.report_file, messages, settings=self._settings_by_directory, given=self.given
+                report,
+                self.report_file,
+                messages,
+                settings=self._settings_by_directory,
+                given=self.given,
+                log_dirs=self.given_log_dirs,
             )
         if self.metrics_file is not None:
             run_outputs.write_metrics(report, self.metrics_file, messages)

@@ -309,7 +309,7 @@ class _PartitionCheck:
                 continue
             if is_last and entry.size_bytes > file.size_bytes:
                 self.notes.append(f"{file.name} has grown since; its first {file.size_bytes} bytes were checked")
-            found = file_digest(path, file.size_bytes if is_last else None)
+            found = file_digest(path, self._fs, file.size_bytes if is_last else None)
             self.files += 1
             if (found.size_bytes, found.sha256) != (file.size_bytes, file.sha256):
                 self.problems.append(f"{file.name} is not the file that the run left")

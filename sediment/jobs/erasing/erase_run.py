@@ -244,7 +244,12 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         """Yield for each partition the records that the search found; for a table of verdicts, yield its rows."""
         if isinstance(self._subject, Keys):
             partitions = [
-                (each.listing, each.config.compaction.max_decompressed_batch_bytes) for each in by_path.values()
+                (
+                    each.listing,
+                    self._destination.place_of(each.listing),
+                    each.config.compaction.max_decompressed_batch_bytes,
+                )
+                for each in by_path.values()
             ]
             for path, found in scans.find_keys(partitions, KeySet.of(self._subject.values)):
                 yield by_path[path], found
@@ -398,7 +403,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         listing = planned.listing
         base = RewriteReport(
             str(listing.partition),
-            str(listing.path.parent),
+            self._destination.shown(str(listing.path.parent)),
             "",
             bytes_before=listing.log_bytes(),
             segments_before=len(listing.segments),
@@ -413,9 +418,11 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         selected = [partition for each in self._directories for partition in each.partitions]
         tiered = {partition for partition in selected if self._is_tiered(partition)}
         kept = self._own.keep_originals if self.catalogue is not None else None
-        found = places_of(self._directories, replicas, kept, tiered, self._fs)
+        shown = {each.path: self._destination.shown(str(each.path)) for each in self._directories}
+        local = [each for each in self._directories if shown[each.path] == str(each.path)]
+        found = places_of(local, replicas, kept, tiered, self._fs)
         if self._own.output is not None:
-            found = (*unchanged_sources(self._directories), *found)
+            found = (*unchanged_sources(shown.values()), *found)
         self._places = (*found, *NOT_VISIBLE)
         if self._own.dry_run or self._scans is None:
             return reports
@@ -439,8 +446,9 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         found: Sequence[Place],
     ) -> list[EraseReport]:
         """Scan again and write the evidence; return the reports after the scan."""
-        done = {Path(each.log_dir, each.partition) for each in reports if each.status in DONE}
-        erased = {self._written(path): self._located(each) for path, each in self._erased.items() if path in done}
+        done = {self._written(Path(each.log_dir, each.partition)) for each in reports if each.status in DONE}
+        located = {self._written(path): self._located(each) for path, each in self._erased.items()}
+        erased = {path: each for path, each in located.items() if path in done}
         scanned = self._scanned_again(scans, erased)
         replicas_by_name = {str(partition): each for partition, each in replicas.items()}
         checked = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,28 +43,29 @@ def segment_digests(directory: Path, base_offset: int, fs: Fs) -> tuple[FileDige
         OSError: a file cannot be read.
     """
     names = [segment_file_name(base_offset, kind) for kind in _KINDS]
-    return tuple(file_digest(directory / name) for name in names if fs.exists(directory / name))
+    return tuple(file_digest(directory / name, fs) for name in names if fs.exists(directory / name))
 
 
-def file_digest(path: Path, size_bytes: int | None = None) -> FileDigest:
+def file_digest(path: Path, fs: Fs, size_bytes: int | None = None) -> FileDigest:
     """Return the digest of a file, or of its first `size_bytes`.
 
     Raises:
         OSError: the file cannot be read.
     """
     digest, read = hashlib.sha256(), 0
-    for chunk in _chunks(path, size_bytes):
+    for chunk in _chunks(path, fs, size_bytes):
         digest.update(chunk)
         read += len(chunk)
     return FileDigest(path.name, read, digest.hexdigest())
 
 
-def _chunks(path: Path, size_bytes: int | None) -> Iterator[bytes]:
-    left = size_bytes
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(_READ_BYTES if left is None else min(_READ_BYTES, left)):
+def _chunks(path: Path, fs: Fs, size_bytes: int | None) -> Iterator[bytes]:
+    position = 0
+    with closing(fs.open_readable(path)) as file:
+        end = file.size_bytes() if size_bytes is None else size_bytes
+        while chunk := file.read(position, min(_READ_BYTES, end - position)):
             yield chunk
-            left = None if left is None else left - len(chunk)
+            position += len(chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class ErasePartition:
     with_digests: bool
     counts_records: bool
 
-    def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
+    def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionPlan:
         """Return the segments with verdicts that may be carried out."""
         plan = plan_rewrite(view, self.verdicts, config)
         has_new_keys = bool((self.verdicts.actions == Action.REPLACE_KEY).any())
@@ -129,12 +131,12 @@ class ErasePartition:
             Planned(
                 plan.not_reached,
                 sum(len(task.verdicts) for task in plan.tasks),
-                _data_records(view.listing) if self.counts_records else None,
+                _data_records(view.listing, fs) if self.counts_records else None,
             ),
         )
 
 
-def _data_records(listing: LogListing) -> int:
+def _data_records(listing: LogListing, fs: Fs) -> int:
     """Return the number of data records; a compressed message of magic 0 or 1 counts as one.
 
     Raises:
@@ -142,7 +144,7 @@ def _data_records(listing: LogListing) -> int:
     """
     records = 0
     for segment in listing.segments:
-        for rows in HeaderScan(listing.file(segment, SegmentFileKind.LOG), size_bytes=segment.log_bytes):
+        for rows in HeaderScan(listing.file(segment, SegmentFileKind.LOG), size_bytes=segment.log_bytes, fs=fs):
             is_legacy = rows["magic"] < MAGIC_V2
             is_control = ~is_legacy & (rows["attributes"] & CONTROL_BIT != 0)
             records += int(np.where(is_legacy, 1, rows["record_count"])[~is_control].sum())

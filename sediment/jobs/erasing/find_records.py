@@ -27,6 +27,7 @@ import numpy.typing as npt
 from sediment.compaction.rewrite.key_set import KeySet
 from sediment.jobs.cleaning.cleaning_run import why_lost
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failed_task, failure
+from sediment.jobs.rewriting.partition_task import Place
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
@@ -132,6 +133,7 @@ class SegmentItem:
     """
 
     listing: LogListing
+    place: Place
     end_offset: int
     limit_bytes: int
     now_ms: int
@@ -153,15 +155,16 @@ class _KeySearch:
 
         listing, (segment,) = item.listing, item.listing.segments
         try:
-            matches = find_key_matches(
-                listing.partition,
-                listing.path,
-                segment,
-                item.end_offset,
-                self.keys,
-                Fs(),
-                limit_bytes=item.limit_bytes,
-            )
+            with item.place.reading(listing) as fs:
+                matches = find_key_matches(
+                    listing.partition,
+                    listing.path,
+                    segment,
+                    item.end_offset,
+                    self.keys,
+                    fs,
+                    limit_bytes=item.limit_bytes,
+                )
         except TASK_ERRORS as error:
             return failed_task(item, error)
         return Found(matches.scanned, matches.offsets)
@@ -244,19 +247,20 @@ class ScanRun:
     stop: threading.Event
 
     def find_keys(
-        self, partitions: Iterable[tuple[LogListing, int]], keys: KeySet
+        self, partitions: Iterable[tuple[LogListing, Place, int]], keys: KeySet
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
         """Yield the records with one of `keys` by partition directory, once all of its segments were searched.
 
-        `partitions` are listings, each with a limit on the decompressed bytes of one batch.
+        `partitions` are listings, each with the place where it is read, and a limit on the decompressed bytes of one
+        batch.
         """
         items: list[SegmentItem] = []
-        for listing, limit_bytes in partitions:
+        for listing, place, limit_bytes in partitions:
             if not listing.segments:
                 yield listing.path, Found(0, _NO_OFFSETS)
             ends = [*(segment.base_offset for segment in listing.segments[1:]), INT64_MAX]
             items += [
-                SegmentItem(replace(listing, segments=(segment,)), end, limit_bytes, self.now_ms)
+                SegmentItem(replace(listing, segments=(segment,)), place, end, limit_bytes, self.now_ms)
                 for segment, end in zip(listing.segments, ends, strict=False)
             ]
         yield from self._by_partition(items, _KeySearch(keys))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sediment.jobs.command_line.key_formats import TEXT
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.delta_lake.paths import is_uri
+from sediment.jobs.delta_lake.paths import is_uri, local_directory
 from sediment.jobs.erasing.verdict_table import (
     REPLACE,
 )
@@ -44,12 +44,6 @@ class EraseOptions(RewriteOptions):
             UsageError: none or several options select records, two options exclude each other, or an output file would
                 be in a log directory.
         """
-        for log_dir in filter(is_uri, common.given_log_dirs):
-            raise UsageError(
-                "erase reads only directories of this machine",
-                path=log_dir,
-                advice="copy the log directory to a local disk first",
-            )
         RewriteOptions.validate(self, common)
         given = [each for each in (self.keys_file, self.where, self.verdicts) if each is not None]
         if len(given) != 1:
@@ -57,6 +51,13 @@ class EraseOptions(RewriteOptions):
                 "erase needs exactly one of --keys-file, --where and --verdicts",
                 advice="give one of them",
             )
+        for log_dir in filter(is_uri, common.given_log_dirs):
+            if self.keys_file is None:
+                raise UsageError(
+                    "--where and --verdicts read only directories of this machine",
+                    path=log_dir,
+                    advice="give the keys with --keys-file, or copy the log directory to a local disk first",
+                )
         if self.where is not None and not self.where.startswith("@") and under_spark_submit():
             raise UsageError(
                 "Spark's event log would record the text of --where with the command line of spark-submit",
@@ -70,7 +71,8 @@ class EraseOptions(RewriteOptions):
             (self.suppress_out, "--suppress-out"),
         )
         output = self.local_output
-        not_in = common.log_dirs if output is None else (*common.log_dirs, output)
+        local = [Path(path) for each in common.given_log_dirs if (path := local_directory(each)) is not None]
+        not_in = local if output is None else [*local, output]
         for file, option in outputs:
             if file is not None:
                 check_output_file(file, option, not_in)

@@ -107,10 +107,10 @@ def places_of(
     return tuple(found)
 
 
-def unchanged_sources(directories: Iterable[SelectedDirectory]) -> tuple[Place, ...]:
-    """Return the log directories that a run with --output only read, because they still hold the records."""
+def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
+    """Return the log directories, paths or URIs, that a run with --output only read: they still hold the records."""
     advice = "the run with --output did not change it: erase in it too, or delete it"
-    return tuple(Place(SOURCE, str(directory.path), advice) for directory in directories)
+    return tuple(Place(SOURCE, log_dir, advice) for log_dir in log_dirs)
 
 
 def _uncovered(

@@ -84,6 +84,10 @@ class PartitionOutput:
         """Return file operations that read the source in place, and write parts to the output."""
         return SourcePublishingFs(self.publisher(), self.source, self.folder, self.files, on_bytes)
 
+    def reading_fs(self) -> SourcePublishingFs:
+        """Return file operations that only read the source."""
+        return SourcePublishingFs(None, self.source, self.folder, self.files, lambda _count: None)
+
     def copied(self, names: Iterable[str], attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
         """Copy files directly from the source; return the copied files, none in a dry run."""
         publisher = self.publisher()
@@ -94,7 +98,7 @@ class PartitionOutput:
 
     def staying(self, directory: Path, groups: Iterable[CleanedGroup]) -> tuple[str, ...]:
         """Return the files of the source that `groups` do not replace; `directory` is the directory of the listing."""
-        fs = SourcePublishingFs(None, self.source, self.folder, self.files, lambda _count: None)
+        fs = self.reading_fs()
         gone = {name for group in groups for name in replaced_files(directory, group, fs)}
         return tuple(name for name in self.files if name not in gone)
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sediment.jobs.reporting.figures import human_bytes
-from sediment.jobs.reporting.run_report import BAD_STATUSES, OutcomeReport
-
-IDLE_STATUSES = frozenset({"skipped", "unchanged", "blocked", "kept"})
-"""Statuses of a partition that a run does not change, or would not change."""
+from sediment.jobs.reporting.run_report import OutcomeReport
+from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
 
 Row = TypeVar("Row")
 

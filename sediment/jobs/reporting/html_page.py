@@ -8,7 +8,10 @@ command lacks a key, the page lacks the part for that key.
 
 from __future__ import annotations
 
-import importlib.resources
+import contextlib
+import importlib.metadata
+import platform
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,20 +20,27 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.reporting import figures
+from sediment.jobs.reporting.html_template import render_template
+from sediment.jobs.reporting.stage_timer import COMMIT
+from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
+from sediment.jobs.verification.checks import CHECKS
+from sediment.segment_io.format.names import by_number
 from sediment.version import __version__
 
 if TYPE_CHECKING:
     from sediment.jobs.settings.resolve import Settings
 
 SHOWN_BARS = 20
+SHOWN_EMPTY = 10
+"""Most empty partitions of one status and reason that get rows."""
+
 STRIP_UNITS = 1000
 """Width of a strip in the units of its drawing; the longer of a partition's two strips has this width."""
 
-_BAD = ("failed", "quarantined", "wrong")
-_NEUTRAL = ("skipped",)
 _STATES = ("clean", "dirty", "active", "rewritten", "kept", "deleted", "archived")
 _DRAWN_SEGMENTS = 40_000
 _MOST_SEGMENTS, _LEAST_SEGMENTS = 200, 6
+_LEAST_IN_RANGE = 4
 _HOUR_MS = 3_600_000
 _WAITS = (
     ("expired now", 0),
@@ -38,14 +48,16 @@ _WAITS = (
     ("within a day", 24 * _HOUR_MS),
     ("within a week", 7 * 24 * _HOUR_MS),
 )
+_REST = "other"
 _STAGES = {
-    "list": "list the directories (driver)",
-    "spark": "start Spark (driver)",
-    "survey": "survey every partition (tasks)",
-    "view": "read indexes, times and producers (tasks)",
-    "plan": "plan the cleaning (tasks)",
-    "clean": "read, filter and write segments (tasks)",
-    "commit": "rename segments and write checkpoints (driver)",
+    "list": "list the directories",
+    "spark": "start Spark",
+    "survey": "survey every partition",
+    "view": "read indexes, times and producers",
+    "plan": "plan the cleaning",
+    "clean": "read, filter and write segments",
+    "commit": "rename segments and write checkpoints",
+    _REST: "wait for the tasks, and work that no stage covers",
 }
 _SHOWN_ELSEWHERE = frozenset(
     {
@@ -54,6 +66,7 @@ _SHOWN_ELSEWHERE = frozenset(
         "status",
         "reason",
         "reason_code",
+        "bytes",
         "bytes_before",
         "bytes_after",
         "dirty_ratio",
@@ -66,6 +79,9 @@ _SHOWN_ELSEWHERE = frozenset(
         "segments",
         "repairs",
         "damage",
+        "before",
+        "after",
+        "checks",
     }
 )
 _COMPACTION_KEYS = (
@@ -127,13 +143,32 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Partitions that were not processed, all for the same reason."""
+    """Partitions of one status and reason code.
+
+    `example` explains it; if the explanations differ, it is that of the largest partition, `example_of`.
+    """
 
     status: str
     tone: str
     code: str
     example: str
-    partitions: tuple[str, ...]
+    example_of: str
+    count: int
+    names: tuple[str, ...]
+    """Their names; consecutive partitions of a topic are one text."""
+
+    size_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Check of `verify`: the partitions that failed, and the numbers of those that passed or were not checked."""
+
+    name: str
+    rule: str
+    passed: int
+    failed: tuple[str, ...]
+    not_made: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +184,28 @@ class Page:
     """Everything the template shows."""
 
     command: str
-    version: str
+    versions: tuple[str, ...]
     run_id: str
     time: str
     seconds: str
     dry_run: bool
     error: str
-    log_dirs: tuple[str, ...]
+    directories: tuple[tuple[str, str], ...]
+    has_several_directories: bool
     counts: tuple[tuple[str, str, int], ...]
     tiles: tuple[tuple[str, str, str], ...]
     sizes: tuple[Bar, ...]
     sizes_left_out: int
     stages: tuple[Bar, ...]
+    task_stages: tuple[Bar, ...]
     waits: tuple[Bar, ...]
     reasons: tuple[Reason, ...]
     rows: tuple[Row, ...]
+    empty: tuple[Reason, ...]
+    checks: tuple[Check, ...]
     states: tuple[str, ...]
     columns: frozenset[str]
-    options: tuple[tuple[str, str], ...]
+    command_line: str
     settings: tuple[SettingsGroup, ...] = field(default_factory=tuple)
 
 
@@ -175,22 +214,15 @@ def render_html(
     *,
     options: Sequence[tuple[str, str]] = (),
     settings: Mapping[str, Settings] = MappingProxyType({}),
+    log_dirs: Sequence[str] = (),
 ) -> str:
     """Return the page of the run whose JSON report is `document`; an `error` in it means a run without a result.
 
     `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; "" has the
-    settings for all other directories.
+    settings for all other directories.  `log_dirs` are the given log directories.
     """
-    from jinja2 import Environment, StrictUndefined
-
-    source = (
-        importlib.resources.files("sediment.jobs.reporting")
-        .joinpath("templates", "report.html")
-        .read_text(encoding="utf-8")
-    )
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = make_page(document, options=options, settings=settings)
-    return environment.from_string(source).render(page=page, units=STRIP_UNITS)
+    page = make_page(document, options=options, settings=settings, log_dirs=log_dirs)
+    return render_template("report.html", page=page, units=STRIP_UNITS)
 
 
 # -------------------------------------------------------------------------------------------------------- making a page
@@ -199,44 +231,81 @@ def make_page(
     *,
     options: Sequence[tuple[str, str]] = (),
     settings: Mapping[str, Settings] = MappingProxyType({}),
+    log_dirs: Sequence[str] = (),
 ) -> Page:
     """Return the content of the page for `document`."""
     partitions: list[Mapping[str, Any]] = sorted(
-        document.get("partitions", ()), key=lambda partition: _tone(str(partition["status"])) != "bad"
+        document.get("partitions", ()),
+        key=lambda p: (_tone(str(p["status"])) != "bad", -(_size(p) or 0), by_number(str(p["partition"]))),
     )
     now_ms = int(document["now_ms"])
-    largest = max((_whole(p, "bytes_before") or _segment_bytes(p) or 0 for p in partitions), default=0)
+    largest = max((max(_size(p) or 0, _whole(p, "bytes_after") or 0) for p in partitions), default=0)
     only_would = bool(document.get("dry_run")) or document["command"] == "plan"
     room = max(_LEAST_SEGMENTS, min(_MOST_SEGMENTS, _DRAWN_SEGMENTS // max(len(partitions), 1)))
-    rows = tuple(_row(partition, now_ms, largest, room) for partition in partitions)
+    empty = [group for group in _grouped(filter(_is_empty, partitions)).values() if len(group) > SHOWN_EMPTY]
+    without_row = {id(partition) for group in empty for partition in group}
+    rows = tuple(_row(partition, now_ms, largest, room) for partition in partitions if id(partition) not in without_row)
     counts = Counter(str(partition["status"]) for partition in partitions)
     sizes = _sizes(partitions)
+    directories = _directories(partitions, log_dirs)
+    stages, task_stages = _stages(document, partitions)
     return Page(
         command=str(document["command"]),
-        version=__version__,
+        versions=_versions(),
         run_id=str(document.get("run_id") or ""),
         time=utc(now_ms),
         seconds=duration(float(document["seconds"])) if "seconds" in document else "",
         dry_run=bool(document.get("dry_run")),
         error=str(document.get("error") or ""),
-        log_dirs=tuple(sorted({str(p["log_dir"]) for p in partitions if p.get("log_dir")})),
-        counts=tuple((status, _tone(status), count) for status, count in sorted(counts.items())),
+        directories=directories,
+        has_several_directories=sum(not role for role, _ in directories) > 1,
+        counts=tuple((status, _tone(status), counts[status]) for status in sorted(counts, key=_tone_order)),
         tiles=_tiles(partitions, now_ms, only_would=only_would),
         sizes=sizes[:SHOWN_BARS],
         sizes_left_out=max(len(sizes) - SHOWN_BARS, 0),
-        stages=_stages(document.get("seconds_by_stage") or {}),
+        stages=stages,
+        task_stages=task_stages,
         waits=_waits(partitions, now_ms),
         reasons=_reasons(partitions),
         rows=rows,
+        empty=tuple(map(_reason, empty)),
+        checks=_checks(partitions),
         states=tuple(state for state in _STATES if any(state in _states_of(p) for p in partitions)),
         columns=_columns(rows),
-        options=tuple(options),
+        command_line=_command_line(str(document["command"]), log_dirs, options),
         settings=_settings(settings, partitions),
     )
 
 
+def _versions() -> tuple[str, ...]:
+    """Return the versions of Sediment, Python and an installed Spark, and the name of this host."""
+    versions = [f"Sediment {__version__}", f"Python {platform.python_version()}"]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions.append(f"Spark {importlib.metadata.version('pyspark')}")
+    return (*versions, f"host {platform.node()}")
+
+
+def _command_line(command: str, log_dirs: Sequence[str], options: Sequence[tuple[str, str]]) -> str:
+    """Return the command with its arguments, for a shell; empty if no argument is known."""
+    given = [word for name, text in options for word in ((name, text) if text else (name,))]
+    return shlex.join(["sediment", command, *log_dirs, *given]) if log_dirs or given else ""
+
+
+def _directories(partitions: Sequence[Mapping[str, Any]], log_dirs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the log directories as (role, path); the two of `verify` are before and after."""
+    found = {("", str(p["log_dir"])) for p in partitions if p.get("log_dir")}
+    for role in ("before", "after"):
+        found |= {(role, str(p[role]).rpartition("/")[0]) for p in partitions if isinstance(p.get(role), str)}
+    ordered = sorted(found, key=lambda each: (each[0] == "after", each))
+    return tuple(ordered) or tuple(("", path) for path in log_dirs)
+
+
+def _tone_order(status: str) -> tuple[int, str]:
+    return ("bad", "good", "neutral").index(_tone(status)), status
+
+
 def _tone(status: str) -> str:
-    return "bad" if status in _BAD else "neutral" if status in _NEUTRAL else "good"
+    return "bad" if status in BAD_STATUSES else "neutral" if status in IDLE_STATUSES else "good"
 
 
 def _tiles(
@@ -246,7 +315,7 @@ def _tiles(
     changed = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
     if changed:
         before, after = (sum(p[key] for p in changed) for key in ("bytes_before", "bytes_after"))
-        share = f"{(before - after) / before:.0%} {'would be ' if only_would else ''}saved" if before else ""
+        share = _share(before, after, "would be saved" if only_would else "saved")
         tiles.append(("bytes", f"{human_bytes(before)} → {human_bytes(after)}", share))
     done = [p for p in partitions if _whole(p, "messages_read")]
     if done:
@@ -266,6 +335,17 @@ def _tiles(
     return tuple(tiles)
 
 
+def _share(before: int, after: int, saved: str) -> str:
+    """Return the saved share of `before`, or how much more there is after a run that adds bytes."""
+    if not before:
+        return ""
+    return (
+        f"{(after - before) / before:.0%} more"
+        if after > before
+        else f"{(before - after) / before:.0%} {saved}".strip()
+    )
+
+
 def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
     sized = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
     changed = [p for p in sized if p["bytes_after"] != p["bytes_before"]]
@@ -282,11 +362,27 @@ def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
     )
 
 
-def _stages(seconds_by_stage: Mapping[str, Any]) -> tuple[Bar, ...]:
-    longest = max(map(float, seconds_by_stage.values()), default=0.0) or 1.0
+def _stages(
+    document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[Bar, ...], tuple[Bar, ...]]:
+    """Return the stages of the driver, which add up to the seconds of the run, and those that tasks share.
+
+    A stage that partitions report was timed in tasks, except the commit, which the driver does.
+    """
+    by_stage = {str(stage): float(seconds) for stage, seconds in (document.get("seconds_by_stage") or {}).items()}
+    in_tasks = {stage for p in partitions for stage in p.get("seconds_by_stage") or ()} - {COMMIT}
+    driver = {stage: seconds for stage, seconds in by_stage.items() if stage not in in_tasks}
+    rest = float(document.get("seconds") or 0) - sum(driver.values())
+    if by_stage and rest > 0:
+        driver[_REST] = rest
+    return _stage_bars(driver), _stage_bars({stage: by_stage[stage] for stage in by_stage if stage in in_tasks})
+
+
+def _stage_bars(seconds_by_stage: Mapping[str, float]) -> tuple[Bar, ...]:
+    longest = max(seconds_by_stage.values(), default=0.0) or 1.0
     order = {stage: position for position, stage in enumerate(_STAGES)}
     return tuple(
-        Bar(str(stage), 100 * float(seconds) / longest, duration(float(seconds)), note=_STAGES.get(str(stage), ""))
+        Bar(stage, 100 * seconds / longest, duration(seconds), note=_STAGES.get(stage, ""))
         for stage, seconds in sorted(seconds_by_stage.items(), key=lambda item: order.get(item[0], len(order)))
     )
 
@@ -304,14 +400,65 @@ def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, .
 
 
 def _reasons(partitions: Sequence[Mapping[str, Any]]) -> tuple[Reason, ...]:
+    grouped = _grouped(partition for partition in partitions if partition.get("reason_code"))
+    ordered = sorted(grouped.items(), key=lambda item: (_tone(item[0][0]) != "bad", -len(item[1]), item[0]))
+    return tuple(_reason(some) for _, some in ordered)
+
+
+def _grouped(partitions: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """Return the partitions by status and reason code."""
     grouped: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for partition in partitions:
-        if partition.get("reason_code"):
-            grouped.setdefault((str(partition["status"]), str(partition["reason_code"])), []).append(partition)
-    ordered = sorted(grouped.items(), key=lambda item: (_tone(item[0][0]) != "bad", -len(item[1]), item[0]))
+        grouped.setdefault((str(partition["status"]), str(partition.get("reason_code") or "")), []).append(partition)
+    return grouped
+
+
+def _reason(some: Sequence[Mapping[str, Any]]) -> Reason:
+    """Return the group of partitions with one status and reason code; the largest is the example."""
+    first = some[0]
+    status = str(first["status"])
+    return Reason(
+        status,
+        _tone(status),
+        str(first.get("reason_code") or ""),
+        str(first.get("reason") or ""),
+        str(first["partition"]) if len({p.get("reason") for p in some}) > 1 else "",
+        len(some),
+        name_ranges(str(p["partition"]) for p in some),
+        human_bytes(sum(_size(p) or 0 for p in some)),
+    )
+
+
+def name_ranges(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in natural order; four and more consecutive partitions of a topic become `t-0 to t-3`."""
+    runs: list[list[str]] = []
+    for name in sorted(names, key=by_number):
+        topic, _, number = name.rpartition("-")
+        if runs and number.isdecimal() and runs[-1][-1] == f"{topic}-{int(number) - 1}":
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return tuple(text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) >= _LEAST_IN_RANGE else run))
+
+
+def _is_empty(partition: Mapping[str, Any]) -> bool:
+    """Return True if a partition has no bytes, did not fail, and has no note."""
+    return _size(partition) == 0 and _tone(str(partition["status"])) != "bad" and not _sentences(partition)
+
+
+def _checks(partitions: Sequence[Mapping[str, Any]]) -> tuple[Check, ...]:
+    """Return the checks of `verify` over all compared partitions, in the order of their rules."""
+    compared = [(str(p["partition"]), p["checks"]) for p in partitions if p.get("checks")]
     return tuple(
-        Reason(status, _tone(status), code, str(some[0].get("reason") or ""), tuple(str(p["partition"]) for p in some))
-        for (status, code), some in ordered
+        Check(
+            name,
+            rule,
+            passed=sum(checks.get(name) == 0 for _, checks in compared),
+            failed=tuple(partition for partition, checks in compared if checks.get(name)),
+            not_made=sum(checks.get(name) is None for _, checks in compared),
+        )
+        for name, rule in CHECKS.items()
+        if compared
     )
 
 
@@ -319,13 +466,13 @@ def _reasons(partitions: Sequence[Mapping[str, Any]]) -> tuple[Reason, ...]:
 def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> Row:
     before, after = _whole(partition, "bytes_before"), _whole(partition, "bytes_after")
     if before is None:
-        before = after = _segment_bytes(partition)
+        before = after = _size(partition)
     size_text = saved_text = ""
     size_bar = None
     if before is not None:
         after = before if after is None else after
         size_text = human_bytes(before) if after == before else f"{human_bytes(before)} → {human_bytes(after)}"
-        saved_text = f"{(before - after) / before:.0%}" if after != before and before else ""
+        saved_text = _share(before, after, "") if after != before else ""
         size_bar = Bar("", 100 * before / (largest or before or 1), "", 100 * after / (largest or before or 1))
     ratio = partition.get("dirty_ratio")
     seconds = sum(map(float, (partition.get("seconds_by_stage") or {}).values()))
@@ -344,7 +491,7 @@ def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> 
         tombstones_text=_tombstones(partition, now_ms),
         strips=_strips(partition, room),
         time_text=duration(seconds) if seconds else "",
-        sentences=_sentences(partition),
+        sentences=tuple(note for note in _sentences(partition) if note not in str(partition.get("reason") or "")),
         extras=tuple(_extras(partition, "")),
         sort={
             "size": float(before or 0),
@@ -387,6 +534,12 @@ def _extras(fields: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]
 def _whole(partition: Mapping[str, Any], name: str) -> int | None:
     value = partition.get(name)
     return value if type(value) is int else None
+
+
+def _size(partition: Mapping[str, Any]) -> int | None:
+    """Return the size of the log before the run, or its size if the command does not change it; None: unknown."""
+    known = (_whole(partition, name) for name in ("bytes_before", "bytes"))
+    return next((size for size in known if size is not None), _segment_bytes(partition))
 
 
 def _segment_bytes(partition: Mapping[str, Any]) -> int | None:

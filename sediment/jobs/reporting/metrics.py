@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.jobs.reporting.run_report import BAD_STATUSES
+from sediment.jobs.reporting.statuses import BAD_STATUSES
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

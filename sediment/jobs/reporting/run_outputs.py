@@ -52,17 +52,18 @@ def write_page(
     *,
     settings: Callable[[], dict[str, Settings]],
     given: Sequence[tuple[str, str]],
+    log_dirs: Sequence[str] = (),
 ) -> None:
     """Write the page of the run whose JSON is `report`; print an error on `messages`.
 
     `settings` returns the effective settings by log directory; "" has the settings of the run.  `given` are the
-    command-line options, as (name, text).
+    command-line options, as (name, text), and `log_dirs` the log directories as they were given.
     """
 
     def content() -> bytes:
         from sediment.jobs.reporting.html_page import render_html
 
-        page = render_html(json.loads(report), options=given, settings=settings())
+        page = render_html(json.loads(report), options=given, settings=settings(), log_dirs=log_dirs)
         return encodable(page).encode()
 
     _write(file, content, "the report", messages)

@@ -15,6 +15,7 @@ from sediment.jobs.command_line.standard_output import SafeConsole
 from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result, page_in_notebook
+from sediment.jobs.reporting.statuses import BAD_STATUSES
 from sediment.segment_io.errors import PartitionFailure, RunFailedError
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import encodable
@@ -30,8 +31,6 @@ FAILED = "failed"
 QUARANTINED = "quarantined"
 WRONG = "wrong"
 REFUSED = "refused"
-BAD_STATUSES = frozenset({FAILED, QUARANTINED, WRONG, REFUSED})
-"""Statuses of a partition that make the exit status 1."""
 
 POLICY_UNKNOWN = "policy-unknown"
 RETENTION_UNKNOWN = "retention-unknown"

@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.text import Text
 
 from sediment.jobs.command_line.standard_output import as_text
-from sediment.jobs.reporting.columns import IDLE_STATUSES, Row, TableColumn
+from sediment.jobs.reporting.columns import Row, TableColumn
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, counts_as_failed, result_console
+from sediment.jobs.reporting.statuses import IDLE_STATUSES
 from sediment.jobs.settings.selection import topic_of
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable

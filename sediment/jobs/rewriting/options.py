@@ -98,6 +98,17 @@ def parse_encoding(codec: str | None, level: int | None, batch_bytes: int | None
     return Encoding(None if codec is None else CODEC_NAMES.index(codec), level, batch_bytes)
 
 
+def parse_optional_encoding(codec: str | None, level: int | None, batch_bytes: int | None) -> Encoding | None:
+    """Return the encoding that `encoding_options` name; None if none of them is given.
+
+    Raises:
+        UsageError: the values contradict each other.
+    """
+    if all(each is None for each in (codec, level, batch_bytes)):
+        return None
+    return parse_encoding(codec, level, batch_bytes)
+
+
 def rewrite_options(command: _Command) -> _Command:
     """Add the options of `RewriteOptions` to a command."""
     decorated: Any = command

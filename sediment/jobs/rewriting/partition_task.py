@@ -13,7 +13,7 @@ fail again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -113,6 +113,10 @@ class Place(Protocol):
         """
         ...
 
+    def reading(self, listing: LogListing) -> AbstractContextManager[Fs]:
+        """Yield file operations that read the partition; errors name its directory as reports do."""
+        ...
+
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
         """Give the parts of a new segment their final names in the output, and return them; none without an output."""
         ...
@@ -125,6 +129,10 @@ class InPlace:
     def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
         """Yield file operations that write while the run holds the directory (`task_environment`)."""
         return task_environment(task)
+
+    def reading(self, _listing: LogListing) -> AbstractContextManager[Fs]:
+        """Yield file operations on the partition's own directory."""
+        return nullcontext(Fs())
 
     def publish(self, _fs: Fs, _group: CleanedGroup) -> tuple[ManifestFile, ...]:
         """Do nothing."""
@@ -146,6 +154,12 @@ class InOutput:
         with errors_naming(self.files.shown, task.listing.path), throttled(task.rate_limit) as on_bytes:
             self.files.check_listed()
             yield self.files.source_fs(on_bytes), on_bytes
+
+    @contextmanager
+    def reading(self, listing: LogListing) -> Iterator[Fs]:
+        """Yield file operations that read the source."""
+        with errors_naming(self.files.shown, listing.path):
+            yield self.files.reading_fs()
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
         """Rename the parts; only the manifest makes them part of the result."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, WRONG
+from sediment.jobs.verification.checks import CHECKS
 from sediment.jobs.verification.cleaned_range import (
     CleanedRange,
     LogFacts,
@@ -27,7 +28,7 @@ from sediment.jobs.verification.files import FilesToCheck, check_files, transact
 from sediment.jobs.verification.header_scan import HeaderFacts, ScannedSegment, Transactions, scan_headers
 from sediment.jobs.verification.record_rules import Log, compare_records
 from sediment.jobs.verification.reencoded import ReencodedBatches
-from sediment.jobs.verification.report import CHECKS, CORRECT, Difference, PairReport
+from sediment.jobs.verification.report import CORRECT, Difference, PairReport
 from sediment.jobs.verification.rules import PairRules
 from sediment.jobs.verification.tally import Tally
 from sediment.segment_io.errors import SedimentError, SourceChangedError

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from sediment.compaction.reencode.merging import MergeRule
+from sediment.compaction.reencode.plan import Encoding
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import (
+    CODEC_LZ4,
     CODEC_ZSTD,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
@@ -45,15 +47,16 @@ def rows_of(*changes: dict[str, Any], producer_id: int = 7, sequence: int = 10) 
 
 
 def rule_of(*, bound: int = 100, last: tuple[int, ...] = (), keeps_codec: bool = True) -> MergeRule:
-    return MergeRule(bound, np.array(last, dtype=np.int64), merges=True, keeps_codec=keeps_codec)
+    codec = None if keeps_codec else CODEC_LZ4
+    return MergeRule(Encoding(codec, batch_bytes=1 << 16), bound, np.array(last, dtype=np.int64))
 
 
 def joins(second: dict[str, Any], first: dict[str, Any] | None = None, **fields: Any) -> bool:
     rows = rows_of(first or {}, second, **fields)
-    answers = rule_of().may_join(rows, NO_ROWS).tolist()
+    answers = rule_of().marks(rows, NO_ROWS).joins.tolist()
     assert answers[0] is False
     # The first batch may be in the chunk before.
-    assert rule_of().may_join(rows[1:], rows[:1]).tolist() == answers[1:]
+    assert rule_of().marks(rows[1:], rows[:1]).joins.tolist() == answers[1:]
     return bool(answers[1])
 
 
@@ -103,7 +106,7 @@ def test_sequence_numbers_wrap():
 
 def test_the_last_batches_of_producers_and_the_codec():
     rows = rows_of({}, {}, {}, {"attributes": CODEC_ZSTD})
-    assert rule_of(last=(200,)).may_join(rows, NO_ROWS).tolist() == [False, True, False, False]
-    assert rule_of(last=(200,)).may_change(rows).all()
-    assert rule_of(keeps_codec=False).may_join(rows, NO_ROWS).tolist() == [False, True, True, True]
-    assert not MergeRule(100, np.zeros(0, dtype=np.int64), merges=False, keeps_codec=True).may_join(rows, NO_ROWS).any()
+    assert rule_of(last=(200,)).marks(rows, NO_ROWS).joins.tolist() == [False, True, False, False]
+    assert rule_of(last=(200,)).marks(rows, NO_ROWS).changes.all()
+    assert rule_of(keeps_codec=False).marks(rows, NO_ROWS).joins.tolist() == [False, True, True, True]
+    assert not MergeRule(Encoding(CODEC_LZ4), 100, np.zeros(0, dtype=np.int64)).marks(rows, NO_ROWS).joins.any()

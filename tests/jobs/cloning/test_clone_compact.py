@@ -56,6 +56,22 @@ def test_the_result_is_that_of_a_clone_and_a_later_compaction_in_it(tmp_path: Pa
     assert sediment("recover", tmp_path / "at-once", "--dry-run").status == 0
 
 
+def test_a_new_encoding_is_that_of_a_later_compaction_with_the_same_options(source: Path, tmp_path: Path) -> None:
+    encoding = ("--codec", "zstd", "--level", 9, "--batch-bytes", "64k")
+    clone(source, tmp_path / "at-once", "--compact", POLICY, *encoding)
+    clone(source, tmp_path / "later")
+    later = sediment("compact", tmp_path / "later", "--json", POLICY, *encoding)
+    assert later.status == 0, later.stderr
+    assert later.partitions()["t-0"]["batches_encoded"] > 0
+    assert logs_of(tmp_path / "at-once") == logs_of(tmp_path / "later")
+
+
+def test_an_encoding_without_a_compaction_is_refused_and_nothing_is_written(source: Path, tmp_path: Path) -> None:
+    outcome = clone(source, tmp_path / "clone", "--codec", "zstd", status=2)
+    assert "need --compact" in outcome.stderr
+    assert not (tmp_path / "clone").exists()
+
+
 def test_a_topic_without_a_stated_policy_is_left_as_copied_and_the_report_says_why(
     source: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 from sediment.engine.directory.output import Publisher
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.cleaning.test_output_run import MANIFEST, image, published
+from tests.jobs.cleaning.test_output_run import MANIFEST, image, published, uri
 from tests.jobs.erasing.test_erase import STATED, make_logs, records
 from tests.jobs.erasing.test_evidence import SECRET, Keys, document, make_keys, write_metadata
 from tests.jobs.log_dirs import Outcome, sediment, tree
+from tests.object_server import running_server
 
 
 @pytest.fixture(autouse=True)
@@ -39,26 +41,29 @@ def keys(tmp_path: Path) -> Path:
     return path
 
 
-def erase(logs: Path, *arguments: object, status: int = 0) -> Outcome:
+def erase(logs: object, *arguments: object, status: int = 0) -> Outcome:
     outcome = sediment("erase", logs, "--json", "--yes", *STATED, *arguments)
     assert outcome.status == status, outcome
     return outcome
 
 
-def test_an_output_is_what_erasing_in_place_leaves_and_the_source_stays_and_is_named(logs, keys, output, tmp_path):
+@pytest.mark.parametrize("source_as", [str, uri])
+def test_an_output_is_what_erasing_in_place_leaves_and_the_source_stays_and_is_named(
+    source_as, logs, keys, output, tmp_path
+):
     in_place = shutil.copytree(logs, tmp_path / "in-place")
     before = image(logs)
-    counted = erase(logs, f"--keys-file={keys}", f"--output={output}", "--dry-run")
+    counted = erase(source_as(logs), f"--keys-file={keys}", f"--output={output}", "--dry-run")
     assert not output.exists()
-    outcome = erase(logs, f"--keys-file={keys}", f"--output={output}")
+    outcome = erase(source_as(logs), f"--keys-file={keys}", f"--output={output}")
     theirs = erase(in_place, f"--keys-file={keys}")
     assert image(logs) == before
     assert outcome.report["output"] == str(output)
     for name, row in theirs.partitions().items():
-        assert outcome.partitions()[name] == {**row, "log_dir": str(logs)}
+        assert outcome.partitions()[name] == {**row, "log_dir": source_as(logs)}
     for report in (counted.report, outcome.report):
         place = report["not_reached"][0]
-        assert (place["kind"], place["path"]) == ("source", str(logs))
+        assert (place["kind"], place["path"]) == ("source", source_as(logs))
     assert published(output) == tree(in_place)
     assert b"a" not in {key for key, _ in records(output / "visits-0").values()}
     assert b"a" in {key for key, _ in records(logs / "visits-0").values()}
@@ -99,7 +104,7 @@ def test_a_partition_that_fails_leaves_the_output_incomplete(logs, keys, output)
     assert {name.partition("/")[0] for name in published(output) if "/" in name} == {"visits-0"}
 
 
-def prove(logs: Path, output: object, folder: Path, *arguments: object, status: int = 0) -> tuple[Outcome, Keys]:
+def prove(logs: object, output: object, folder: Path, *arguments: object, status: int = 0) -> tuple[Outcome, Keys]:
     (folder / "secret").write_bytes(SECRET)
     signing = make_keys(folder, "key")
     proof = (
@@ -139,6 +144,59 @@ def test_the_evidence_names_the_files_of_the_output_and_the_source_that_still_ha
     assert check().status == 0
     shutil.copyfile(logs / "visits-0" / f"{0:020d}.log", output / "visits-0" / f"{0:020d}.log")
     assert check().partitions()["visits-0"]["status"] == "wrong"
+
+
+def test_the_evidence_about_a_bucket_is_that_about_its_files_and_the_bucket_stays_as_it_is(
+    logs, keys, output, tmp_path
+):
+    write_metadata(logs)
+    with running_server() as server:
+        server.objects |= {f"/bucket/logs/{name}": content for name, content in tree(logs).items()}
+        before = dict(server.objects)
+        remote, _ = prove(server.store().where, output, tmp_path, f"--keys-file={keys}")
+        assert server.objects == before and not server.asked["PUT"]
+    found = document(tmp_path / "evidence.json")
+    local, files = tmp_path / "local", published(output)
+    shutil.rmtree(output)
+    local.mkdir()
+    theirs, _ = prove(logs, output, local, f"--keys-file={keys}")
+    expected = document(local / "evidence.json")
+    assert {name: data for name, data in published(output).items() if "/" in name} == {
+        name: data for name, data in files.items() if "/" in name
+    }
+    assert found["partitions"] == expected["partitions"]
+    assert found["log_dirs"] == expected["log_dirs"]
+    for name, row in theirs.partitions().items():
+        assert remote.partitions()[name] == {**row, "log_dir": "s3://bucket/logs"}
+    place = remote.report["not_reached"][0]
+    assert (place["kind"], place["path"]) == ("source", "s3://bucket/logs")
+    assert remote.report["complete"] is found["complete"] is False
+    assert "key:secret" not in json.dumps(found) + remote.stdout + remote.stderr
+
+
+def test_a_record_of_a_bucket_that_the_second_scan_finds_makes_the_output_incomplete(
+    logs, keys, output, tmp_path, monkeypatch
+):
+    finish = Publisher.finish
+
+    def finish_with_an_old_log(self: Publisher, *arguments: object, **named: object) -> None:
+        finish(self, *arguments, **named)
+        shutil.copyfile(logs / "people-0" / f"{0:020d}.log", output / "people-0" / f"{0:020d}.log")
+
+    monkeypatch.setattr(Publisher, "finish", finish_with_an_old_log)
+    outcome, _ = prove(uri(logs), output, tmp_path, f"--keys-file={keys}", status=1)
+    assert outcome.partitions()["people-0"]["reason_code"] == "still-matches"
+    assert not (output / MANIFEST).exists()
+
+
+def test_a_damaged_partition_of_a_bucket_is_named_by_its_uri(logs, keys, output):
+    path = logs / "people-0" / f"{3:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    row = erase(uri(logs), f"--keys-file={keys}", f"--output={output}", status=1).partitions()["people-0"]
+    assert (row["status"], f"{uri(logs)}/people-0/{path.name}" in row["reason"]) == ("quarantined", True)
+    assert not (output / MANIFEST).exists()
 
 
 def test_an_output_in_which_the_second_scan_finds_a_record_is_not_complete(logs, keys, output, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from sediment.compaction.rewrite.verdicts import Verdicts
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.erasing.after_run import ErasedPartition, ScannedPartition, scan_again
 from sediment.jobs.erasing.find_records import Found, ScanRun, _KeySearch
+from sediment.jobs.rewriting.partition_task import InPlace
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
@@ -40,7 +41,7 @@ def run() -> ScanRun:
 
 
 def found_in(*listings: LogListing, keys: list[bytes]) -> dict[Path, Found | CleaningResult]:
-    return dict(run().find_keys([(each, LIMIT_BYTES) for each in listings], KeySet.of(keys)))
+    return dict(run().find_keys([(each, InPlace(), LIMIT_BYTES) for each in listings], KeySet.of(keys)))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -87,7 +88,7 @@ def test_a_stopped_run_searches_nothing(tmp_path: Path):
     write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "ab")])
     stopped = run()
     stopped.stop.set()
-    ((_, result),) = stopped.find_keys([(listing_of(tmp_path / "t-0"), LIMIT_BYTES)], KeySet.of([b"a"]))
+    ((_, result),) = stopped.find_keys([(listing_of(tmp_path / "t-0"), InPlace(), LIMIT_BYTES)], KeySet.of([b"a"]))
     assert isinstance(result, CleaningResult)
     assert result.reason_code == "stopped"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from html.parser import HTMLParser
 
 import pytest
 
-from sediment.jobs.reporting.html_page import STRIP_UNITS, duration, make_page, render_html
+from sediment.jobs.reporting.html_page import STRIP_UNITS, duration, make_page, name_ranges, render_html
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.verification.checks import CHECKS
+from sediment.version import __version__
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -140,7 +143,7 @@ def test_what_was_not_done_is_grouped_by_reason_with_failures_first():
     ]
     failed = partition("f-0", status="failed", reason_code="corrupt-batch", reason="the batch fails its CRC")
     page = make_page(document(*skipped, failed))
-    assert [(reason.code, len(reason.partitions)) for reason in page.reasons] == [
+    assert [(reason.code, reason.count) for reason in page.reasons] == [
         ("corrupt-batch", 1),
         ("dirty-ratio", 3),
     ]
@@ -240,3 +243,90 @@ def test_two_thousand_partitions_make_a_page_of_a_bearable_size():
 )
 def test_durations_are_shown_in_a_suitable_unit(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_blocked_partition_is_not_green_and_a_refused_one_is_red():
+    statuses = ("blocked", "skipped", "unchanged", "kept", "refused", "wrong", "compacted", "cleanable")
+    page = make_page(document(*(partition(f"{status}-0", status=status) for status in statuses)))
+    tones = {status: tone for status, tone, _ in page.counts}
+    assert tones == dict.fromkeys(statuses[:4], "neutral") | dict.fromkeys(statuses[4:6], "bad") | dict.fromkeys(
+        statuses[6:], "good"
+    )
+    assert [tone for _, tone, _ in page.counts] == ["bad"] * 2 + ["good"] * 2 + ["neutral"] * 4
+
+
+def test_partitions_are_sorted_by_bytes_with_failures_first():
+    some = [partition(f"t-{number}", bytes_before=size) for number, size in ((2, 10), (10, 10), (1, 500))]
+    page = make_page(document(*some, partition("f-0", status="failed", bytes_before=1)))
+    assert [row.partition for row in page.rows] == ["f-0", "t-1", "t-2", "t-10"]
+
+
+def test_many_empty_partitions_are_one_line_but_a_failed_one_has_its_row():
+    nothing = {"bytes_before": 0, "bytes_after": 0}
+    empty = [partition(f"e-{number}", status="skipped", reason_code="nothing-dirty", **nothing) for number in range(50)]
+    failed = partition("f-0", status="failed", reason_code="unreadable", **nothing)
+    few = [partition(f"few-{number}", **nothing) for number in range(3)]
+    page = make_page(document(partition(), *empty, failed, *few))
+    assert [row.partition for row in page.rows] == ["f-0", "orders-0", "few-0", "few-1", "few-2"]
+    (group,) = page.empty
+    assert (group.count, group.names) == (50, ("e-0 to e-49",))
+    text = Page(render_html(document(*empty))).text
+    assert "50 without a row" in text
+    assert "e-0 to e-49" in text
+
+
+def test_names_of_consecutive_partitions_are_ranges():
+    names = ["a-2", "a-10", "a-1", "a-0", "a-3", "b-4", "c", "a-11"]
+    assert name_ranges(names) == ("a-0 to a-3", "a-10", "a-11", "b-4", "c")
+
+
+def test_stages_of_the_driver_add_up_to_the_time_of_the_run():
+    timed = partition(seconds_by_stage={"view": 3.0, "clean": 5.0, "commit": 0.5})
+    stages = {"list": 0.25, "spark": 1.0, "view": 3.0, "clean": 5.0, "commit": 0.5}
+    page = make_page(document(timed, seconds=4.0, seconds_by_stage=stages))
+    assert [(bar.label, bar.text) for bar in page.stages] == [
+        ("list", "250 ms"),
+        ("spark", "1.0 s"),
+        ("commit", "500 ms"),
+        ("other", "2.2 s"),
+    ]
+    assert [bar.label for bar in page.task_stages] == ["view", "clean"]
+    assert page.seconds == "4.0 s"
+
+
+def test_the_page_of_verify_has_its_directories_and_a_line_for_each_check():
+    pair = {"log_dir": None, "status": "correct", "before": "/before/a-0", "after": "/logs/a-0"}
+    right = partition("a-0", **pair, checks=dict.fromkeys(CHECKS, 0))
+    wrong = partition("b-0", **{**pair, "status": "wrong"}, checks=dict.fromkeys(CHECKS, None) | {"crc": 2})
+    page = make_page(document(right, wrong, command="verify"))
+    assert page.directories == (("before", "/before"), ("after", "/logs"))
+    assert [check.name for check in page.checks] == list(CHECKS)
+    found = {check.name: (check.passed, check.failed, check.not_made) for check in page.checks}
+    assert (found["crc"], found["lost"]) == ((1, ("b-0",), 0), (1, (), 1))
+    assert CHECKS["crc"] in Page(render_html(document(right, wrong, command="verify"))).text
+    assert not make_page(document(partition(), command="verify")).checks
+
+
+def test_the_page_has_the_command_line_for_a_shell_and_the_versions():
+    options = [("--set", "retention.ms=5"), ("--dry-run", "")]
+    source = render_html(document(partition()), options=options, log_dirs=["/mnt/kafka logs"])
+    text = Page(source).text
+    assert "sediment compact '/mnt/kafka logs' --set retention.ms=5 --dry-run" in text
+    assert f"Sediment {__version__} · Python {platform.python_version()}" in text
+    assert f"host {platform.node()}" in text
+
+
+def test_reasons_can_be_read_without_a_click():
+    skipped = partition("s-0", status="skipped", reason_code="dirty-ratio", reason="not dirty enough")
+    source = render_html(document(skipped))
+    assert re.sub(r"<details.*?</details>", "", source, flags=re.DOTALL).count("not dirty enough") == 2
+
+
+def test_bytes_that_a_run_adds_are_more_and_both_bars_are_drawn():
+    source = render_html(document(partition(bytes_before=200, bytes_after=300), command="restore"))
+    page = make_page(document(partition(bytes_before=200, bytes_after=300), command="restore"))
+    assert [tile[2] for tile in page.tiles if tile[0] == "bytes"] == ["50% more"]
+    assert page.rows[0].saved_text == "50% more"
+    assert (page.sizes[0].inner, round(page.sizes[0].width)) == (100, 67)
+    assert (page.rows[0].size_bar.inner, round(page.rows[0].size_bar.width)) == (100, 67)
+    assert source.count('x="66.67" width="33.33"') == 2

@@ -237,7 +237,9 @@ def test_a_stop_leaves_the_output_incomplete(logs: Path, inline: None, tmp_path:
     ("command", "output", "advice"),
     [
         (("reencode", "--codec=zstd"), False, "give --output a destination"),
+        (("erase", "--where=offset = 1", "--yes"), False, "give --output a destination"),
         (("erase", "--where=offset = 1", "--yes"), True, "copy the log directory to a local disk first"),
+        (("erase", "--verdicts=table.csv", "--yes"), True, "copy the log directory to a local disk first"),
     ],
 )
 def test_a_uri_that_a_command_cannot_read_is_refused(

@@ -1,0 +1,9 @@
+"""Statuses of a partition by what they mean for a run."""
+
+from __future__ import annotations
+
+BAD_STATUSES = frozenset({"failed", "quarantined", "wrong", "refused"})
+"""Statuses of a partition that make the exit status 1."""
+
+IDLE_STATUSES = frozenset({"skipped", "unchanged", "blocked", "kept"})
+"""Statuses of a partition that a run does not change, or would not change."""
