@@ -43,11 +43,12 @@ from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
-from sediment.jobs.reporting.columns import IDLE_STATUSES, TableColumn, name_and_status, text_column
+from sediment.jobs.reporting.columns import TableColumn, name_and_status, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, ENDLESS_WIDTH, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.statuses import IDLE_STATUSES
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from sediment.jobs.reporting.columns import IDLE_STATUSES, TableColumn, bytes_column, name_and_status, text_column
+from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, text_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, SKIPPED, RunReport
 from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.statuses import IDLE_STATUSES
 
 CLONED, UNCHANGED = "cloned", "unchanged"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sediment.jobs.reporting.columns import (
-    IDLE_STATUSES,
     TableColumn,
     change_column,
     name_and_status,
@@ -17,7 +16,7 @@ from sediment.jobs.reporting.columns import (
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.reporting.statuses import BAD_STATUSES
+from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
 from sediment.segment_io.errors import PartitionFailure
 
 CORRECT = "correct"
