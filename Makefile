@@ -1,8 +1,10 @@
-# `make help` lists the targets.  Everything runs in .venv, which `make setup` makes from constraints.txt.
+# `make help` lists the targets.  Everything runs in .venv, which `make setup` makes from constraints.txt.  The first
+# install into an environment is pip itself, because older versions know no dependency groups.
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL := -m pip install --quiet --disable-pip-version-check
 PYTEST := conf/in-memory.sh $(BIN)/python -m pytest
 AIRFLOW := .venv-airflow
 S3 := .venv-s3
@@ -23,7 +25,8 @@ java:
 
 $(READY): pyproject.toml constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(BIN)/python ] || "$$python" -m venv $(VENV); }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	@$(BIN)/python $(INSTALL) -c constraints.txt pip
+	@$(BIN)/python $(INSTALL) -c constraints.txt -e . --group test --group lint
 	@touch $@
 
 demo: setup ## plan, compact, verify and query a log directory that Kafka wrote (ARGS: --prepare only makes the directory)
@@ -34,7 +37,7 @@ test: setup ## run the test suite (ARGS: further arguments for pytest)
 
 $(S3)/.ready: conf/s3-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(S3)/bin/python ] || "$$python" -m venv $(S3); }
-	@$(S3)/bin/python -m pip install --quiet --disable-pip-version-check -c conf/s3-constraints.txt 'moto[server]'
+	@$(S3)/bin/python $(INSTALL) -c conf/s3-constraints.txt 'moto[server]'
 	@touch $@
 
 test-s3: setup $(S3)/.ready ## test outputs and sources in buckets (installs moto's S3 server into .venv-s3 once)
@@ -95,7 +98,7 @@ conformance-nightly: setup ## run conformance on 10,000 logs
 	@SEDIMENT_CONFORMANCE_LOGS=10000 SEDIMENT_CONFORMANCE_LOADS=6000 SEDIMENT_CONFORMANCE_RETENTIONS=4000 SEDIMENT_CONFORMANCE_MESSAGES=200 $(PYTEST) -m conformance tests/conformance $(ARGS)
 
 e2e: setup ## test Sediment with a Kafka broker and real clients (downloads both once)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[e2e]'
+	@$(BIN)/python $(INSTALL) -c constraints.txt --group e2e
 	@$(BIN)/python -m pytest -W ignore::DeprecationWarning -m e2e tests/e2e $(ARGS)
 
 wheel: setup ## build the wheel in dist/
@@ -103,7 +106,7 @@ wheel: setup ## build the wheel in dist/
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 bundle: wheel ## pack Sediment and its dependencies for spark-submit --archives, in dist/ (PYTHON: the Python of every host)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bundle]'
+	@$(BIN)/python $(INSTALL) -c constraints.txt --group bundle
 	@conf/make-bundle.sh $$(conf/find-python.sh) $(BIN)/python dist/*.whl dist/sediment-environment.tar.gz
 
 bundle-test: bundle ## test the wheel in an empty environment, and the bundle on a standalone cluster
@@ -111,12 +114,12 @@ bundle-test: bundle ## test the wheel in an empty environment, and the bundle on
 
 $(AIRFLOW)/.ready: conf/airflow-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(AIRFLOW)/bin/python ] || "$$python" -m venv $(AIRFLOW); }
-	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check -c conf/airflow-constraints.txt \
+	@$(AIRFLOW)/bin/python $(INSTALL) -c conf/airflow-constraints.txt \
 		apache-airflow apache-airflow-providers-apache-spark
 	@touch $@
 
 $(AIRFLOW)/.provider: $(AIRFLOW)/.ready pyproject.toml
-	@$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(AIRFLOW)/bin/python $(INSTALL) --no-deps -e .
 	@touch $@
 
 airflow-test: setup $(AIRFLOW)/.provider ## test the nightly DAG in a real Airflow (installs Airflow into .venv-airflow once)
@@ -124,8 +127,8 @@ airflow-test: setup $(AIRFLOW)/.provider ## test the nightly DAG in a real Airfl
 
 $(DOCS)/.ready: pyproject.toml constraints.txt conf/docs-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(DOCS)/bin/python ] || "$$python" -m venv $(DOCS); }
-	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c conf/docs-constraints.txt \
-		-e '.[notebook,spark]' ipykernel mkdocs-material 'mkdocstrings[python]' nbclient ruff
+	@$(DOCS)/bin/python $(INSTALL) -c constraints.txt pip
+	@$(DOCS)/bin/python $(INSTALL) -c constraints.txt -c conf/docs-constraints.txt -e . --group docs
 	@touch $@
 
 docs: java $(DOCS)/.ready ## run the notebooks and build the documentation site in build/site (installs MkDocs into .venv-docs once)
@@ -135,7 +138,7 @@ bench-memory: setup ## measure peak memory of a worker by size and number of key
 	@$(BIN)/python -m benchmarks.memory
 
 bench-scale: setup ## measure time and memory by size, keys and partitions, for docs/internals/scale.md: 20 minutes, 20 GB of disk
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(BIN)/python $(INSTALL) -c constraints.txt --group bench
 	@$(BIN)/python -m benchmarks.scale --docs $(ARGS)
 
 bench-load: setup ## measure 5,000 partitions, 20 GB and 10^8 keys, for docs/internals/scale.md: 10 minutes, 25 GB of disk

@@ -16,7 +16,8 @@ if __name__ == "__main__":
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,8 +46,9 @@ from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, ENDLESS_WIDTH, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.statuses import IDLE_STATUSES
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
@@ -303,20 +305,38 @@ COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
 
 def print_report(report: AdoptionRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
-    screen.partitions(report.partitions, COLUMNS)
+    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status != UNCHANGED)
     if report.dry_run:
-        for record in report.records:
-            screen.say(json.dumps(record))
+        for line in _record_lines(report.records, is_for_terminal=screen.console.width < ENDLESS_WIDTH):
+            screen.say(line)
     for line in _summary(report):
         screen.say(line)
+
+
+def _is_idle(partition: AdoptionReport) -> bool:
+    """Return True if nothing changes, or the partition has no records."""
+    is_empty = partition.log_start_offset is not None and partition.log_start_offset == partition.log_end_offset
+    return partition.status in IDLE_STATUSES or (partition.status == ADOPTED and is_empty)
+
+
+def _record_lines(records: Sequence[Mapping[str, Any]], *, is_for_terminal: bool) -> Iterator[str]:
+    """Yield one line for each metadata record; on a terminal, only a count of each type."""
+    if not is_for_terminal:
+        yield from map(json.dumps, records)
+    elif records:
+        types = Counter(record["type"] for record in records)
+        numbers = ", ".join(f"{number} {name}" for name, number in types.items())
+        yield f"metadata records to write: {numbers}; a pipe, or --json, shows each of them"
 
 
 def _summary(report: AdoptionRunReport) -> Iterator[str]:
     adopted = sum(each.status == ADOPTED for each in report.partitions)
     found = counted(adopted, "partition")
     if report.dry_run:
-        yield f"{found} would be adopted by node {report.node_id}"
+        empty = sum(_is_idle(each) and each.status == ADOPTED for each in report.partitions)
+        without = f", {empty} of them empty" if empty else ""
+        yield f"{found} would be adopted by node {report.node_id}{without}"
     elif not report.is_complete:
         yield f"the directory was not adopted; run again to continue (run {report.run_id})"
     elif not adopted:

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Self
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from sediment.jobs.command_line import stderr_log
@@ -125,22 +125,27 @@ def print_report(report: DoctorReport, console: Console) -> None:
         if log_dir is not None:
             console.print()
             console.print(log_dir, style="bold", soft_wrap=True, highlight=False)
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=len(WARNING), no_wrap=True)
-        table.add_column(width=width, no_wrap=True)
-        table.add_column(overflow="fold")
         for check in checks:
-            for cells in _lines(check):
-                table.add_row(*cells)
-        console.print(table)
+            for line in _lines(check, width, console.width):
+                console.print(line, soft_wrap=True)
     console.print()
     console.print(_summary(report), highlight=False)
 
 
-def _lines(check: Check) -> Iterator[tuple[Text, str, str]]:
-    yield Text(check.status, style=_STYLES[check.status]), check.name, check.found
-    if check.advice:
-        yield Text(), "", f"→ {check.advice}"
+def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
+    """Yield the lines of a check, wrapped to `width`; a path or a command that is longer keeps its line."""
+    name = f"  {check.name.ljust(name_width)}  "
+    indent = " " * (len(WARNING) + len(name))
+    texts = [check.found] + ([f"→ {check.advice}"] if check.advice else [])
+    wrapped = [
+        line
+        for text in texts
+        for line in wrap(text, width - len(indent), break_long_words=False, break_on_hyphens=False)
+    ]
+    first, *others = wrapped or [""]
+    yield Text.assemble((check.status.ljust(len(WARNING)), _STYLES[check.status]), name, first)
+    for line in others:
+        yield Text(indent + line)
 
 
 # -------------------------------------------------------------------------------------------------------------- command

@@ -29,7 +29,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,10 +49,10 @@ from sediment.jobs.completion import complete_partition, complete_path
 from sediment.jobs.dumping.follow import Follower
 from sediment.jobs.dumping.line_outputs import CsvLines, FormattedLines, JsonLines, LineOutput
 from sediment.jobs.dumping.message_format import MessageFormat
-from sediment.jobs.dumping.plain_rows import COLUMNS_FOR_DECODING, decoded, json_text, rows_of, text_of
+from sediment.jobs.dumping.people_table import PeopleTable
+from sediment.jobs.dumping.plain_rows import COLUMNS_FOR_DECODING, rows_of
 from sediment.jobs.dumping.record_selection import RecordSelection
 from sediment.jobs.dumping.row_query import RowQuery
-from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.screen import screen_text
@@ -64,7 +63,6 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.partition_directories import check_patterns
 from sediment.segment_io.partition.slices import ALL, Bounds
 from sediment.segment_io.partition.sources import Source, find_sources
-from sediment.segment_io.tables import schema
 from sediment.segment_io.tables.log_ends import LogEnds
 from sediment.segment_io.tables.planning import UnreadableRange, parse_range
 from sediment.segment_io.tables.schema import (
@@ -85,7 +83,6 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 SHOWN_ROWS = 1000
-SHOWN_CHARACTERS = 60
 _HEAD_ROWS = 20
 _CHUNK_ROWS = 1000
 _FOLLOW_FORMAT = r"%t-%p\t%o\t%k\t%s\n"
@@ -99,14 +96,6 @@ _NAMED_TABLES = {
     SegmentFileKind.SNAPSHOT: "producers",
 }
 _DIRECTORY_TABLE = "segments"
-
-_MAIN_COLUMNS = frozenset(
-    {
-        *("partition", "offset", "key", "value", "baseOffset", "lastOffset", "producerId", "firstOffset"),
-        *("epoch", "startOffset", "problem", "group", "committedOffset", "lag"),
-    }
-)
-"""Columns that the table for people always shows, even on a narrow terminal."""
 
 # Columns that the table for people shows without --columns.  Tables that are not listed here show all columns.
 _SHOWN = {
@@ -461,67 +450,17 @@ def _print_arrow(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 
 # ---------------------------------------------------------------------------------------------------- table for people
 def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
-    checked, shown, is_more = _Checked(request), list[dict[str, Any]](), False
+    checked = _Checked(request)
+    table = PeopleTable(request, options.limit, is_chosen=request.columns not in (None, _shown(request)))
     for rows in _chunks(batches):
         checked.add(rows)
-        room = None if options.limit is None else options.limit - len(shown)
-        shown += rows[:room]
-        is_more = is_more or len(rows[:room]) < len(rows)
-        if is_more and not checked.reads_all:
+        table.add(rows)
+        if table.is_more and not checked.reads_all:
             break
-    is_chosen = request.columns not in (None, _shown(request))
-    cells = tuple(_column(column, number, is_chosen=is_chosen) for number, column in enumerate(request.selected()))
-    known = [[{**row, **decoded(row)}] for row in shown]
-    write_result(screen_text(lambda screen: screen.table(known, cells)))
-    if is_more:
+    write_result(screen_text(table.show))
+    if table.is_more:
         options.messages().print(f"these are the first {options.limit} rows; --limit 0 shows all, --json one a line")
-    return checked.finish(options), len(shown)
-
-
-def _column(column: schema.Column, number: int, *, is_chosen: bool) -> TableColumn[dict[str, Any]]:
-    """Return a column for people; unless the user chose the columns, a narrow terminal omits the last ones first."""
-    name, kind = column.name, column.kind
-    is_number = kind in ("int", "long", "timestamp")
-    return TableColumn(
-        f"{name} (UTC)" if kind == "timestamp" else name,
-        lambda rows: _cell(kind, rows[0][name]),
-        (lambda row: row[name]) if is_number else None,
-        rank=0 if is_chosen or name in _MAIN_COLUMNS else 1 + number,
-    )
-
-
-def _cell(kind: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if kind == "timestamp":
-        return "" if value < 0 else _time(value)
-    if kind == "bool":
-        return "yes" if value else "no"
-    if kind == "headers":
-        return _short(", ".join(f"{pair['key']}={_bytes_cell(pair['value'])}" for pair in value))
-    if isinstance(value, bytes):
-        return _short(_bytes_cell(value))
-    if isinstance(value, dict):
-        return _short(json_text(value))
-    return str(value)
-
-
-def _time(timestamp_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    except (OverflowError, ValueError):
-        return str(timestamp_ms)
-
-
-def _bytes_cell(value: bytes | None) -> str:
-    if value is None:
-        return ""
-    text = text_of(value)
-    return f"0x{value.hex()}" if text is None else text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+    return checked.finish(options), table.count
 
 
 # -------------------------------------------------------------------------------------------------------- command line

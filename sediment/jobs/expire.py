@@ -181,7 +181,7 @@ def _summary(report: ExpiryRunReport) -> str:
     if report.originals and expired:
         kept += f", the files would be kept in {report.originals}" if report.dry_run else ""
         kept += f", the files are in {report.originals}" if report.catalogue else ""
-    return f"{done}{size}{kept} in {report.seconds:.1f} s (run {report.run_id})"
+    return f"{done}{size}{kept}; {report.seconds:.1f} s (run {report.run_id})"
 
 
 # ---------------------------------------------------------------------------------------------------------- a partition

@@ -583,11 +583,11 @@ COLUMNS: tuple[TableColumn[PartitionPlan], ...] = (
     text_column("partition", lambda row: row.partition),
     status_column("compact now?", _compacts),
     TableColumn("dirty", _dirty, lambda row: row.dirty_ratio, rank=1, adds_up=False),
-    bytes_column("bytes", lambda row: row.bytes_before),
+    bytes_column("bytes", lambda row: row.bytes_before, rank=3),
     TableColumn("saves", _back, lambda row: row.bytes_back, rank=1),
-    TableColumn("tombstones", _tombstones, lambda row: row.tombstones_waiting, rank=3),
+    TableColumn("tombstones", _tombstones, lambda row: row.tombstones_waiting, rank=4),
     bytes_column("expires", _retained, rank=2),
-    text_column("cleanable at", _cleanable_at, rank=4),
+    text_column("cleanable at", _cleanable_at, rank=5),
 )
 
 

@@ -557,7 +557,7 @@ def _summary(report: RecoveryRunReport) -> str:
     else:
         where = "" if all(map(_is_verified, report.partitions)) else " from their recovery points on"
         counts = f"{len(report.partitions)} checked{where}, nothing to repair"
-    return f"{counts} in {report.seconds:.1f} s (run {report.run_id})"
+    return f"{counts}; {report.seconds:.1f} s (run {report.run_id})"
 
 
 def _is_verified(partition: RecoveryReport) -> bool:

@@ -157,7 +157,7 @@ def _summary(report: RestoreRunReport) -> str:
     done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
     would = " if this were not a dry run" if report.dry_run else ""
     kept = f"; the removed files are in {report.originals}" if report.catalogues else ""
-    return f"{done}{would}{kept} in {report.seconds:.1f} s (run {report.run_id})"
+    return f"{done}{would}{kept}; {report.seconds:.1f} s (run {report.run_id})"
 
 
 # -------------------------------------------------------------------------------------------------------------- options

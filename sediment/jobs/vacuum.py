@@ -122,7 +122,7 @@ def _consequences(report: VacuumRunReport) -> Iterator[str]:
         yield f"{first.run_command} of run {first.run} {would} no longer be undone in {names}{more}"
     freed = sum(row.only_here_bytes for rows in removed for row in rows)
     verb = "would be removed" if report.dry_run else "removed"
-    yield f"{counted(len(removed), 'run')} {verb}; {human_bytes(freed)} in {report.seconds:.1f} s (run {report.run_id})"
+    yield f"{counted(len(removed), 'run')} {verb}; {human_bytes(freed)}; {report.seconds:.1f} s (run {report.run_id})"
 
 
 # -------------------------------------------------------------------------------------------------------------- options

@@ -6,10 +6,14 @@ A compaction with what each of them installs is in tests/bundle: it compiles eve
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import tomllib
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.jobs.log_dirs import make_log_dir
 from tests.project.distributions import (
@@ -61,6 +65,24 @@ def test_both_wheels_hold_every_module_and_template_and_nothing_generic(built: D
 
 def test_the_wheel_from_the_archive_is_the_wheel_from_the_checkout(built: Distributions) -> None:
     assert contents(built.from_archive) == contents(built.from_checkout)
+
+
+def test_the_metadata_names_the_extras_of_users_and_no_development_tool(built: Distributions) -> None:
+    for distribution in (built.from_checkout, built.from_archive, built.archive):
+        (metadata,) = (
+            content
+            for name, content in contents(distribution).items()
+            if name == "PKG-INFO" or name.endswith(".dist-info/METADATA")
+        )
+        fields = message_from_bytes(metadata)
+        assert set(fields.get_all("Provides-Extra", [])) == {"airflow", "delta", "hdfs", "notebook", "spark"}
+        named = {Requirement(text).name for text in fields.get_all("Requires-Dist", [])}
+        assert named.isdisjoint({"hypothesis", "mkdocs-material", "mypy", "pytest", "ruff"})
+
+
+def test_every_target_of_make_installs_groups_that_exist() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert set(re.findall(r"--group ([a-z0-9]+)", (ROOT / "Makefile").read_text())) == groups.keys()
 
 
 def test_what_is_installed_works_without_its_source_tree(built: Distributions, tmp_path: Path) -> None:

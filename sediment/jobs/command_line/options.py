@@ -350,7 +350,7 @@ key_equality_option = click.option(
 
 def common_options(command: _Command) -> _Command:
     """Add LOG_DIR... and the common options; the command gets them as one `CommonOptions` named `options`."""
-    return _with_common_options(command, metavar="LOG_DIR...", nargs=-1)
+    return _with_common_options(command, metavar="LOG_DIR...")
 
 
 def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], _Command]:
@@ -381,10 +381,21 @@ def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], 
 
 def options_of_two_directories(command: _Command) -> _Command:
     """Add BEFORE and AFTER, which become the two `log_dirs` of `CommonOptions`, and the common options."""
-    return _with_common_options(command, metavar="BEFORE AFTER", nargs=2)
+    return _with_common_options(command, metavar="BEFORE AFTER", callback=_two_directories)
 
 
-def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Command:
+def _two_directories(context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    if len(given) != 2:
+        context.fail(f"give two directories, BEFORE and AFTER; {len(given)} given")
+    return given
+
+
+def _with_common_options(
+    command: _Command,
+    *,
+    metavar: str,
+    callback: Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]] | None = None,
+) -> _Command:
 
     @functools.wraps(command)  # this also includes the command's own options
     def wrapped(as_json: bool, quiet: bool, log_format: str, **values: Any) -> Any:
@@ -409,7 +420,7 @@ def _with_common_options(command: _Command, *, metavar: str, nargs: int) -> _Com
     decorated: Any = wrapped
     for option in reversed(
         (
-            click.argument("log_dirs", metavar=metavar, nargs=nargs, required=nargs > 0, type=click.Path()),
+            click.argument("log_dirs", metavar=metavar, nargs=-1, callback=callback, type=click.Path()),
             click.option(
                 "--partition",
                 "partitions",

@@ -84,7 +84,8 @@ def _codecs() -> Iterator[Check]:
 def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = ENOUGH_FILES if hard == resource.RLIM_INFINITY else hard
-    found = f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} open files; runs raise this to {limit}"
+    found = f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} open files"
+    found += f"; runs raise this to {limit}" if soft != resource.RLIM_INFINITY and soft < limit else ""
     advice = f"raise the hard limit, as with: ulimit -n {ENOUGH_FILES}"
     if limit < LEAST_FILES:
         return failed("open-files", found, advice)

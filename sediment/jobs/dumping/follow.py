@@ -5,6 +5,7 @@
     later    every record that was appended; a new partition from its beginning
 
 A partition that was deleted and created again has another topic id, or another directory.  It is a new partition.
+The other partitions are read on if one is deleted, even while it is read.
 
 Invariants: a record is returned once.  Only complete batches are read, so a batch in progress waits for a later round.
 A signal ends the reading at once, even if no record is selected.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from sediment.jobs.dumping.row_query import RowQuery
 from sediment.jobs.spark.cancellation import RunStopped, interruptible
-from sediment.segment_io.errors import NotALogDirectoryError, SedimentError
+from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError
 from sediment.segment_io.format.names import PARTITION_METADATA_FILE
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
@@ -91,7 +92,7 @@ class Follower:
         """Yield the records until `stop` is set.
 
         Raises:
-            SedimentError: a path was removed, or a file cannot be read.
+            SedimentError: a path of the caller was removed, or a file cannot be read.
         """
         last = self._query.last
         while not stop.is_set():
@@ -119,8 +120,12 @@ class Follower:
             with contextlib.suppress(FileNotFoundError):
                 self._identify(name, _Identity.of(source, self._fs))
         for source, end in self._ends.of(sources.values()).items():
-            with contextlib.suppress(NotALogDirectoryError):  # the next round reports that it was removed
+            try:
                 yield from self._partition(source, end, last)
+            except (NotALogDirectoryError, SourceChangedError, FileNotFoundError):
+                if self._is_present(source):
+                    raise
+                self._on_removed(source, end)
 
     def _identify(self, name: str, found: _Identity) -> None:
         """Store the identity of a partition; if the identity has changed, forget how far the partition was read."""
@@ -128,6 +133,21 @@ class Follower:
         self._identities[name] = found
         if known is not None and not known.is_same(found) and self._next.pop(name, None) is not None:
             self._on_notice(f"{name} was created again and is read from its beginning")
+
+    def _is_present(self, source: Source) -> bool:
+        """Return True if the directory of `source` is still that of the partition that is read."""
+        known = self._identities.get(str(source.partition))
+        try:
+            return known is None or known.is_same(_Identity.of(source, self._fs))
+        except FileNotFoundError:
+            return False
+
+    def _on_removed(self, source: Source, end: int) -> None:
+        """Forget a partition that was deleted while its records below `end` were read."""
+        name = str(source.partition)
+        del self._next[name]
+        self._identities.pop(name, None)
+        self._on_notice(f"{name} was removed while it was read; records below offset {end} may be missing")
 
     def _partition(self, source: Source, end: int, last: int | None) -> Iterator[pa.RecordBatch]:
         name = str(source.partition)

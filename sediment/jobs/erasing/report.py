@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -97,15 +97,25 @@ def print_report(report: EraseRunReport, screen: Screen) -> None:
                 f"{row.partition}: {counted(stays.records, 'record')} not reached, {stays.reason_code}: "
                 f"offset {offsets}"
             )
-    for place in report.not_reached:
-        if place not in NOT_VISIBLE:
-            where = "" if place.path is None else f" {place.path}"
-            screen.say(f"not reached: {place.kind}{where}; {place.advice}")
+    for line in _place_lines(place for place in report.not_reached if place not in NOT_VISIBLE):
+        screen.say(line)
     kinds = ", ".join(place.kind for place in report.not_reached if place in NOT_VISIBLE)
     screen.say(f"not reached, and not visible from here: {kinds}")
     if report.evidence is not None:
         screen.say(f"the evidence is in {report.evidence}" + ("" if report.complete else ", and is incomplete"))
     screen.say(_summary(report))
+
+
+def _place_lines(places: Iterable[Place]) -> Iterator[str]:
+    """Yield a line for each kind of place with its advice; several paths share a line, which names the first."""
+    paths: dict[tuple[str, str], list[str]] = {}
+    for place in places:
+        paths.setdefault((place.kind, place.advice), []).extend([] if place.path is None else [place.path])
+    for (kind, advice), found in paths.items():
+        if len(found) > 1:
+            yield f"not reached: {kind}, {len(found)} paths such as {found[0]}; {advice}; --json lists all"
+        else:
+            yield f"not reached: {' '.join([kind, *found])}; {advice}"
 
 
 def _shown(offsets: Iterable[int], count: int) -> str:

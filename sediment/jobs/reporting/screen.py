@@ -70,8 +70,8 @@ class Screen:
     ) -> None:
         """Print a table of partitions.
 
-        On a terminal, many idle partitions with the same reason get no rows: `reasons` gives the line for them.  A
-        partition that makes the run fail is not idle.
+        On a terminal, many idle partitions with the same reason get no rows: `reasons` gives the line for them.
+        Partitions that make the run fail come first; they are not idle.
         """
         idle = self._idle(is_idle)
         shown = [row for row in rows if not (self.view.changed and idle(row))]
@@ -81,6 +81,7 @@ class Screen:
         if self.console.width < ENDLESS_WIDTH:
             alike = Counter(_code(row) for row in shown if idle(row))
             shown = [row for row in shown if not (idle(row) and alike[_code(row)] > _MOST_ALIKE)]
+            shown.sort(key=lambda row: not counts_as_failed(row, fails_on_unknown=self.view.fails_on_unknown))
         if shown:
             self.table(self._sorted([[row] for row in shown], columns), columns)
 

@@ -81,7 +81,7 @@ def warn_of_topics_without_lag(topics: Iterable[tuple[str, Settings]]) -> None:
         topic = min(unstated)
         _LOGGER.warning(
             "min.compaction.lag.ms is not stated for %s and counts as 0; %s",
-            f"topic {topic}" if len(unstated) == 1 else f"{len(unstated)} topics, such as {topic}",
+            f"topic {topic}" if len(unstated) == 1 else f"{len(unstated)} topics, such as {topic},",
             unstated[topic].how_to_state(topic, "min.compaction.lag.ms"),
         )
 

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_text
+from sediment.jobs.reporting.columns import (
+    TableColumn,
+    change_column,
+    name_and_status,
+    offset_column,
+    status_text,
+)
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.reporting.statuses import BAD_STATUSES
+from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
 from sediment.segment_io.errors import PartitionFailure
 
 CORRECT = "correct"
@@ -92,9 +98,18 @@ def _place(difference: Difference) -> str:
     return "" if difference.offset is None else f" at offset {difference.offset}"
 
 
+def _is_empty(partition: PairReport) -> bool:
+    return partition.status == CORRECT and not partition.records_before and not partition.records_after
+
+
+def _is_idle(partition: PairReport) -> bool:
+    """Return True if there was nothing to compare: the partition did not change, or has no records."""
+    return partition.status in IDLE_STATUSES or _is_empty(partition)
+
+
 def print_report(report: VerificationReport, screen: Screen) -> None:
     """Print the table for people, and below it the first differences of each partition."""
-    screen.partitions(report.partitions, COLUMNS)
+    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
     screen.failures(
         (partition.partition, f"{difference.check}{_place(difference)}: {difference.what}")
@@ -107,7 +122,9 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
             screen.say(f"{partition.partition}: {_reencoded(partition)}")
     unchanged = sum(partition.status == SKIPPED for partition in report.partitions)
     right = sum(partition.status == CORRECT for partition in report.partitions)
-    others = f", {unchanged} did not change" if unchanged else ""
+    empty = sum(map(_is_empty, report.partitions))
+    others = f", {empty} of them without records" if empty else ""
+    others += f", {unchanged} did not change" if unchanged else ""
     screen.say(
         f"{right} of {len(report.partitions) - unchanged} partitions are a correct compaction{others}; "
         f"{report.seconds:.1f} s (run {report.run_id})"

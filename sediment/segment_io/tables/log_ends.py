@@ -3,18 +3,20 @@
     read_uncommitted    the log end offset: the offset after the last complete batch
     read_committed      the last stable offset
 
-Invariant: an end is read again only after the files of its partition have changed.
+Invariants: an end is read again only after the files of its partition have changed.  A call reads each checkpoint file
+once, for any number of partitions.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sediment.segment_io.errors import NotALogDirectoryError, UsageError
+from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError, UsageError
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_checkpoints
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.schema import READ_COMMITTED
@@ -26,19 +28,21 @@ def first_offset(source: Source | None, fs: Fs) -> int:
     return segments[0].base_offset if segments else 0
 
 
-def end_offset(isolation: str, source: Source, fs: Fs) -> int:
+def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionCheckpoints | None = None) -> int:
     """Return the log end offset or, for READ_COMMITTED, the last stable offset.
+
+    `checkpoints` are the entries of the partition; None reads them.
 
     Raises:
         NotALogDirectoryError: the directory does not exist.
     """
-    # Imported late, because these modules load compiled code, and a process that only plans does not need this code.
-    from sediment.segment_io.partition.checkpoint_files import read_checkpoints
+    # Imported late, because it loads compiled code, and a process that only plans does not need this code.
     from sediment.segment_io.partition.read_committed import committed_range, log_end_offset
 
     if isolation != READ_COMMITTED:
         return log_end_offset(source, fs)
-    checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
+    if checkpoints is None:
+        checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition)
     return committed_range(source, checkpoints, fs).end_offset
 
 
@@ -80,21 +84,24 @@ class LogEnds:
 
     def of(self, sources: Iterable[Source]) -> dict[Source, int]:
         """Return the next offset of each of `sources`, except sources that disappear during the call."""
+        fs = Fs()
+        of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once a call
         ends = {}
         for source in sources:
-            with contextlib.suppress(NotALogDirectoryError):
-                ends[source] = self._end(source)
+            is_committed = self._isolation == READ_COMMITTED
+            checkpoints = of_log_dir(source.directory.parent).of(source.partition) if is_committed else None
+            try:
+                ends[source] = self._end(source, checkpoints, fs)
+            except (NotALogDirectoryError, SourceChangedError, FileNotFoundError):
+                if fs.is_directory(source.directory):
+                    raise
         return ends
 
-    def _end(self, source: Source) -> int:
-        from sediment.segment_io.partition.checkpoint_files import read_checkpoints
-
-        fs, name = Fs(), str(source.partition)
-        is_committed = self._isolation == READ_COMMITTED
-        checkpoints = read_checkpoints(source.directory.parent, fs).of(source.partition) if is_committed else None
+    def _end(self, source: Source, checkpoints: PartitionCheckpoints | None, fs: Fs) -> int:
+        name = str(source.partition)
         seen = (live_segments(source, fs)[-1:], checkpoints)
         known, end = self._known.get(name, (None, 0))
         if known != seen:
-            end = end_offset(self._isolation, source, fs)
+            end = end_offset(self._isolation, source, fs, checkpoints)
             self._known[name] = (seen, end)
         return end

@@ -128,13 +128,16 @@ def test_a_second_run_changes_nothing(log_dir: Path) -> None:
     assert tree(log_dir) == before
 
 
-def test_a_dry_run_shows_the_records_and_changes_nothing(log_dir: Path) -> None:
+def test_a_dry_run_shows_the_records_and_changes_nothing(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tree(log_dir)
     dry = adopt(log_dir, "--dry-run").report
     text = sediment("adopt", log_dir, "--dry-run").stdout
     assert tree(log_dir) == before
     assert "2 partitions would be adopted by node 1" in text
     assert '"type": "TOPIC_RECORD"' in text
+    monkeypatch.setenv("COLUMNS", "80")
+    on_terminal = sediment("adopt", log_dir, "--dry-run").stdout
+    assert " 1 TOPIC_RECORD" in on_terminal and " 3 PARTITION_RECORD" in on_terminal and "{" not in on_terminal
     real = adopt(log_dir).report
 
     def without_ids(report: dict) -> list:

@@ -119,6 +119,30 @@ def test_lost_truncated_and_removed_records_are_said(tmp_path: Path) -> None:
     assert followed.notices[2:] == ["t-0 was truncated to offset 5"]
 
 
+def test_a_partition_that_is_deleted_while_it_is_read_is_said_and_the_others_go_on(tmp_path: Path) -> None:
+    bad = batch_bytes(0, "ab")[:-1] + b"!"
+    write_segment(tmp_path / "gone-0", 0, [bad])
+    write_segment(tmp_path / "gone-0", 2, [batch_bytes(2, "cd")])
+    write_segment(tmp_path / "gone-0", 4)
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "a")])
+    notices: list[str] = []
+
+    def delete(_range: UnreadableRange) -> None:
+        (tmp_path / "gone-0").rename(tmp_path / f"gone-0.{'0' * 32}-delete")
+        shutil.rmtree(tmp_path / f"gone-0.{'0' * 32}-delete")
+
+    query = RowQuery(TableRequest(columns=("topic", "offset"), on_corruption="skip"), find_sources([tmp_path], Fs()))
+    follower = Follower(query, LogEnds([tmp_path], READ_UNCOMMITTED), on_unreadable=delete, on_notice=notices.append)
+    stop = threading.Event()
+    rows = (row for batch in follower.batches(stop) for row in rows_of(batch))
+    assert next(rows) == {"topic": "t", "offset": 0}
+    append(log, batch_bytes(1, "b"))
+    assert next(rows) == {"topic": "t", "offset": 1}
+    write_segment(tmp_path / "gone-0", 0, [batch_bytes(0, "z")])
+    assert next(rows) == {"topic": "gone", "offset": 0}
+    assert notices == ["gone-0 was removed while it was read; records below offset 4 may be missing"]
+
+
 def recreate(partition: Path, batch: bytes) -> None:
     """Do what a broker does: rename the old directory, and remove it later."""
     partition.rename(partition.with_name(f"{partition.name}.{'0' * 32}-delete"))

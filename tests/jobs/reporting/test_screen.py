@@ -20,6 +20,7 @@ from sediment.jobs.reporting.columns import (
     offset_column,
     text_column,
 )
+from sediment.jobs.reporting.run_report import ENDLESS_WIDTH
 from sediment.jobs.reporting.screen import Screen, View
 from sediment.segment_io.format.names import by_number
 
@@ -196,3 +197,9 @@ def test_rows_of_equal_size_stay_in_the_order_of_partitions(numbers: list[int]) 
     rows = [Row(f"t-{number}") for number in sorted(numbers)]
     shown_names = names(shown(rows, width=1 << 14, view=View(sort="bytes")))
     assert shown_names == sorted(shown_names, key=by_number)
+
+
+def test_a_terminal_shows_failures_above_the_other_rows() -> None:
+    rows = [Row("a"), Row("b", "failed", "corrupt-batch"), Row("c"), Row("d", "quarantined", "corrupt-batch")]
+    assert names(shown(rows, terminal=True)) == ["b", "d", "a", "c"]
+    assert names(shown(rows, width=ENDLESS_WIDTH)) == ["a", "b", "c", "d"]

@@ -241,7 +241,9 @@ def test_wrong_use_is_reported_in_one_line(tmp_path):
         assert outcome.status == 2
         assert words in outcome.stderr
         assert outcome.stderr.count("\n") == 1
-    assert sediment("verify", log_dir).status == 2
+    missing = sediment("verify", log_dir)
+    assert missing.status == 2
+    assert missing.stderr.splitlines()[-1] == "Error: give two directories, BEFORE and AFTER; 1 given"
 
 
 @pytest.mark.parametrize("below", [".", "t-0"])

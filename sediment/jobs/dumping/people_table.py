@@ -1,0 +1,191 @@
+"""Rows of `dump` as a table for people, on the screen of stdout.
+
+    a pipe        every column and every row
+    a terminal    topic and partition in one column; the least important columns are left out if they have no room;
+                  rows without a finding are counted in one line; configs are listed by topic, committed
+                  offsets by group
+    --columns     exactly these columns, and every row
+
+Invariants: no name of a partition is left out or cut.  The text of a key, a value or a header has at most
+SHOWN_CHARACTERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sediment.jobs.dumping.plain_rows import decoded, json_text, text_of
+from sediment.jobs.reporting.columns import TableColumn, text_column
+from sediment.jobs.reporting.figures import counted
+from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, result_console
+from sediment.jobs.reporting.screen import Screen
+from sediment.segment_io.tables.schema import Column, TableRequest
+
+SHOWN_CHARACTERS = 60
+
+_MAIN = frozenset(
+    {
+        *("topic", "partition", "offset", "key", "value", "baseOffset", "lastOffset", "firstOffset", "epoch"),
+        *("startOffset", "problem", "group", "committedOffset", "lag", "source"),
+    }
+)
+"""Columns that a terminal of any width shows."""
+
+_NEXT = (
+    "corruption",
+    "timestamp",
+    "size",
+    "recordCount",
+    "file",
+    "producerId",
+    "lastTimestamp",
+    "logEndOffset",
+    "position",
+)
+"""Columns that come next, by priority; the others follow in their order."""
+
+_HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "topics": lambda row: row["value"] is None,
+    "groups": lambda row: row["topic"] is None,
+    "indexes": lambda row: row["problem"] is None,
+}
+"""Rows that a terminal does not list, by table."""
+
+
+def _topic_heading(row: Mapping[str, Any]) -> str:
+    known = [] if row["partitions"] is None else [counted(row["partitions"], "partition")]
+    known += [] if row["topicId"] is None else [f"topic id {row['topicId']}"]
+    return f"{row['topic']}: {', '.join(known)}" if known else str(row["topic"])
+
+
+def _group_heading(row: Mapping[str, Any]) -> str:
+    known = [] if row["kind"] is None else [row["kind"]]
+    known += [] if row["members"] is None else [counted(row["members"], "member")]
+    return f"{row['group']}: {', '.join(known)}" if known else str(row["group"])
+
+
+_HEADINGS: Mapping[str, tuple[Callable[[Mapping[str, Any]], str], frozenset[str]]] = {
+    "topics": (_topic_heading, frozenset({"topic", "topicId", "partitions"})),
+    "groups": (_group_heading, frozenset({"group", "kind", "members"})),
+}
+"""Heading of the rows below it, and the columns that it replaces, by table."""
+
+
+class PeopleTable:
+    """The rows of one table for people: at most `limit` of them, or all if it is None.
+
+    `is_chosen` is True if the caller chose the columns.
+    """
+
+    def __init__(self, request: TableRequest, limit: int | None, *, is_chosen: bool) -> None:
+        self._request = request
+        self._limit = limit
+        self._is_chosen = is_chosen
+        self._is_for_terminal = not is_chosen and result_console().width < ENDLESS_WIDTH
+        self._sections: dict[str, list[list[dict[str, Any]]]] = {}
+        self._left_out = 0
+        self.count = 0
+        self.is_more = False
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add the next rows; `count` is the number of listed rows, and `is_more` is True if `limit` left out others."""
+        what = self._request.what if self._is_for_terminal else ""
+        has_no_finding = _HAS_NO_FINDING.get(what)
+        heading, _ = _HEADINGS.get(what, (lambda _row: "", frozenset()))
+        for row in rows:
+            section = self._sections.setdefault(heading(row), [])
+            if has_no_finding is not None and has_no_finding(row):
+                self._left_out += 1
+            elif self.count == self._limit:
+                self.is_more = True
+                return
+            else:
+                section.append([{**row, **decoded(row)}])
+                self.count += 1
+
+    def show(self, screen: Screen) -> None:
+        """Print the rows on `screen`."""
+        columns = [_column(column, number, self._is_chosen) for number, column in enumerate(self._request.selected())]
+        if self._is_for_terminal:
+            _, replaced = _HEADINGS.get(self._request.what, (None, frozenset()))
+            columns = _with_one_name([column for column in columns if column.name not in replaced])
+        for heading, rows in sorted(self._sections.items()) if self._sections else [("", [])]:
+            if heading:
+                screen.say(heading, style="bold")
+            if rows or not (heading or self._left_out):
+                screen.table(rows, columns)
+            elif heading:
+                screen.say("")
+        if text := _left_out_text(self._request, self._left_out):
+            screen.say(text)
+
+
+def _left_out_text(request: TableRequest, count: int) -> str | None:
+    if count and request.what == "indexes":
+        return f"{counted(count, 'file')} without a problem; a pipe, or --json, lists every file"
+    if count and request.what == "topics":
+        config = "; --config reads the broker's own file" if request.config is None else ""
+        return f"{counted(count, 'config')} not stated{config}; a pipe, or --json, lists every config"
+    return None
+
+
+def _with_one_name(columns: Sequence[TableColumn[dict[str, Any]]]) -> list[TableColumn[dict[str, Any]]]:
+    """Return the columns with topic and partition as one."""
+    names = [column.name for column in columns]
+    if not {"topic", "partition"} <= set(names):
+        return list(columns)
+    named: TableColumn[dict[str, Any]] = text_column(
+        "partition", lambda row: "" if row["topic"] is None else f"{row['topic']}-{row['partition']}"
+    )
+    return [
+        named if name == "topic" else column for name, column in zip(names, columns, strict=True) if name != "partition"
+    ]
+
+
+def _column(column: Column, number: int, is_chosen: bool) -> TableColumn[dict[str, Any]]:
+    """Return a column for people; unless the caller chose the columns, a terminal omits the least important ones."""
+    name, kind = column.name, column.kind
+    is_number = kind in ("int", "long", "timestamp")
+    later = _NEXT.index(name) if name in _NEXT else len(_NEXT) + number
+    return TableColumn(
+        f"{name} (UTC)" if kind == "timestamp" else name,
+        lambda rows: _cell(kind, rows[0][name]),
+        (lambda row: row[name]) if is_number else None,
+        rank=0 if is_chosen or name in _MAIN else 1 + later,
+    )
+
+
+def _cell(kind: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if kind == "timestamp":
+        return "" if value < 0 else _time(value)
+    if kind == "bool":
+        return "yes" if value else "no"
+    if kind == "headers":
+        return _short(", ".join(f"{pair['key']}={_bytes_cell(pair['value'])}" for pair in value))
+    if isinstance(value, bytes):
+        return _short(_bytes_cell(value))
+    if isinstance(value, dict):
+        return _short(json_text(value))
+    return str(value)
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (OverflowError, ValueError):
+        return str(timestamp_ms)
+
+
+def _bytes_cell(value: bytes | None) -> str:
+    if value is None:
+        return ""
+    text = text_of(value)
+    return f"0x{value.hex()}" if text is None else text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

@@ -1,0 +1,24 @@
+"""The screen of `verify`: a terminal counts partitions without records, and lists wrong partitions first."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.verification.report import Difference, PairReport, VerificationReport, print_report
+
+
+def test_a_terminal_counts_partitions_without_records_and_lists_wrong_ones_first() -> None:
+    empty = [PairReport(f"e-{number}", "b", "a", "correct") for number in range(20)]
+    right = PairReport("r-0", "b", "a", "correct", records_before=9, records_after=3)
+    wrong = PairReport(
+        "w-0", "b", "a", "wrong", checks={"lost": 1}, differences=(Difference("lost", 4, "a record is gone"),)
+    )
+    report = VerificationReport(run_id="r", command="verify", now_ms=0, seconds=1.0, partitions=(*empty, right, wrong))
+    text = io.StringIO()
+    print_report(report, Screen(Console(file=text, width=80)))
+    lines = text.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["w-0", "r-0"]
+    assert lines[-1] == "21 of 22 partitions are a correct compaction, 20 of them without records; 1.0 s (run r)"
