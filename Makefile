@@ -27,6 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(BIN)/python ] || "$$python" -m venv $(VENV); }
 	@$(BIN)/python $(INSTALL) -c constraints.txt pip
 	@$(BIN)/python $(INSTALL) -c constraints.txt -e . --group test --group lint
+	-@$(BIN)/sediment warm-up
 	@touch $@
 
 demo: setup ## plan, compact, verify and query a log directory that Kafka wrote (ARGS: --prepare only makes the directory)
