@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
 
 DELETE = "delete"
+TIERED_REASON = (
+    "the topic is tiered: only the broker knows which segments remote storage contains, and applies local.retention.ms "
+    "and local.retention.bytes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +272,7 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
         case Rule.TIME:
             return f"its newest record is older than retention.ms={config.retention_ms}"
         case KeepReason.TIERED:
-            return (
-                "the topic is tiered: only the broker knows which segments remote storage holds, and applies "
-                "local.retention.ms and local.retention.bytes"
-            )
+            return TIERED_REASON
         case KeepReason.UNVERIFIED:
             return "the last stop was not clean, and the segments from the recovery point on are not verified"
         case KeepReason.HIGH_WATERMARK:
@@ -280,7 +281,7 @@ def explain_retention(fate: SegmentDecision, config: RetentionConfig) -> str:
             return "it is the active segment, and it is empty"
         case KeepReason.POLICY:
             policy = ",".join(config.cleanup_policy) or "empty"
-            return f"cleanup.policy is {policy}, and it ends at or above the log start offset"
+            return f"cleanup.policy is {policy}, and the segment ends at or above the log start offset"
         case KeepReason.UNLIMITED:
             return "retention.ms and retention.bytes have no limit"
         case KeepReason.NO_ROOM:

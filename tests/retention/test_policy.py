@@ -178,6 +178,7 @@ def test_every_fate_is_explained_in_words_of_its_own():
     said = {fate.rule or fate.kept: explain_retention(fate, UNLIMITED) for result in plans for fate in result.fates}
     assert set(said) == {*Rule, *KeepReason}
     assert len(set(said.values())) == len(said)
+    assert said[KeepReason.POLICY] == "cleanup.policy is delete, and the segment ends at or above the log start offset"
 
 
 # ------------------------------------------------------------------------------------------------- what always holds

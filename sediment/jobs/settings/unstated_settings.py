@@ -13,6 +13,7 @@ from sediment.engine.config import LogConfig
 from sediment.jobs.reporting.run_report import POLICY_UNKNOWN, RETENTION_UNKNOWN
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.resolve import Origin, Settings
+from sediment.retention.policy import TIERED_REASON
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -44,10 +45,7 @@ def why_not_expired(
     """
     topic = partition.topic
     if config.retention.is_tiered:
-        return "tiered", (
-            "the topic is tiered: only its broker knows which segments remote storage contains, and applies "
-            "local.retention.ms and local.retention.bytes"
-        )
+        return "tiered", TIERED_REASON
     if checkpoints.high_watermark is None and checkpoints.high_watermark_file:
         return "no-high-watermark", "the replication checkpoint does not list the partition"
     if not settings.is_stated_for_retention(topic, "cleanup.policy"):
