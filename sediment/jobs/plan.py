@@ -4,9 +4,9 @@
     tasks                     view · rules · sample
     tasks                     with --exact: clean in memory
 
-Invariants: nothing is written and no lock is taken; at the end, the segments are checked to be unchanged.  The rule
-that blocks a partition also gives the explanation.  With --exact, every figure of the cleaning is the same as in
-`compact`.
+Invariants: nothing is written and no lock is taken.  After each reading of a partition, also after a cleaning with
+--exact, its segments are checked to be the listed ones.  The rule that blocks a partition also gives the explanation.
+With --exact, every figure of the cleaning is the same as in `compact`.
 """
 
 from __future__ import annotations

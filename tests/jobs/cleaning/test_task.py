@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from sediment.compaction import clean_log
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.directory.lock import place_run_token
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import settled
+from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.cleaning.splits import InPlace
 from sediment.jobs.cleaning.task import clean_partition, start_partition
+from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -19,6 +23,7 @@ from sediment.segment_io.partition.listing import list_log
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
 FORCED = CompactOptions(force=True, dry_run=False, from_start=False)
+DRY_RUN = CompactOptions(force=True, dry_run=True, from_start=False)
 AS_CONFIGURED = CompactOptions(force=False, dry_run=False, from_start=False)
 
 
@@ -58,6 +63,34 @@ def write_three_segments(directory: Path) -> int:
 def test_a_partition_weighs_what_its_cleaning_is_likely_to_read(tmp_path, options, dirty, config, segments):
     segment_bytes = write_three_segments(tmp_path / "t-0")
     assert task_of(tmp_path / "t-0", options, dirty=dirty, **config).expected_bytes() == segments * segment_bytes
+
+
+def test_a_dry_run_of_segments_that_change_while_they_are_read_fails(tmp_path, monkeypatch):
+    """`plan --exact` and `compact --dry-run` must not give figures of a mixture of two states."""
+    write_three_segments(tmp_path / "t-0")
+    swept = clean_log.sweep_log
+
+    def changed_during(*given, **more):
+        found = swept(*given, **more)
+        write_segment(tmp_path / "t-0", 10, [batch_bytes(10, "other")])
+        return found
+
+    monkeypatch.setattr(clean_log, "sweep_log", changed_during)
+    result = clean_partition(task_of(tmp_path / "t-0", DRY_RUN), "0")
+    assert (result.reason_code, result.swap) == ("source-changed", None)
+    assert "changed while they were read" in result.reason
+
+
+def test_a_dry_run_in_splits_of_segments_that_change_while_they_are_read_fails(tmp_path):
+    write_three_segments(tmp_path / "t-0")
+    task = task_of(tmp_path / "t-0", DRY_RUN)
+    place = InPlace(task, CleaningResult())
+    swap = clean_partition(task, "0").swap
+    assert swap is not None
+    assert place.done(swap, ()).swap is swap
+    write_segment(tmp_path / "t-0", 10, [batch_bytes(10, "other")])
+    with pytest.raises(SourceChangedError, match="changed while they were read"):
+        place.done(swap, ())
 
 
 def test_a_write_that_fails_during_the_next_partition_fails_its_own_and_leaves_no_part(tmp_path, monkeypatch):
