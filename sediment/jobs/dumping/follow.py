@@ -17,50 +17,23 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sediment.jobs.dumping.row_query import RowQuery
 from sediment.jobs.spark.cancellation import RunStopped, interruptible
-from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, SourceChangedError
-from sediment.segment_io.format.names import PARTITION_METADATA_FILE
+from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
+from sediment.segment_io.partition.identity import PartitionIdentity
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
-from sediment.segment_io.tables.log_ends import LogEnds, first_offset
+from sediment.segment_io.tables.log_ends import LogEnds, end_offset, first_offset
 from sediment.segment_io.tables.planning import UnreadableRange
+from sediment.segment_io.tables.schema import READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """Identity of a partition; a recreated partition has another.  `topic_id` is None without `partition.metadata`."""
-
-    topic_id: str | None
-    inode: int
-
-    @classmethod
-    def of(cls, source: Source, fs: Fs) -> _Identity:
-        """Return the identity of the partition of `source`.
-
-        Raises:
-            FileNotFoundError: the directory does not exist.
-        """
-        topic_id = None
-        with contextlib.suppress(SedimentError):
-            topic_id = read_partition_metadata(fs, source.directory / PARTITION_METADATA_FILE)
-        return cls(topic_id, source.directory.stat().st_ino)
-
-    def is_same(self, other: _Identity) -> bool:
-        """Return True if both identify the same partition: compare topic ids if both are known, else directories."""
-        if self.topic_id is None or other.topic_id is None:
-            return self.inode == other.inode
-        return self.topic_id == other.topic_id
 
 
 class Follower:
@@ -85,7 +58,7 @@ class Follower:
         self._on_notice = on_notice
         self._before_wait = before_wait
         self._next: dict[str, int] = {}
-        self._identities: dict[str, _Identity] = {}
+        self._identities: dict[str, PartitionIdentity] = {}
         self._fs = Fs()
 
     def batches(self, stop: threading.Event) -> Iterator[pa.RecordBatch]:
@@ -118,7 +91,7 @@ class Follower:
         # skipped.
         for name, source in sources.items():
             with contextlib.suppress(FileNotFoundError):
-                self._identify(name, _Identity.of(source, self._fs))
+                self._identify(name, PartitionIdentity.of(source, self._fs))
         for source, end in self._ends.of(sources.values()).items():
             try:
                 yield from self._partition(source, end, last)
@@ -127,7 +100,7 @@ class Follower:
                     raise
                 self._on_removed(source, end)
 
-    def _identify(self, name: str, found: _Identity) -> None:
+    def _identify(self, name: str, found: PartitionIdentity) -> None:
         """Store the identity of a partition; if the identity has changed, forget how far the partition was read."""
         known = self._identities.get(name)
         self._identities[name] = found
@@ -138,7 +111,7 @@ class Follower:
         """Return True if the directory of `source` is still that of the partition that is read."""
         known = self._identities.get(str(source.partition))
         try:
-            return known is None or known.is_same(_Identity.of(source, self._fs))
+            return known is None or known.is_same(PartitionIdentity.of(source, self._fs))
         except FileNotFoundError:
             return False
 
@@ -152,16 +125,28 @@ class Follower:
     def _partition(self, source: Source, end: int, last: int | None) -> Iterator[pa.RecordBatch]:
         name = str(source.partition)
         start = self._next.get(name)
+        if start is not None and end < start:
+            self._go_back(source, start)
+            return
         self._next[name] = end
         if start is None:
             yield from self._read(source, Bounds(end_offset=end), last)
-        elif end < start:
-            self._on_notice(f"{name} was truncated to offset {end}")
         elif end > start:
             begins = min(first_offset(source, self._fs), end)
             if begins > start:
                 self._on_notice(f"{name}: offsets {start} to {begins - 1} were removed before they were read")
             yield from self._read(source, Bounds(first_offset=start, end_offset=end), None)
+
+    def _go_back(self, source: Source, start: int) -> None:
+        """Read on from the log end offset if it is below `start`, the next offset to read.
+
+        A last stable offset below `start` does not show a truncation: the high watermark may go back, or be written
+        only after records above it were read.
+        """
+        name, log_end = str(source.partition), end_offset(READ_UNCOMMITTED, source, self._fs)
+        if log_end < start:
+            self._next[name] = log_end
+            self._on_notice(f"{name} was truncated to offset {log_end}")
 
     def _read(self, source: Source, bounds: Bounds, last: int | None) -> Iterator[pa.RecordBatch]:
         return self._query.of_partition(source, bounds, last, self._fs, self._on_unreadable)

@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError, UsageError
+from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_checkpoints
+from sediment.segment_io.partition.identity import PartitionIdentity
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.schema import READ_COMMITTED
@@ -79,21 +80,27 @@ class LogEnds:
         return found
 
     def now(self) -> dict[str, int]:
-        """Return the next offset of each partition, except partitions that disappear during the call."""
+        """Return the next offset of each partition, except partitions that `of` leaves out."""
         return {str(source.partition): end for source, end in self.of(self.sources().values()).items()}
 
     def of(self, sources: Iterable[Source]) -> dict[Source, int]:
-        """Return the next offset of each of `sources`, except sources that disappear during the call."""
+        """Return the next offset of each of `sources`, except sources that disappear or are replaced during the call.
+
+        Raises:
+            SedimentError: a partition that is still the same cannot be read.
+        """
         fs = Fs()
         of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once a call
         ends = {}
         for source in sources:
             is_committed = self._isolation == READ_COMMITTED
             checkpoints = of_log_dir(source.directory.parent).of(source.partition) if is_committed else None
+            before = _identity(source, fs)
             try:
                 ends[source] = self._end(source, checkpoints, fs)
-            except (NotALogDirectoryError, SourceChangedError, FileNotFoundError):
-                if fs.is_directory(source.directory):
+            except (SedimentError, FileNotFoundError):
+                # A partition that was deleted, or deleted and created again, must not end the reading of the others.
+                if before is not None and before == _identity(source, fs):
                     raise
         return ends
 
@@ -105,3 +112,11 @@ class LogEnds:
             end = end_offset(self._isolation, source, fs, checkpoints)
             self._known[name] = (seen, end)
         return end
+
+
+def _identity(source: Source, fs: Fs) -> PartitionIdentity | None:
+    """Return the identity of the partition of `source`; None if its directory does not exist."""
+    try:
+        return PartitionIdentity.of(source, fs)
+    except FileNotFoundError:
+        return None

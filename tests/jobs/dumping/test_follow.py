@@ -19,7 +19,9 @@ from sediment.jobs.dumping.follow import Follower
 from sediment.jobs.dumping.plain_rows import rows_of
 from sediment.jobs.dumping.row_query import RowQuery
 from sediment.jobs.spark.cancellation import end_on_signals, stop_on_signals
+from sediment.segment_io.format.names import HIGH_WATERMARK_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import write_offset_checkpoint
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.tables.log_ends import LogEnds
 from sediment.segment_io.tables.planning import UnreadableRange
@@ -100,6 +102,40 @@ def test_read_committed_waits_for_the_marker(tmp_path: Path) -> None:
     assert followed.take(1) == [(0, 0)]
     append(log, marker_bytes(3, COMMIT, producer_id=7))
     assert followed.take(2) == [(0, 1), (0, 2)]
+
+
+def write_high_watermark(log_dir: Path, high_watermark: int) -> None:
+    write_offset_checkpoint(Fs(), log_dir / HIGH_WATERMARK_FILE, {TopicPartition("t", 0): high_watermark})
+
+
+def test_a_high_watermark_below_the_records_that_were_read_repeats_no_record(tmp_path: Path) -> None:
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abcd"), batch_bytes(4, "efgh")])
+    beacon = write_segment(tmp_path / "t-1", 0, [batch_bytes(0, "a")])
+    followed = Followed(tmp_path, READ_COMMITTED)
+    assert len(followed.take(9)) == 9
+    for offset, high_watermark in enumerate((4, 6, 8), start=1):
+        write_high_watermark(tmp_path, high_watermark)
+        append(beacon, batch_bytes(offset, "a"))
+        assert followed.take(1) == [(1, offset)]
+    append(log, batch_bytes(8, "i"))
+    write_high_watermark(tmp_path, 9)
+    assert followed.take(1) == [(0, 8)]
+    assert (followed.rest(), followed.notices) == ([], [])
+
+
+def test_a_truncation_below_the_records_that_were_read_is_said_with_the_log_end(tmp_path: Path) -> None:
+    log = write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abcd"), batch_bytes(4, "efgh")])
+    beacon = write_segment(tmp_path / "t-1", 0, [batch_bytes(0, "a")])
+    followed = Followed(tmp_path, READ_COMMITTED)
+    assert len(followed.take(9)) == 9
+    write_high_watermark(tmp_path, 2)
+    log.write_bytes(batch_bytes(0, "abcd"))
+    append(beacon, batch_bytes(1, "a"))
+    assert followed.take(1) == [(1, 1)]
+    append(log, batch_bytes(4, "xyz"))
+    write_high_watermark(tmp_path, 7)
+    assert followed.take(3) == [(0, 4), (0, 5), (0, 6)]
+    assert (followed.rest(), followed.notices) == ([], ["t-0 was truncated to offset 4"])
 
 
 def test_lost_truncated_and_removed_records_are_said(tmp_path: Path) -> None:

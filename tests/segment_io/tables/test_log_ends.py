@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.names import HIGH_WATERMARK_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import write_offset_checkpoint
+from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.log_ends import LogEnds
 from sediment.segment_io.tables.schema import READ_COMMITTED
 from tests.segments import batch_bytes, write_segment
@@ -45,3 +47,40 @@ def test_a_partition_that_disappears_during_the_call_has_no_end(isolation: str, 
     sources = ends.sources()
     shutil.rmtree(tmp_path / "t-0")
     assert ends.of(sources.values()) == {sources["t-1"]: 3}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", READ_COMMITTED])
+def test_a_partition_that_is_created_again_during_the_call_has_no_end_in_this_call(
+    isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        write_segment(tmp_path / f"t-{number}", 0, [batch_bytes(0, "abc")])
+    ends = LogEnds([tmp_path], isolation)
+    sources = ends.sources()
+    scan = Fs.scan
+    recreated = []
+
+    def recreating(fs: Fs, directory: Path) -> object:
+        if directory.name != "t-0" or recreated:
+            return scan(fs, directory)
+        recreated.append(directory.rename(tmp_path / f"t-0.{'0' * 32}-delete"))
+        try:
+            return scan(fs, directory)
+        finally:
+            write_segment(directory, 7, [batch_bytes(7, "z")])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fs, "scan", recreating)
+        assert ends.of(sources.values()) == {sources["t-1"]: 3}
+    assert recreated
+    assert ends.now() == {"t-0": 8, "t-1": 3}
+
+
+def test_a_corrupt_partition_that_is_still_the_same_is_an_error(tmp_path: Path) -> None:
+    batch = bytearray(batch_bytes(0, "abc"))
+    batch[16] = 99  # the magic
+    write_segment(tmp_path / "t-0", 0, [bytes(batch)])
+    write_segment(tmp_path / "t-0", 3, [batch_bytes(3, "d")])
+    source = Source(TopicPartition("t", 0), tmp_path / "t-0")
+    with pytest.raises(CorruptBatchError):
+        LogEnds([tmp_path], READ_COMMITTED).of([source])
