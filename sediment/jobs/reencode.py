@@ -28,11 +28,11 @@ import click
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding, ReencodedSegment, ReencodeTask, plan_reencode
-from sediment.jobs.cleaning.backup_links import without_secret
 from sediment.jobs.cleaning.environment import OnBytes
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
+from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.reporting.columns import change_column
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order

@@ -57,6 +57,7 @@ import re
 from typing import Any, NamedTuple
 
 from sediment.segment_io.printable import printable
+from sediment.segment_io.uris import without_credentials
 
 _MOST_NAMED = 5
 
@@ -65,7 +66,7 @@ class SedimentError(Exception):
     """The root of the tree.
 
     `partition` is `topic-N`, `path` the file or directory, `position` a byte position in `path`, `offset` a log offset,
-    `advice` the next action.  All are optional, and all are part of `str(error)`.
+    `advice` the next action.  All are optional, and all are part of `str(error)`, a URI without its credentials.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class SedimentError(Exception):
             f"{name} {value}"
             for name, value in (
                 ("partition", self.partition),
-                ("file", self.path),
+                ("file", None if self.path is None else without_credentials(self.path)),
                 ("position", self.position),
                 ("offset", self.offset),
             )

@@ -85,6 +85,15 @@ def test_secrets_in_a_uri_are_not_shown():
     assert not store.shows_incomplete_files
 
 
+def test_errors_show_no_secret_of_a_uri():
+    error = UsageError("no such directory", path="s3://key:secret@bucket/logs?token=secret")
+    assert str(error) == "no such directory (file s3://bucket/logs)"
+
+
+def test_a_path_is_shown_as_it_is():
+    assert str(Store("/data/a?b")) == "/data/a?b"
+
+
 def test_an_unknown_scheme_is_wrong_use():
     with pytest.raises(UsageError, match="nosuch://host/x"):
         Store("nosuch://host/x").files()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from sediment.engine.directory.originals.catalogue import (
     partition_before,
     segment_file_names,
 )
+from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions
 
 _LOGGER = logging.getLogger(__name__)
-
-_SECRET = re.compile(r"pass|secret|credential|token|jaas|sasl|private|keystore|access.?key", re.IGNORECASE)
-_HIDDEN = "(hidden)"
-_USER_OF_URI = re.compile(r"(?<=://)[^/@]*@")
-_QUERY_OF_URI = re.compile(r"(://[^?#]*)[?#].*", re.DOTALL)
 
 
 class Reported(Protocol):
@@ -69,7 +64,7 @@ def catalogue_of_run(
     return Catalogue(
         run_id=run_id,
         command=command,
-        arguments=arguments_without_secrets(options.log_dirs, options.given),
+        arguments=_shown_arguments(options.log_dirs, options.given),
         now_ms=options.now_ms,
         started_ms=time.time_ns() // 1_000_000,
         log_dirs=tuple(log_dir_before(path, found) for path, found in checkpoints.items()),
@@ -119,14 +114,7 @@ def end_originals(originals: BackupLinks, reports: Iterable[Reported]) -> Path |
         return originals.path
 
 
-def arguments_without_secrets(log_dirs: Iterable[Path], given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the log directories and the given options, without passwords and other secrets."""
-    options = [name if not value else f"{name}={without_secret(value)}" for name, value in given]
+def _shown_arguments(log_dirs: Iterable[Path], given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the log directories and the given options as a catalogue shows them."""
+    options = [name if not value else f"{name}={value}" for name, value in given]
     return (*(without_secret(str(path)) for path in log_dirs), *options)
-
-
-def without_secret(value: str) -> str:
-    """Return the value of an option without a password, and a URI without its user and query."""
-    public = _QUERY_OF_URI.sub(r"\1", _USER_OF_URI.sub("", value))
-    key, is_pair, _ = public.partition("=")
-    return f"{key}={_HIDDEN}" if is_pair and _SECRET.search(key) else public

@@ -76,7 +76,8 @@ def option_values(
         except click.BadParameter as error:
             raise UsageError(f"{keyword}: {error.message.rstrip('.')}", advice="correct the argument") from None
         values[parameter.name] = value
-        if isinstance(parameter, click.Option) and value not in (None, False, ()) and value != parameter.default:
+        is_absent_flag = value is False and not parameter.secondary_opts
+        if isinstance(parameter, click.Option) and not is_absent_flag and value not in (None, (), parameter.default):
             given += shown_option(parameter, value)
     return values, tuple(given)
 

@@ -21,6 +21,7 @@ from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
+from sediment.jobs.command_line.shown_values import HIDDEN, without_secret
 from sediment.jobs.command_line.standard_output import LogConsole, OutputError, error_console, write_result
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.reporting import run_outputs
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 CHECK = "checked"
 """Parameter that makes a command check an earlier result instead of running; the check needs no log directory."""
-
-_HIDDEN = "(hidden)"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Report = TypeVar("_Report", bound=RunReport[Any])
@@ -524,11 +523,17 @@ class HiddenValueOption(click.Option):
 
 
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
-    """Return the name and each value of a given option; a flag has an empty value, and a hidden value is not shown."""
-    values = value if isinstance(value, tuple) else (value,)
+    """Return the name and each value of a given option, without secrets; an empty value belongs to the name alone.
+
+    A flag that is off has the name that turns it off, and an option with an empty value has a name that ends with `=`.
+    """
+    name = max(option.opts, key=len)
+    if option.is_flag:
+        return [(max(option.secondary_opts, key=len) if option.secondary_opts and not value else name, "")]
     if isinstance(option, HiddenValueOption):
-        values = (_HIDDEN,)
-    return [(max(option.opts, key=len), "" if option.is_flag else str(each)) for each in values]
+        return [(name, HIDDEN)]
+    values = map(str, value if isinstance(value, tuple) else (value,))
+    return [(name, without_secret(each)) if each else (f"{name}=", "") for each in values]
 
 
 def _log_dir_of_metadata(given: Path | None) -> Path | None:

@@ -27,9 +27,9 @@ import numpy as np
 
 from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
-from sediment.jobs.cleaning.backup_links import without_secret
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.erasing.after_run import (
     ErasedPartition,
     ScannedPartition,

@@ -156,10 +156,13 @@ def test_the_catalogue_has_the_arguments_of_the_run(log_dir, tmp_path):
         ("s3://key:hush@bucket/archive?token=hush", "s3://bucket/archive"),
         ("abfss://box@account.example/path", "abfss://account.example/path"),
         ("/plain/path?really", "/plain/path?really"),
+        ("s3://key:hu/sh@bucket/archive", "s3://bucket/archive"),
+        (str(Path("s3://key:hush@bucket/archive?token=hush")), "s3:/bucket/archive"),
+        ("hdfs://host:8020/a@b", "hdfs://host:8020/a@b"),
     ],
 )
 def test_values_of_options_lose_what_could_be_a_secret(value, public):
-    from sediment.jobs.cleaning.backup_links import without_secret
+    from sediment.jobs.command_line.shown_values import without_secret
 
     assert without_secret(value) == public
 

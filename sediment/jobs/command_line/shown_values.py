@@ -1,0 +1,17 @@
+"""Values of options as reports, pages and catalogues may show them."""
+
+from __future__ import annotations
+
+import re
+
+from sediment.segment_io.uris import without_credentials
+
+HIDDEN = "(hidden)"
+_SECRET = re.compile(r"pass|secret|credential|token|jaas|sasl|private|keystore|access.?key", re.IGNORECASE)
+
+
+def without_secret(value: str) -> str:
+    """Return the value of an option without a password, and a URI without its user and query."""
+    public = without_credentials(value)
+    key, is_pair, _ = public.partition("=")
+    return f"{key}={HIDDEN}" if is_pair and _SECRET.search(key) else public
