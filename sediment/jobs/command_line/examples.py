@@ -1,4 +1,4 @@
-"""Examples at the end of `sediment NAME --help`: a purpose and its command."""
+"""Examples at the end of `sediment NAME --help`; each has a purpose and a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of one `load` of `kafka-log`, under its own names and those of Spark's Kafka source."""
+"""Options of one `load`, under the names of `kafka-log` or the names of Spark's Kafka source."""
 
 from __future__ import annotations
 
