@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sediment.compaction.config import offset_map_keys
 from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Real, Truth, check_ranges
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT64_MAX
 
-_MAP_SLOT_BYTES = 24
 _LEAST_KEYS = 2
 _LARGEST_DOUBLE = 1.7976931348623157e308
 _RANGES: dict[str, Range] = {
@@ -122,5 +122,4 @@ class BrokerConfig:
     @property
     def offset_map_keys(self) -> int:
         """The largest number of keys in the offset map of one cleaner thread."""
-        slots = self.dedupe_buffer_bytes_per_thread // _MAP_SLOT_BYTES
-        return int(slots * self.log_cleaner_io_buffer_load_factor)
+        return offset_map_keys(self.dedupe_buffer_bytes_per_thread, self.log_cleaner_io_buffer_load_factor)
