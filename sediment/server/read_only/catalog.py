@@ -42,7 +42,8 @@ from sediment.segment_io.errors import (
     StorageError,
     UsageError,
 )
-from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid, parse_uuid
+from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     HIGH_WATERMARK_FILE,
     INTERNAL_TOPICS,
