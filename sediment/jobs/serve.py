@@ -413,10 +413,10 @@ def command(
 
     With --read-only, any directories are served, nothing is written into them, and no lock is taken.
 
-    Without --read-only, the directories must belong to a single node, as clone and adopt make them.  The server accepts
-    records from producers, including idempotent producers, and committed offsets.  A broker can use the directories
-    afterwards.  The server refuses transactions and changes of topics or configs, keeps members of groups in memory,
-    and deletes nothing.
+    Without --read-only, the directories must be those of a single-node cluster, as clone and adopt make.  The server
+    accepts records from producers, including idempotent producers, and committed offsets.  A broker can use the
+    directories afterwards.  The server refuses transactions and changes of topics or configs, keeps members of groups
+    in memory, and deletes nothing.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

@@ -306,7 +306,7 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept that AFTER was cleaned several times, first at this time in ms (default: once, at --now-ms if given).",
+    help="Time in ms of the first cleaning, if AFTER was cleaned several times (default: cleaned once, at --now-ms).",
 )
 @click.option(
     "--reencoded",
