@@ -143,7 +143,7 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _CodePlan:
-    """Where a structure contains error codes: in its own fields, and in which nested structures."""
+    """The places of error codes in a structure: its own fields, and its nested structures."""
 
     has_own: bool
     nested: tuple[tuple[str, bool, _CodePlan], ...]

@@ -28,7 +28,7 @@ DEFAULT_PARTS = frozenset({Part.GROUPS, Part.TRANSACTIONS, Part.CONFIGS})
 
 
 class LinkMode(StrEnum):
-    """How a clone obtains the files that did not change."""
+    """The ways to obtain the files that did not change."""
 
     COPY = "copy"
     REFLINK = "reflink"
