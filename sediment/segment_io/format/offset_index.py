@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.format.index_parsing import Int64s, ascending_entries, whole_entries
+from sediment.segment_io.format.index_sanity import Int64s, ascending_entries, whole_entries
 from sediment.segment_io.format.layout import OFFSET_ENTRY_BYTES
 
 _OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
