@@ -46,9 +46,8 @@ from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, ENDLESS_WIDTH, FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.reporting.statuses import IDLE_STATUSES
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
@@ -305,19 +304,19 @@ COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
 
 def print_report(report: AdoptionRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
-    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
+    screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status != UNCHANGED)
     if report.dry_run:
-        for line in _record_lines(report.records, is_for_terminal=screen.console.width < ENDLESS_WIDTH):
+        for line in _record_lines(report.records, is_for_terminal=screen.is_terminal):
             screen.say(line)
     for line in _summary(report):
         screen.say(line)
 
 
-def _is_idle(partition: AdoptionReport) -> bool:
-    """Return True if nothing changes, or the partition has no records."""
-    is_empty = partition.log_start_offset is not None and partition.log_start_offset == partition.log_end_offset
-    return partition.status in IDLE_STATUSES or (partition.status == ADOPTED and is_empty)
+def _is_empty(partition: AdoptionReport) -> bool:
+    """Return True if the partition is adopted and has no records."""
+    has_ends = partition.status == ADOPTED and partition.log_start_offset is not None
+    return has_ends and partition.log_start_offset == partition.log_end_offset
 
 
 def _record_lines(records: Sequence[Mapping[str, Any]], *, is_for_terminal: bool) -> Iterator[str]:
@@ -334,7 +333,7 @@ def _summary(report: AdoptionRunReport) -> Iterator[str]:
     adopted = sum(each.status == ADOPTED for each in report.partitions)
     found = counted(adopted, "partition")
     if report.dry_run:
-        empty = sum(_is_idle(each) and each.status == ADOPTED for each in report.partitions)
+        empty = sum(map(_is_empty, report.partitions))
         without = f", {empty} of them empty" if empty else ""
         yield f"{found} would be adopted by node {report.node_id}{without}"
     elif not report.is_complete:
@@ -385,12 +384,18 @@ def perform(
 @click.command("adopt", cls=ConfiguredCommand)
 @common_options
 @screen_options(COLUMNS)
-@click.option("--node-id", type=click.IntRange(0, INT32_MAX), help="Adopt the directory for the node with this id.")
-@click.option("--cluster-id", metavar="ID", help="Use this cluster id for the node.")
+@click.option(
+    "--node-id",
+    type=click.IntRange(0, INT32_MAX),
+    help="Give the node this id (default: from meta.properties, else 1).",
+)
+@click.option("--cluster-id", metavar="ID", help="Use this cluster id (default: from meta.properties, else a new one).")
 @properties_file_options
-@click.option("--abort-open-transactions", is_flag=True, help="Write ABORT markers for open transactions.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; show partitions and metadata records.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--abort-open-transactions", is_flag=True, help="End open transactions with ABORT markers.")
+@click.option(
+    "--dry-run", is_flag=True, help="Change nothing; show the partitions to adopt and the metadata records to write."
+)
+@click.option("--yes", is_flag=True, help="Adopt without asking; required if stdin or stderr is not a terminal.")
 def command(
     options: CommonOptions,
     node_id: int | None,
@@ -405,8 +410,8 @@ def command(
 
     If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, the
     partitions that this log lacks are added to it. The node of LOG_DIR must then be stopped and be the sole voter of
-    its quorum.  Replaced files are kept next to the new ones.  SIGINT or SIGTERM ends the run after the partition in
-    progress; the next run continues.
+    its quorum.  Copies of replaced files are kept next to the new files.  SIGINT or SIGTERM ends the run after the
+    partition in progress; the next run continues.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

@@ -11,7 +11,7 @@ _SECRET = re.compile(r"pass|secret|credential|token|jaas|sasl|private|keystore|a
 
 
 def without_secret(value: str) -> str:
-    """Return the value of an option without a password, and a URI without its user and query."""
+    """Return an option's value with secrets hidden; a URI also loses its user and its query."""
     public = without_credentials(value)
     key, is_pair, _ = public.partition("=")
     return f"{key}={HIDDEN}" if is_pair and _SECRET.search(key) else public

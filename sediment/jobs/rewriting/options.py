@@ -73,14 +73,15 @@ def encoding_options(command: _Command) -> _Command:
                 "--level",
                 type=int,
                 metavar="N",
-                help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22). Default: "
-                "Kafka's default level.",
+                help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  "
+                "Without this option, Kafka's default level.",
             ),
             click.option(
                 "--batch-bytes",
                 type=ByteSize(),
                 metavar="N",
-                help="Merge neighbouring batches up to N bytes before compression, such as 64k.  Default: merge none.",
+                help="Merge neighbouring batches into batches of at most N uncompressed bytes, such as 64k.  "
+                "Default: merge none.",
             ),
         )
     ):
@@ -119,7 +120,8 @@ def rewrite_options(command: _Command) -> _Command:
                 "--keep-originals",
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
-                help="First keep hard links to the replaced files, and a catalogue, in DIR on the same filesystem.",
+                help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue "
+                "there.",
             ),
             click.option(
                 "--output",
