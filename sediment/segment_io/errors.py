@@ -56,7 +56,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from sediment.segment_io.printable import printable
+from sediment.segment_io.printable import error_line
 
 _MOST_NAMED = 5
 
@@ -100,7 +100,7 @@ class SedimentError(Exception):
         where = f" ({', '.join(locations)})" if locations else ""
         advice = f"; {self.advice}" if self.advice else ""
         # The name or content of a file may contain terminal commands and characters that cannot be encoded.
-        return printable(f"{self.what}{where}{advice}")
+        return error_line(f"{self.what}{where}{advice}")
 
     @property
     def reason_code(self) -> str:
@@ -323,7 +323,7 @@ class RunFailedError(SedimentError):
         named = [f"{each.partition}: {each.reason or each.reason_code or 'wrong'}" for each in self.failures]
         shown, left = named[:_MOST_NAMED], len(named) - _MOST_NAMED
         more = [f"and {left} more"] if left > 0 else []
-        return printable("; ".join([super().__str__(), *shown, *more]))
+        return error_line("; ".join([super().__str__(), *shown, *more]))
 
 
 class CleaningAbortedError(SedimentError):
