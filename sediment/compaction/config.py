@@ -9,9 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 
 COMPACT = "compact"
+
+MAP_SLOT_BYTES = 24
+"""The bytes that Kafka counts for a key in log.cleaner.dedupe.buffer.size."""
+
+
+def offset_map_keys(dedupe_buffer_bytes: int, load_factor: float) -> int:
+    """Return the largest number of keys in an offset map: Kafka's slots times the load factor, rounded down.
+
+    The size of Kafka's map is an int, so bytes above 2^31 - 1 add no slots.
+
+    Source: Kafka's LogCleaner.CleanerThread and SkimpyOffsetMap; kafka-log 02 §1.
+    """
+    return int(min(dedupe_buffer_bytes, INT32_MAX) // MAP_SLOT_BYTES * load_factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,7 @@ class CompactionConfig:
     """The largest batch that an append accepts; a cleaning also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
-    """Size of the offset map in one round, at 24 bytes a slot; None: unlimited."""
+    """Size of the offset map in one round, at 24 bytes a slot and at most 2^31 - 1 as in Kafka; None: unlimited."""
 
     dedupe_load_factor: float = 0.9
     """Fraction of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sediment.compaction.chunk_reader import ByteArray, Chunk, ChunkReader, FallbackRequiredError
-from sediment.compaction.config import CompactionConfig
+from sediment.compaction.config import CompactionConfig, offset_map_keys
 from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
@@ -62,7 +62,6 @@ from sediment.segment_io.format.padding import padded_buffer
 if TYPE_CHECKING:
     from sediment.compaction.exact_keys import ExactKeys
 
-_MAP_SLOT_BYTES = 24  # bytes that Kafka counts for a key in log.cleaner.dedupe.buffer.size
 _FIRST_RECORDS = 4096
 _NO_COMPRESSORS = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
 
@@ -386,7 +385,7 @@ def _active_producers(plan: CleaningPlan) -> ActiveProducers:
 
 
 def _map_limit(config: CompactionConfig) -> int:
-    """Return the number of keys that a bounded map may hold: Kafka's slots times the load factor, rounded down."""
+    """Return the largest number of keys in the map of a round."""
     if config.dedupe_buffer_bytes is None:
         return INT64_MAX
-    return int(config.dedupe_buffer_bytes // _MAP_SLOT_BYTES * config.dedupe_load_factor)
+    return offset_map_keys(config.dedupe_buffer_bytes, config.dedupe_load_factor)

@@ -31,7 +31,7 @@ from sediment.segment_io.errors import (
     UnsupportedDataError,
     UsageError,
 )
-from sediment.segment_io.format.checkpoints import MetaProperties
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
     LOCK_FILE,

@@ -385,12 +385,18 @@ def perform(
 @click.command("adopt", cls=ConfiguredCommand)
 @common_options
 @screen_options(COLUMNS)
-@click.option("--node-id", type=click.IntRange(0, INT32_MAX), help="Adopt the directory for the node with this id.")
-@click.option("--cluster-id", metavar="ID", help="Use this cluster id for the node.")
+@click.option(
+    "--node-id",
+    type=click.IntRange(0, INT32_MAX),
+    help="Give the node this id (default: from meta.properties, else 1).",
+)
+@click.option("--cluster-id", metavar="ID", help="Use this cluster id (default: from meta.properties, else a new one).")
 @properties_file_options
-@click.option("--abort-open-transactions", is_flag=True, help="Write ABORT markers for open transactions.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; show partitions and metadata records.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--abort-open-transactions", is_flag=True, help="End open transactions with ABORT markers.")
+@click.option(
+    "--dry-run", is_flag=True, help="Change nothing; show the partitions to adopt and the metadata records to write."
+)
+@click.option("--yes", is_flag=True, help="Adopt without asking; required if stdin or stderr is not a terminal.")
 def command(
     options: CommonOptions,
     node_id: int | None,
@@ -405,8 +411,8 @@ def command(
 
     If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, the
     partitions that this log lacks are added to it. The node of LOG_DIR must then be stopped and be the sole voter of
-    its quorum.  Replaced files are kept next to the new ones.  SIGINT or SIGTERM ends the run after the partition in
-    progress; the next run continues.
+    its quorum.  Copies of replaced files are kept next to the new files.  SIGINT or SIGTERM ends the run after the
+    partition in progress; the next run continues.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

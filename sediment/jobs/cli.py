@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
-    "adopt": ("sediment.jobs.adopt", "Turn folders that belong to no cluster into topics of a node, in place."),
-    "clone": ("sediment.jobs.clone", "Make a log directory that a stock broker starts on as a single node."),
+    "adopt": (
+        "sediment.jobs.adopt",
+        "Turn partition folders that belong to no cluster into topics of a node, in place.",
+    ),
+    "clone": ("sediment.jobs.clone", "Make a log directory that a stock broker can start on as a single node."),
     "compact": ("sediment.jobs.compact", "Compact partitions whose cleanup.policy includes compact."),
     "completion": ("sediment.jobs.completion", "Print the completion script for bash, zsh or fish."),
     "delta-jars": ("sediment.jobs.delta_jars", "Fetch the JARs for Delta tables, once per machine."),

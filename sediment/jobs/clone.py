@@ -1,4 +1,4 @@
-"""`sediment clone SOURCE... --to DIR`: make a log directory that a stock broker starts on as a single node.
+"""`sediment clone SOURCE... --to DIR`: make a log directory that a stock broker can start on as a node.
 
 The sources are directories of stopped brokers of one cluster, or copies of such directories, possibly at URIs.  They
 are only read.  The run is in `cloning.run`; the check of `clone --check DIR`, which compares a clone with its manifest,
@@ -126,7 +126,8 @@ def perform(
     metavar="PARTS",
     default=",".join(sorted(DEFAULT_PARTS)),
     show_default=True,
-    help="Also copy these, separated by commas: groups, transactions, configs, acls, quotas, scram.",
+    help="Also copy these parts of the cluster, separated by commas: groups, transactions, configs, acls, quotas, "
+    "scram.",
 )
 @click.option(
     "--node-id",
@@ -135,7 +136,7 @@ def perform(
     show_default=True,
     help="Use this node id for the clone.",
 )
-@click.option("--cluster-id", metavar="ID", help="Use this cluster id (default: a new one).")
+@click.option("--cluster-id", metavar="ID", help="Use this cluster id for the clone (default: a new one).")
 @click.option(
     "--hold/--no-hold",
     default=True,
@@ -153,7 +154,7 @@ def perform(
     "--until-ms",
     type=click.IntRange(0, INT64_MAX - 1),
     metavar="MS",
-    help="End every log before its first record with a later timestamp.",
+    help="End every log of the clone before its first record with a timestamp after MS.",
 )
 @click.option(
     "--abort-open-transactions",
@@ -166,13 +167,14 @@ def perform(
     default=LinkMode.COPY.value,
     is_flag=False,
     flag_value=LinkMode.REFLINK.value,
-    help="Share blocks with the source if the filesystem supports it, else copy.  hard: hard-link closed "
-    "segments; start no broker on source or clone while the other exists.",
+    help="Share disk blocks with the source if the filesystem supports it, else copy.  hard: hard-link closed "
+    "segments; never start a broker on the source while the clone exists, or on the clone while the source exists.",
 )
 @click.option(
     "--since",
     metavar="MANIFEST",
-    help="Link unchanged closed segments to the earlier clone with this manifest; that clone stays unchanged.",
+    help="Link unchanged closed segments from the earlier clone that MANIFEST describes, instead of copying them; "
+    "that clone is not modified.",
 )
 @click.option(
     "--compact",
@@ -184,7 +186,7 @@ def perform(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Leave out records whose key was erased; FILE was written by `erase --suppress-out`.",
+    help="Leave out records with a key on the suppression list FILE, which `erase --suppress-out` wrote.",
 )
 @click.option(
     "--secret-file",
@@ -200,7 +202,7 @@ def perform(
     type=click.Choice(RELEASES),
     default=NEWEST_RELEASE,
     show_default=True,
-    help="Limit each feature to its level in this Kafka release.",
+    help="Set each Kafka feature of the clone to at most its level in this release.",
 )
 @properties_file_options
 @click.option(
@@ -234,10 +236,10 @@ def command(
     properties_file: Path | None,
     checked: str | None,
 ) -> None:
-    """Clone LOG_DIR... into a directory that a stock Kafka broker starts on as a single node.
+    """Clone LOG_DIR... into a directory that a stock Kafka broker can start on as a single node.
 
-    LOG_DIRs are directories of stopped brokers of one cluster, or copies of them, as paths or URIs.  They are only
-    read.  SIGINT or SIGTERM ends the run; the next run starts over.
+    LOG_DIRs are directories of stopped brokers of one cluster, or copies of them, as paths or URIs.  LOG_DIRs are
+    only read.  SIGINT or SIGTERM ends the run; the next run starts over.
 
     With --check, give no LOG_DIR; nothing is changed and no lock is taken.
     """

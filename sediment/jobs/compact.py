@@ -583,7 +583,8 @@ def _summary(report: CompactionRunReport) -> str:
     type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
     default="auto",
     show_default=True,
-    help="whole: one task cleans a partition.  split: many tasks clean it.  auto: choose by size, keys and slots.",
+    help="whole: one task cleans a partition.  split: many tasks clean a partition.  auto: choose for each partition "
+    "by its size, its keys and the task slots.",
 )
 @key_equality_option
 @encoding_options
@@ -592,7 +593,8 @@ def _summary(report: CompactionRunReport) -> str:
     type=click.Choice([FAIL, KEEP]),
     default=FAIL,
     show_default=True,
-    help="fail: skip and quarantine a partition with a corrupt batch. keep: clean its other batches.",
+    help="fail: skip and quarantine a partition with a corrupt batch.  keep: clean the other batches of such a "
+    "partition, and keep the corrupt ones.",
 )
 @click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
 @click.option(
@@ -604,13 +606,14 @@ def _summary(report: CompactionRunReport) -> str:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="First hard-link the files to be replaced into DIR, which must be on the same filesystem.",
+    help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue there.",
 )
 @click.option(
     "--keep-before",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before a partition changes, hard-link all its files into DIR, for `verify`; use a new DIR for each run.",
+    help="Before a partition changes, hard-link all its files into DIR, which is then BEFORE of `verify`; use a new "
+    "DIR for each run.",
 )
 @click.option(
     "--max-bytes",
@@ -622,7 +625,7 @@ def _summary(report: CompactionRunReport) -> str:
     "--max-seconds",
     type=Seconds(),
     metavar="N",
-    help="After N seconds, or a time such as 90m, start no more partitions and abandon unfinished ones.",
+    help="After N seconds (or a time such as 90m), start no more partitions and abandon unfinished ones.",
 )
 @click.option(
     "--hand-off",
@@ -650,7 +653,8 @@ def _summary(report: CompactionRunReport) -> str:
 def command(options: CommonOptions, **own: Any) -> None:
     """Compact the partitions of LOG_DIR... whose cleanup.policy includes compact.
 
-    SIGINT or SIGTERM ends the run once the current group is committed; the run then reports and exits with status 1.
+    SIGINT or SIGTERM ends the run once the current group of segments is committed; the run then reports and exits
+    with status 1.
     """
     with stop_on_signals() as stop:
         report = perform(options, stop=stop, **own)

@@ -54,7 +54,7 @@ def fetch_jars() -> tuple[Path, ...]:
 
 @click.command("delta-jars", cls=ConfiguredCommand)
 def command() -> None:
-    """Fetch the JARs that Delta tables need from Maven Central or spark.jars.repositories, once per machine."""
+    """Fetch the JARs for Delta tables from Maven Central or spark.jars.repositories, once per machine."""
     with errors_as_exit_status():
         jars = fetch_jars()
         for jar in jars:

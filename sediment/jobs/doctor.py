@@ -151,7 +151,13 @@ def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
 # -------------------------------------------------------------------------------------------------------------- command
 @click.command("doctor", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="[LOG_DIR]...", nargs=-1, type=click.Path())
-@click.option("--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker configuration.")
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="[TOPIC:]KEY=VALUE",
+    help="Override a topic or broker configuration for this run.",
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -466,11 +466,17 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 # -------------------------------------------------------------------------------------------------------- command line
 @click.command("dump", cls=ConfiguredCommand)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
-@click.option("--what", metavar="TABLE", help=f"One of {', '.join(TABLES)} (default: by the kind of PATH).")
+@click.option("--what", metavar="TABLE", help=f"Print this table: {', '.join(TABLES)} (default: by the kind of PATH).")
 @click.option(
-    "--offsets", metavar="A:B", help="Print only offsets from A up to but not including B; either may be left out."
+    "--offsets",
+    metavar="A:B",
+    help="Print only rows with an offset from A up to but not including B; A or B may be left out.",
 )
-@click.option("--timestamps-ms", metavar="A:B", help="Print only timestamps in ms from A up to but not including B.")
+@click.option(
+    "--timestamps-ms",
+    metavar="A:B",
+    help="Print only rows with a timestamp from A up to but not including B, in ms; A or B may be left out.",
+)
 @click.option(
     "--partition",
     "partitions",
@@ -487,26 +493,30 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 )
 @click.option("--key", multiple=True, metavar="KEY", help="Print only records with this key; repeatable.")
 @click.option(
-    "--key-format", type=click.Choice(KEY_FORMATS), default=TEXT, show_default=True, help="Read --key in this format."
+    "--key-format",
+    type=click.Choice(KEY_FORMATS),
+    default=TEXT,
+    show_default=True,
+    help="Read the value of --key in this format.",
 )
 @click.option(
     "--header",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Print only records with this header; if repeated, with all of these headers.",
+    help="Print only records with this header; if the option is repeated, only records with all of these headers.",
 )
-@click.option("--columns", metavar="NAME,...", help="Print these columns, in this order.")
+@click.option("--columns", metavar="NAME,...", help="Print only these columns, in this order.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Read the broker's server.properties, for the table topics.",
+    help="With --what topics: read the broker's server.properties.",
 )
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
 @click.option(
     "--isolation",
     type=click.Choice(ISOLATIONS),
     default=READ_UNCOMMITTED,
-    help="Read with the isolation level of a consumer.",
+    help="Print the records that a consumer with this isolation level reads.",
 )
 @click.option(
     "--on-corruption",
@@ -518,7 +528,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     "--limit",
     metavar="N",
     type=click.IntRange(min=0),
-    help=f"Print at most N rows (default for a table: {SHOWN_ROWS}; 0: all).",
+    help=f"Print at most N rows; 0 prints all rows (default for a table: {SHOWN_ROWS}).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row instead of a table.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
@@ -533,10 +543,14 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 @click.option(
     "--follow",
     is_flag=True,
-    help="Then print records as they are appended, until Ctrl-C or until --limit is reached.",
+    help="After the existing records, print new ones as they are appended, until Ctrl-C or until --limit is reached.",
 )
-@click.option("--to", type=click.Path(path_type=Path), help="Write Parquet into this new directory instead.")
-@click.option("--master", metavar="URL", help="Write with Spark on this master; only with --to.")
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    help="Instead of printing rows, write them as Parquet into this new directory.",
+)
+@click.option("--master", metavar="URL", help="With --to: write with Spark on this master.")
 @click.option("--quiet", is_flag=True, help="Print no messages on stderr.")
 def command(
     as_json: bool, as_csv: bool, as_arrow: bool, message_format: str | None, follow: bool, quiet: bool, **given: Any

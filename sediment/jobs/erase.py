@@ -158,50 +158,57 @@ def perform(
     "--where",
     cls=HiddenValueOption,
     metavar="SQL",
-    help="Erase the records for which this Spark SQL condition on table records is true; @FILE reads it from a file.",
+    help="Erase the records for which this Spark SQL condition on the table `records` is true; @FILE reads the "
+    "condition from FILE.",
 )
 @click.option(
     "--verdicts",
     metavar="TABLE",
-    help="Erase the records in TABLE (Parquet, Delta or CSV): topic, partition, offset, and optionally action, value.",
+    help="Erase the records that TABLE lists (Parquet, Delta or CSV; columns topic, partition, offset, and optionally "
+    "key, action and value).",
 )
 @click.option(
     "--action",
     type=click.Choice(ACTIONS),
-    help="drop: remove the record.  tombstone: make its value null.  replace: give it the bytes of --replacement.  "
-    "Default: tombstone in compacted topics, drop in others.",
+    help="drop: remove the record.  tombstone: make the record's value null.  replace: make the value the bytes in "
+    "--replacement.  Default: tombstone in compacted topics, drop in others.",
 )
 @click.option(
     "--replacement",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Read the new value from FILE, as bytes.",
+    help="With --action replace: read the bytes of the new value from FILE.",
 )
-@click.option("--all-versions", is_flag=True, help="In compacted topics, also drop older records with the same key.")
+@click.option(
+    "--all-versions",
+    is_flag=True,
+    help="In compacted topics, also drop older records with the key of a dropped record.",
+)
 @click.option(
     "--tombstones-out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the keys that got a tombstone to FILE, so that you can produce them to the leader afterwards.",
+    help="Write to FILE the keys that got a tombstone, so that you can produce tombstones for these keys to the leader "
+    "later.",
 )
 @click.option(
     "--suppress-out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Before erasing, add HMACs of the keys in --keys-file to FILE, which `restore --suppress` and "
-    "`clone --suppress` read.",
+    help="Before erasing, add HMACs of the keys in --keys-file to the suppression list FILE, which "
+    "`restore --suppress` and `clone --suppress` read.",
 )
 @click.option(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="After the run, scan everything again, write signed evidence to FILE and an HTML page next to it.",
+    help="After the run, scan everything again; write signed evidence to FILE, and an HTML page next to FILE.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Read the secret for the HMACs of keys in --evidence and --suppress-out from this file.",
+    help="Read from FILE the secret for the HMACs of keys that --evidence and --suppress-out write.",
 )
 @click.option(
     "--signing-key",
@@ -220,14 +227,15 @@ def perform(
     "--public-key",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --check: the public Ed25519 key in PEM.",
+    help="With --check: check the signature with this public Ed25519 key in PEM.",
 )
 @rewrite_options
 @click.option("--yes", is_flag=True, help="Erase without asking; required if stdin or stderr is not a terminal.")
 def command(options: CommonOptions, yes: bool, **own: Any) -> None:
     """Erase records from LOG_DIR..., whose broker must be stopped.
 
-    SIGINT or SIGTERM ends the run once the current group is committed; the run then reports and exits with status 1.
+    SIGINT or SIGTERM ends the run once the current group of segments is committed; the run then reports and exits
+    with status 1.
     """
     is_sure = yes or own["dry_run"] or own["checked"] is not None
     if not is_sure and not may_ask():

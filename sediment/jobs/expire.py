@@ -742,13 +742,13 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
 @click.option(
     "--archive",
     metavar="DELTA_PATH",
-    help="First copy the records of the expired segments to this Delta table, and check that the row counts match.",
+    help="Before segments are deleted, copy their records to this Delta table, and check that the row counts match.",
 )
 @click.option(
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="First keep hard links to the deleted files, and a catalogue, in DIR on the same filesystem.",
+    help="Before files are deleted, hard-link them into DIR (same filesystem), and write a catalogue there.",
 )
 @click.option("--yes", is_flag=True, help="Delete without asking; otherwise a run on a terminal asks first.")
 @click.option(

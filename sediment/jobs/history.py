@@ -205,9 +205,9 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
 # -------------------------------------------------------------------------------------------------------------- command
 @click.command("history", cls=ConfiguredCommand)
 @click.argument("path", metavar="LEDGER")
-@click.option("--run", "run_id", metavar="ID", help="Show the partitions of one run.")
+@click.option("--run", "run_id", metavar="ID", help="Show the partitions of this run.")
 @click.option(
-    "--partition", "patterns", multiple=True, metavar="TOPIC-N", help="Show only these partitions; globs allowed."
+    "--partition", "patterns", multiple=True, metavar="TOPIC-N", help="Show only partitions with this name or glob."
 )
 @click.option(
     "--last", metavar="N", type=click.IntRange(min=1), default=20, show_default=True, help="Show at most N runs."
@@ -216,7 +216,7 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="First add the run from the --json report in FILE (-: stdin), if the ledger lacks it.",
+    help="Before showing the runs, add the run of the --json report in FILE (-: stdin) if the ledger lacks it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:

@@ -286,7 +286,11 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
 
 @click.command("originals", cls=ConfiguredCommand)
 @click.argument("path", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--now-ms", type=click.IntRange(0, INT64_MAX), help="Use this time in the report (default: now).")
+@click.option(
+    "--now-ms",
+    type=click.IntRange(0, INT64_MAX),
+    help="Use this as the current time in the report, in ms since the epoch (default: the clock).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:
     """List the runs that kept originals in DIR, and show which can be undone."""

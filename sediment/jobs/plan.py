@@ -651,7 +651,7 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also report how much disk space the originals in DIR use; DIR was given to --keep-originals.",
+    help="Also report how much disk space the originals in DIR use; DIR is the one that --keep-originals named.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
     """Explain what compaction and retention would do with LOG_DIR... now, and write nothing."""

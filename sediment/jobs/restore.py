@@ -688,19 +688,19 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     required=True,
-    help="Restore from DIR, the directory of --keep-originals; DIR also gets the files that this run removes.",
+    help="Restore from DIR, the directory of --keep-originals; DIR also gets the files that the restore removes.",
 )
-@click.option("--run", "run_id", metavar="ID", help="Undo this run.")
+@click.option("--run", "run_id", metavar="ID", help="Undo the run with this id.")
 @click.option(
-    "--as-of", metavar="TIME", help="Undo all runs that began at or after TIME: ISO 8601 in UTC, or milliseconds."
+    "--as-of", metavar="TIME", help="Undo all runs that began at or after TIME: ISO 8601 in UTC, or ms since the epoch."
 )
 @click.option("--undo-erasure", is_flag=True, help="Also put back records that a later run erased.")
 @click.option(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Refuse partitions whose originals contain a record with an erased key. "
-    "FILE comes from `erase --suppress-out`.",
+    help="Refuse a partition if its originals contain a record with a key on the suppression list FILE, which "
+    "`erase --suppress-out` wrote.",
 )
 @click.option(
     "--secret-file",
@@ -709,7 +709,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     help="With --suppress: read the secret of `erase --suppress-out` from this file.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
-@click.option("--yes", is_flag=True, help="Restore without asking; required without a terminal.")
+@click.option("--yes", is_flag=True, help="Restore without asking; required if stdin or stderr is not a terminal.")
 @click.option(
     "--allow-network-fs",
     is_flag=True,

@@ -306,7 +306,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "--state",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Store the offsets that consumers commit in DIR, outside every LOG_DIR (default: in memory).",
+    help="Store committed offsets of consumers in DIR, which is outside every LOG_DIR (default: in memory).",
 )
 @click.option(
     "--partition",
@@ -327,14 +327,15 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 @click.option(
     "--to-log-end",
     is_flag=True,
-    help="Also serve records above the high watermark; for a copy of a follower, whose high watermark may lag.",
+    help="Also serve records above the high watermark; meant for a copy of a follower, where the high watermark may "
+    "lag.",
 )
 @click.option(
     "--as",
     "renamings",
     multiple=True,
     metavar="NEW=[DIR:]OLD",
-    help="Serve topic OLD as NEW; with DIR, serve only the partitions of that directory.",
+    help="Serve topic OLD under the name NEW; if DIR is given, serve only the partitions of OLD in DIR.",
 )
 @click.option(
     "--tls-cert", metavar="FILE", type=click.Path(path_type=Path), help="Use TLS with the certificate in this PEM file."
@@ -351,8 +352,10 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     type=click.Path(path_type=Path),
     help="Admit only the users in FILE, one name:SCRAM-SHA-256:iterations:salt:stored:server per line.",
 )
-@click.option("--insecure", is_flag=True, help="Let other machines read without TLS or without users.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a broker config of the server.")
+@click.option("--insecure", is_flag=True, help="Let other machines connect even without TLS or without users.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a broker configuration for this server."
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -371,7 +374,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "--request-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Log each request to this file as a line of JSON, without its records.",
+    help="Log each request to this file as a line of JSON; records are left out.",
 )
 @click.option(
     "--log-format",
@@ -410,10 +413,10 @@ def command(
 
     With --read-only, any directories are served, nothing is written into them, and no lock is taken.
 
-    Without --read-only, the directories must belong to a single node, as clone and adopt make them.  The server accepts
-    records from producers, including idempotent producers, and committed offsets.  A broker can use the directories
-    afterwards.  The server refuses transactions and changes of topics or configs, keeps members of groups in memory,
-    and deletes nothing.
+    Without --read-only, the directories must be those of a single-node cluster, as clone and adopt make.  The server
+    accepts records from producers, including idempotent producers, and committed offsets.  A broker can use the
+    directories afterwards.  The server refuses transactions and changes of topics or configs, keeps members of groups
+    in memory, and deletes nothing.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

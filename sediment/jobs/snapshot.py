@@ -664,19 +664,19 @@ def perform(
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the state after this offset, to a separate table.",
+    help="Write the latest values as they were right after this offset; give a separate table in --to.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the state of the records up to this timestamp, to a separate table.",
+    help="Write the latest values of the records up to this timestamp; give a separate table in --to.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
 @click.option(
     "--enable-deletion-vectors",
     is_flag=True,
-    help="Set delta.enableDeletionVectors on a table that this run creates.  Refreshes then rewrite less, but delta-rs "
-    "cannot read the table.  An existing table keeps its setting.",
+    help="Set delta.enableDeletionVectors on a table that this run creates.  Later refreshes of the table then rewrite "
+    "less data, but delta-rs cannot read the table.  An existing table keeps its setting.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
     """Write the latest value of each key in LOG_DIR... to a Delta table, and keep it up to date."""

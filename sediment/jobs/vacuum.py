@@ -308,10 +308,10 @@ def perform(
 )
 @click.option("--run", "run_id", metavar="ID", help="With --pin: keep the originals of this run.")
 @click.option("--pin", metavar="NAME", help="Keep the originals of --run until the pin NAME is removed.")
-@click.option("--unpin", metavar="NAME", help="Remove the pin NAME.")
+@click.option("--unpin", metavar="NAME", help="Remove the pin NAME from its run.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be removed.")
-@click.option("--force", is_flag=True, help="Accept an age of less than 24 hours.")
-@click.option("--yes", is_flag=True, help="Remove without asking; required without a terminal.")
+@click.option("--force", is_flag=True, help="Accept an --older-than age of less than 24 hours.")
+@click.option("--yes", is_flag=True, help="Remove without asking; required if stdin or stderr is not a terminal.")
 @click.option(
     "--now-ms",
     type=click.IntRange(0, INT64_MAX),
@@ -321,7 +321,8 @@ def perform(
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
     """Remove the originals of old runs from DIR; these runs can then no longer be undone.
 
-    SIGINT or SIGTERM ends the vacuum after the run in progress; it then reports and exits with status 1.
+    SIGINT or SIGTERM ends the vacuum once the originals of the current run are removed; the vacuum then reports and
+    exits with status 1.
     """
     with errors_as_exit_status():
         removes = options["older_than"] is not None

@@ -306,12 +306,12 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Accept several cleanings, the first at this time in ms (default: one cleaning, at --now-ms if given).",
+    help="Time in ms of the first cleaning, if AFTER was cleaned several times (default: cleaned once, at --now-ms).",
 )
 @click.option(
     "--reencoded",
     is_flag=True,
-    help="Accept batches that compact --codec or reencode changed; compare their records and name the batches.",
+    help="Accept batches that `compact --codec` or `reencode` changed; compare their records, and list these batches.",
 )
 def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
     """Check that AFTER is a correct compaction of BEFORE.

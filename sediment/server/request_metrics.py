@@ -136,14 +136,14 @@ class RequestMetrics:
         return merged
 
     def errors(self) -> dict[tuple[ApiKey, int], int]:
-        """Return the number of each error code by API."""
+        """Return how often each error code was sent, by API and code."""
         with self._guard:
             return dict(self._errors)
 
 
 @dataclass(frozen=True, slots=True)
 class _CodePlan:
-    """Fields of a structure that contain error codes, and its nested structures with their plans."""
+    """The places of error codes in a structure: its own fields, and its nested structures."""
 
     has_own: bool
     nested: tuple[tuple[str, bool, _CodePlan], ...]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sediment.segment_io.format.checkpoints import parse_meta_properties
 from sediment.segment_io.format.layout import CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS
+from sediment.segment_io.format.meta_properties import parse_meta_properties
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.internal_topics.quorum_state import QuorumState, read_quorum_state

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sediment.compaction.config import CompactionConfig
+from sediment.compaction.config import CompactionConfig, offset_map_keys
 from sediment.engine.config import COMPACTION_RANGES, LOG_RANGES, RETENTION_RANGES, LogConfig
 from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, ValueType
 from sediment.engine.live.broker_config import BrokerConfig
@@ -13,6 +13,7 @@ from sediment.engine.value_ranges import OneOf, Range, Real, Truth, Whole
 from sediment.jobs.settings.resolve import Origin, parse_value
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
+from sediment.segment_io.format.layout import INT64_MAX
 
 
 def log_config(policy: str, max_lag_ms: int, segment_ms: int) -> LogConfig:
@@ -155,6 +156,12 @@ def _is_parsed(key: Key, number: int) -> bool:
 
 
 def test_the_offset_maps_of_all_cleaner_threads_have_kafkas_bound() -> None:
-    assert BrokerConfig().dedupe_buffer_bytes_per_thread == 128 << 20
-    assert BrokerConfig(log_cleaner_threads=4).dedupe_buffer_bytes_per_thread == 32 << 20
     assert BrokerConfig().offset_map_keys == 5_033_164
+    assert BrokerConfig(log_cleaner_threads=4).offset_map_keys == 1_258_290
+
+
+def test_an_offset_map_takes_no_more_keys_than_kafkas_whose_size_is_an_int() -> None:
+    """Kafka's CleanerThread gives a map at most 2^31 - 1 bytes, at 24 bytes a slot."""
+    assert offset_map_keys((1 << 31) - 1, 0.9) == offset_map_keys(1 << 31, 0.9) == 80_530_636
+    assert offset_map_keys(INT64_MAX, 1.0) == 89_478_485
+    assert BrokerConfig(log_cleaner_dedupe_buffer_size=1 << 33, log_cleaner_threads=2).offset_map_keys == 80_530_636

@@ -18,7 +18,8 @@ from sediment.compaction.grouping import plan_cleaning
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.checkpoints import parse_leader_epochs, parse_meta_properties, parse_offset_checkpoint
+from sediment.segment_io.format.checkpoints import parse_leader_epochs, parse_offset_checkpoint
+from sediment.segment_io.format.meta_properties import parse_meta_properties
 from sediment.segment_io.format.names import parse_partition_directory, parse_segment_file
 from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.format.time_index import parse_time_index

@@ -33,8 +33,9 @@ from sediment.jobs.delta_lake.refresh_plan import PartitionProgress, RefreshProg
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.format.checkpoints import parse_meta_properties, parse_partition_metadata
+from sediment.segment_io.format.checkpoints import parse_partition_metadata
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.meta_properties import parse_meta_properties
 from sediment.segment_io.format.names import METADATA_PARTITION, UNCLEANABLE_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import (

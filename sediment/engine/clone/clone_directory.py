@@ -21,11 +21,8 @@ from sediment.engine.clone.cluster_records import Node
 from sediment.engine.clone.partition_clone import PartitionClone
 from sediment.engine.directory.output import Publisher, check_output_path
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.checkpoints import (
-    MetaProperties,
-    format_meta_properties,
-    format_offset_checkpoint,
-)
+from sediment.segment_io.format.checkpoints import format_offset_checkpoint
+from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
     CLEAN_SHUTDOWN_FILE,

@@ -1,4 +1,4 @@
-"""The options of a clone, as values."""
+"""The options of a clone: `CloneOptions` and its enums."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_PARTS = frozenset({Part.GROUPS, Part.TRANSACTIONS, Part.CONFIGS})
 
 
 class LinkMode(StrEnum):
-    """The ways in which a clone gets unchanged files."""
+    """The ways to obtain the files that did not change."""
 
     COPY = "copy"
     REFLINK = "reflink"

@@ -23,8 +23,9 @@ from typing import Any
 
 from sediment.engine.clone.cluster_records import Node
 from sediment.segment_io.errors import ProtocolError, UnsupportedDataError, UsageError
-from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid
+from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.layout import CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.internal_topics.quorum_state import QuorumState

@@ -24,7 +24,7 @@ from sediment.engine.replicas import (
     replicas_of_one_topic,
 )
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError
-from sediment.segment_io.format.checkpoints import MetaProperties
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, parse_segment_file
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata

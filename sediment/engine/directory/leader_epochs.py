@@ -1,4 +1,6 @@
-"""The leader epochs of a log, as a value, and the changes that loading and appending make to them (kafka-log 04 §4).
+"""The leader epochs of a log as an immutable value, and the functions that change it (kafka-log 04 §4).
+
+The functions apply the changes of loading and appending.
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """
@@ -20,7 +22,9 @@ def latest_epoch(entries: Sequence[EpochEntry]) -> int:
 
 
 def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
-    """Return the entries after a batch of `epoch` at `start_offset`; entries that contradict this batch are removed.
+    """Return the entries as they are once a batch of `epoch` has been appended at `start_offset`.
+
+    Entries that contradict this batch are removed.
 
     Source: kafka-log 04 §4 (assign).
     """

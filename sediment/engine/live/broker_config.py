@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from sediment.compaction.config import offset_map_keys
+from sediment.engine.live.cleaner_config import dedupe_buffer_bytes_per_thread
 from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Real, Truth, check_ranges
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT64_MAX
 
-_MAP_SLOT_BYTES = 24
 _LEAST_KEYS = 2
 _LARGEST_DOUBLE = 1.7976931348623157e308
 _RANGES: dict[str, Range] = {
@@ -115,12 +116,7 @@ class BrokerConfig:
             )
 
     @property
-    def dedupe_buffer_bytes_per_thread(self) -> int:
-        """The bytes of the offset map of one cleaner thread."""
-        return self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
-
-    @property
     def offset_map_keys(self) -> int:
         """The largest number of keys in the offset map of one cleaner thread."""
-        slots = self.dedupe_buffer_bytes_per_thread // _MAP_SLOT_BYTES
-        return int(slots * self.log_cleaner_io_buffer_load_factor)
+        map_bytes = dedupe_buffer_bytes_per_thread(self.log_cleaner_dedupe_buffer_size, self.log_cleaner_threads)
+        return offset_map_keys(map_bytes, self.log_cleaner_io_buffer_load_factor)

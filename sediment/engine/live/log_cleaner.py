@@ -32,6 +32,7 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.swap import discard_parts
 from sediment.engine.directory.throttle import Throttle
 from sediment.engine.live.broker_config import BrokerConfig
+from sediment.engine.live.cleaner_config import dedupe_buffer_bytes_per_thread
 from sediment.engine.live.cleaning_failures import CleanerOwner
 from sediment.engine.live.log_cleaner_manager import LogCleanerManager, LogToClean
 from sediment.engine.live.scheduler import Clock, Scheduler
@@ -137,7 +138,9 @@ class LogCleaner:
             return config
         return replace(
             config,
-            dedupe_buffer_bytes=self._config.dedupe_buffer_bytes_per_thread,
+            dedupe_buffer_bytes=dedupe_buffer_bytes_per_thread(
+                self._config.log_cleaner_dedupe_buffer_size, self._config.log_cleaner_threads
+            ),
             dedupe_load_factor=self._config.log_cleaner_io_buffer_load_factor,
         )
 

@@ -17,11 +17,8 @@ from pathlib import Path
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.segment_io.errors import CorruptCheckpointError, NotALogDirectoryError, UsageError
-from sediment.segment_io.format.checkpoints import (
-    MetaProperties,
-    format_offset_checkpoint,
-    format_uuid,
-)
+from sediment.segment_io.format.checkpoints import format_offset_checkpoint, format_uuid
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,

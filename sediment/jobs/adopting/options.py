@@ -1,4 +1,4 @@
-"""Options of `adopt`, as values."""
+"""Parsed options of `adopt`."""
 
 from __future__ import annotations
 

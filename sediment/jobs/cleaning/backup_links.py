@@ -126,7 +126,7 @@ def arguments_without_secrets(log_dirs: Iterable[Path], given: Iterable[tuple[st
 
 
 def without_secret(value: str) -> str:
-    """Return the value of an option without a password, and a URI without its user and query."""
+    """Return an option's value with secrets hidden; a URI also loses its user and its query."""
     public = _QUERY_OF_URI.sub(r"\1", _USER_OF_URI.sub("", value))
     key, is_pair, _ = public.partition("=")
     return f"{key}={_HIDDEN}" if is_pair and _SECRET.search(key) else public

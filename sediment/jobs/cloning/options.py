@@ -33,7 +33,8 @@ def properties_file_options(command: _Command) -> _Command:
         click.option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Let the broker listen here, and its controller on the next port (default: {DEFAULT_LISTEN}).",
+            help="Let the broker listen on this address, and its controller on the next port "
+            f"(default: {DEFAULT_LISTEN}).",
         ),
     ):
         command = option(command)

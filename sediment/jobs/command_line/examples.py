@@ -1,4 +1,4 @@
-"""Examples at the end of `sediment NAME --help`: a purpose and its command."""
+"""Examples at the end of `sediment NAME --help`; each has a purpose and a command line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "adopt": (
             ("show what would be adopted", "sediment adopt /var/lib/kafka/data --dry-run"),
-            ("adopt them, so that a broker can start on the directory", "sediment adopt /var/lib/kafka/data --yes"),
+            ("adopt the partitions, so that a broker can start", "sediment adopt /var/lib/kafka/data --yes"),
         ),
         "clone": (
             ("let a broker start on a backup", "sediment clone /backup/kafka-logs --to /var/lib/restored"),
             (
-                "take some topics to a test cluster, one under another name",
+                "clone some topics for a test cluster, and rename one of them",
                 "sediment clone /backup/kafka-logs --to /var/lib/test --topic 'orders*' --rename orders=orders_test",
             ),
             ("compare a clone with its manifest", "sediment clone --check /var/lib/restored"),
@@ -63,7 +63,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment erase --config /etc/kafka/server.properties --keys-file keys.txt --dry-run",
             ),
             (
-                "erase them, and write signed evidence",
+                "erase these records, and write signed evidence",
                 "sediment erase --config /etc/kafka/server.properties --keys-file keys.txt --evidence erased.json "
                 "--secret-file secret --signing-key key.pem",
             ),
@@ -100,11 +100,11 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "reencode": (
             (
-                "show the size before and after",
+                "show the size of the logs before and after",
                 "sediment reencode --config /etc/kafka/server.properties --codec zstd --dry-run",
             ),
             (
-                "merge small batches, compress them well, and keep the replaced files",
+                "merge small batches, compress them with zstd, and keep the replaced files",
                 "sediment reencode /var/lib/kafka/data --codec zstd --level 9 --batch-bytes 64k --keep-originals /keep",
             ),
         ),
@@ -145,7 +145,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("keep the originals of one run", "sediment vacuum originals --run 8e92ab2e1b9f --pin audit"),
         ),
         "verify": (("compare a compacted copy with its source", "sediment verify /backup/before /backup/after"),),
-        "warm-up": (("compile after an installation or an update", "sediment warm-up"),),
+        "warm-up": (("compile the kernels after an installation or an update", "sediment warm-up"),),
     }
 )
 

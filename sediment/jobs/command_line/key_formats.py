@@ -1,4 +1,4 @@
-"""Formats of the keys of records in options and files.
+"""Formats in which options and files give record keys.
 
 text      UTF-8
 hex       two hexadecimal digits for each byte

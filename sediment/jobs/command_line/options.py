@@ -347,8 +347,8 @@ key_equality_option = click.option(
     type=click.Choice([equality.value for equality in KeyEquality]),
     default=KeyEquality.HASH.value,
     show_default=True,
-    help="hash: compare 128-bit hashes of keys.  exact: compare their bytes, in one task that keeps all keys in "
-    "memory.",
+    help="hash: compare 128-bit hashes of keys.  exact: compare the bytes of keys, in one task that keeps all keys "
+    "of a partition in memory.",
 )
 
 
@@ -371,9 +371,10 @@ def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], 
                     "--sort",
                     type=click.Choice([column.key for column in columns]),
                     metavar="COLUMN",
-                    help=f"Sort by one of: {', '.join(column.key for column in columns)}. The largest number is first.",
+                    help="Sort the table by this column, largest numbers first: "
+                    f"{', '.join(column.key for column in columns)}.",
                 ),
-                click.option("--by-topic", is_flag=True, help="Show one row for each topic, with the sums."),
+                click.option("--by-topic", is_flag=True, help="Show one row for each topic, with totals."),
                 BYTES_OPTION,
             )
         ):
@@ -446,7 +447,11 @@ def _with_common_options(
                 help="Accept a --partition or --topic that matches nothing; meant for scheduled jobs.",
             ),
             click.option(
-                "--set", "sets", multiple=True, metavar="[TOPIC:]KEY=VALUE", help="Set a topic or broker configuration."
+                "--set",
+                "sets",
+                multiple=True,
+                metavar="[TOPIC:]KEY=VALUE",
+                help="Override a topic or broker configuration for this run.",
             ),
             click.option(
                 "--config",

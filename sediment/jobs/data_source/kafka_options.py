@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka source, with its names and meaning, for a source that reads files.
+"""Options with the names and the meaning of those of Spark's Kafka source, for a source that reads files.
 
     subscribe, subscribePattern, assign                            which partitions: `Subscription`
     startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`, the first given wins

@@ -1,4 +1,4 @@
-"""Options of one `load` of `kafka-log`, under its own names and those of Spark's Kafka source."""
+"""Options of one `load`, under the names of `kafka-log` or the names of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OPTIONS = {
     "paths": "paths to read, as a JSON list",
     "what": "name of the table",
     "columns": "names, separated by commas",
-    "config": "the broker's server.properties, for the table topics",
+    "config": "with what=topics: the broker's server.properties",
     "topics": "names, separated by commas",
     "partitions": "numbers, separated by commas",
     "isolation": "read_uncommitted or read_committed",

@@ -1,4 +1,4 @@
-"""The task of a snapshot: the latest record of each key in parts of partitions, as Spark rows.
+"""The task of a snapshot: find the latest record of each key in a part of a partition, and return Spark rows.
 
     slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
                                                                              and a summary: records read, or an error

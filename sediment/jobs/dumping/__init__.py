@@ -1,1 +1,1 @@
-"""Parts of `dump`: which rows it reads, and the forms in which it writes them to stdout."""
+"""Parts of `dump`: the rows that it reads, and the forms in which it writes them to stdout."""

@@ -1,4 +1,4 @@
-"""Forms in which `dump` writes a row to stdout: JSON, CSV, or a format of the caller.
+"""Forms in which `dump` writes a row to stdout: JSON, CSV, or the format that the caller gives.
 
 Invariant: text from a row reaches a terminal without characters that the terminal interprets.
 """

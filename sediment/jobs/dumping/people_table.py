@@ -1,4 +1,4 @@
-"""Rows of `dump` as a table for people, on the screen of stdout.
+"""Rows of `dump` as a table for people, laid out for a pipe or for the width of a terminal.
 
     a pipe        every column and every row
     a terminal    topic and partition in one column; the least important columns are left out if they have no room;

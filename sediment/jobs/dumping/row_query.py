@@ -1,4 +1,4 @@
-"""Rows that `dump` reads: a table of some sources, conditions on records, and a number of last records.
+"""Rows that `dump` reads, selected by table, sources, conditions on records, and the number of last records to show.
 
 The last records of a partition are found from its end: its slices are read from last to first, and the slices that are
 read first are small.  So a large log is read only as far as needed, and no part of it is read twice.

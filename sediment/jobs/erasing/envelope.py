@@ -1,4 +1,4 @@
-"""The signed envelope of evidence: DSSE with an Ed25519 key, as other tools for attestations read it.
+"""The signed envelope of evidence: DSSE with an Ed25519 key, a format that other attestation tools can read.
 
     {"payload": base64, "payloadType": PAYLOAD_TYPE, "signatures": [{"keyid": …, "sig": base64}]}
 

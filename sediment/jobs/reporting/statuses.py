@@ -1,4 +1,4 @@
-"""Statuses of a partition by what they mean for a run."""
+"""Statuses of partitions: those that make a run fail, and those that mean no change."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ def encoding_options(command: _Command) -> _Command:
                 "--batch-bytes",
                 type=ByteSize(),
                 metavar="N",
-                help="Merge neighbouring batches up to N bytes before compression, such as 64k.  Default: merge none.",
+                help="Merge neighbouring batches into batches of at most N uncompressed bytes, such as 64k.  "
+                "Default: merge none.",
             ),
         )
     ):
@@ -119,7 +120,8 @@ def rewrite_options(command: _Command) -> _Command:
                 "--keep-originals",
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
-                help="First keep hard links to the replaced files, and a catalogue, in DIR on the same filesystem.",
+                help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue "
+                "there.",
             ),
             click.option(
                 "--output",

@@ -118,7 +118,7 @@ class Place(Protocol):
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
-        """Give the parts of a new segment their final names in the output, and return them; none without an output."""
+        """Give the files of a new segment their final names in the output, and return the files that now have them."""
         ...
 
 

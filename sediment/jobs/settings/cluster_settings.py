@@ -34,7 +34,7 @@ from sediment.jobs.settings.directories import SelectedDirectory, configured_met
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import SettingsError, UsageError
-from sediment.segment_io.format.checkpoints import MetaProperties
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
     META_PROPERTIES_FILE,

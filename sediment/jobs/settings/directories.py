@@ -15,7 +15,7 @@ from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import NotALogDirectoryError, SettingsError, UsageError
-from sediment.segment_io.format.checkpoints import MetaProperties
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,

@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.compaction.config import COMPACT, CompactionConfig
+from sediment.compaction.config import COMPACT, MAP_SLOT_BYTES, CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import (
     BROKER_FILE_MARKS,
@@ -52,7 +52,6 @@ _LOGGER = logging.getLogger(__name__)
 
 _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
-_MAP_SLOT_BYTES = 24
 _NO_RETENTION = -1
 _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
@@ -366,11 +365,11 @@ class Settings:
         """Check Kafka's condition for its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
         values = _Values({name: self.broker_value(name) for name in (_DEDUPE_SIZE, _LOAD_FACTOR)})
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
-        if _DEDUPE_SIZE in self.sets and size_bytes // _MAP_SLOT_BYTES * load_factor <= 1:
+        if _DEDUPE_SIZE in self.sets and size_bytes // MAP_SLOT_BYTES * load_factor <= 1:
             raise SettingsError(
-                f"{_DEDUPE_SIZE}={size_bytes} is too small: a slot takes {_MAP_SLOT_BYTES} bytes, and {load_factor:g} "
+                f"{_DEDUPE_SIZE}={size_bytes} is too small: a slot takes {MAP_SLOT_BYTES} bytes, and {load_factor:g} "
                 "of the slots may be filled",
-                advice=f"give at least {(int(1 / load_factor) + 1) * _MAP_SLOT_BYTES}",
+                advice=f"give at least {(int(1 / load_factor) + 1) * MAP_SLOT_BYTES}",
             )
 
 

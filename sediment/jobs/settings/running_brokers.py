@@ -1,4 +1,4 @@
-"""Detection of log directories that a broker or another run uses while a command only reads them.
+"""Detection of log directories that a broker or another run is using while a command reads them.
 
 Such a directory has no clean-shutdown marker, like one after a crash, but it needs no repair.
 """

@@ -1,4 +1,4 @@
-"""Check of the Python that Spark runs, which needs this package to plan and to read."""
+"""Check of the Python that Spark runs: it needs this package to plan and to read `kafka-log`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of any table: `segment_io.tables` reads the tables of files, and this module the tables of the cluster."""
+"""Rows of any table: `segment_io.tables` reads tables of files, and this package reads tables of the cluster."""
 
 from __future__ import annotations
 

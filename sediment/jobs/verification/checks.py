@@ -1,4 +1,4 @@
-"""Checks of `verify` by name, in the order of their report, each with the rule that it checks."""
+"""Checks of `verify` by name, in the order in which they are reported, each with the rule that it checks."""
 
 from __future__ import annotations
 

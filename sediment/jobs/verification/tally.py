@@ -1,4 +1,4 @@
-"""Differences of one pair: their number by check, and the first ones of each check.
+"""Differences between the two logs of a pair: a count for each check, and the first differences that it found.
 
 Invariant: memory does not grow with the number of differences.
 """

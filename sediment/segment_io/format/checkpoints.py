@@ -1,6 +1,6 @@
-"""Formats of checkpoint and property files (kafka-log 01 §9–11).
+"""Formats of checkpoint files and of partition.metadata (kafka-log 01 §9, §10).
 
-Offset checkpoints, leader epochs, partition.metadata and meta.properties.  A checkpoint is a text file: a version line,
+Offset checkpoints, leader epochs and partition.metadata.  A checkpoint is a text file: a version line,
 a line with the number of entries, then one line for each entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
@@ -42,8 +42,12 @@ def _lines(content: bytes, path: str | None, advice: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _integer(text: str, bits: int) -> int:
-    """Parse a decimal number of `bits` signed bits, or raise ValueError; int() alone would accept `1_0` and ` 1`."""
+def parse_integer(text: str, bits: int) -> int:
+    """Return a decimal number of `bits` signed bits, as Java parses it; int() alone would accept `1_0` and ` 1`.
+
+    Raises:
+        ValueError: `text` is not such a number.
+    """
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     value = int(text)
@@ -84,7 +88,7 @@ def _expect_version(line: str, path: str | None) -> None:
 
 def _line_integer(line: str, path: str | None) -> int:
     try:
-        return _integer(line, 32)
+        return parse_integer(line, 32)
     except ValueError as error:
         raise _corrupt(f"checkpoint line {line!r} is not a number", path, _CHECKPOINT_ADVICE) from error
 
@@ -105,7 +109,7 @@ def parse_offset_checkpoint(content: bytes, *, path: str | None = None) -> dict[
 
     def parse_entry(fields: list[str]) -> tuple[TopicPartition, int]:
         topic, partition, offset = fields
-        return TopicPartition(topic, _integer(partition, 32)), _integer(offset, 64)
+        return TopicPartition(topic, parse_integer(partition, 32)), parse_integer(offset, 64)
 
     return dict(_parse_checkpoint(content, parse_entry, path))
 
@@ -157,7 +161,7 @@ def parse_leader_epochs(content: bytes, *, path: str | None = None) -> tuple[Epo
 
     def parse_entry(fields: list[str]) -> tuple[int, int]:
         epoch, start_offset = fields
-        return _integer(epoch, 32), _integer(start_offset, 64)
+        return parse_integer(epoch, 32), parse_integer(start_offset, 64)
 
     starts = dict(_parse_checkpoint(content, parse_entry, path))
     return tuple(EpochEntry(epoch, start) for epoch, start in sorted(starts.items()))
@@ -218,7 +222,7 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
         raise _corrupt("partition.metadata needs the lines `version: 0` and `topic_id: …`", path, _METADATA_ADVICE)
     (_, version), (_, topic_id) = fields
     try:
-        if _integer(version, 32) < 0:
+        if parse_integer(version, 32) < 0:
             raise ValueError(version)
         raw = parse_uuid(topic_id)
     except ValueError as error:
@@ -231,60 +235,3 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
 def format_partition_metadata(topic_id: str) -> bytes:
     """Return the content of the file for `topic_id`, 22 characters; it has no final line end."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
-
-
-# --------------------------------------------------------------------------------------------- meta.properties (§11)
-
-_META_ADVICE = "restore the file, or format the directory again with the broker's own tool"
-
-
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
-    """The owner of a log directory.  In version 0, `node_id` is `broker.id`; an id that is not in the file is None."""
-
-    version: int
-    cluster_id: str | None
-    node_id: int | None
-    directory_id: str | None
-
-
-def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaProperties:
-    """Return the properties of a log directory.
-
-    Raises:
-        CorruptCheckpointError: the content is not Java properties, the version is unknown, an id is malformed, or
-            version 1 lacks `node.id` or `cluster.id`.
-
-    Source: kafka-log 01 §11.
-    """
-    import javaproperties
-
-    try:
-        properties = javaproperties.loads(content.decode("latin-1"))
-        version = _integer(properties.get("version", "0"), 32)
-        if version not in (0, 1):
-            raise ValueError(f"version {version}")
-        node_text = properties.get("node.id" if version else "broker.id")
-        node_id = None if node_text is None else _integer(node_text, 32)
-        directory_text = properties.get("directory.id")
-        directory_id = None if directory_text is None else format_uuid(parse_uuid(directory_text))
-    except ValueError as error:
-        raise _corrupt(f"meta.properties holds a malformed or unknown value: {error}", path, _META_ADVICE) from error
-    cluster_id = properties.get("cluster.id")
-    if version == 1 and (node_id is None or cluster_id is None):
-        raise _corrupt("meta.properties of version 1 needs node.id and cluster.id", path, _META_ADVICE)
-    return MetaProperties(version, cluster_id, node_id, directory_id)
-
-
-def format_meta_properties(meta: MetaProperties) -> bytes:
-    """Return the content of the file for `meta`; `parse_meta_properties` parses it."""
-    import javaproperties
-
-    values = {
-        "version": str(meta.version),
-        "node.id" if meta.version else "broker.id": None if meta.node_id is None else str(meta.node_id),
-        "cluster.id": meta.cluster_id,
-        "directory.id": meta.directory_id,
-    }
-    given = {key: value for key, value in sorted(values.items()) if value is not None}
-    return javaproperties.dumps(given, timestamp=False).encode("latin-1")

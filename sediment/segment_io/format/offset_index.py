@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.format.index_parsing import Int64s, ascending_entries, whole_entries
+from sediment.segment_io.format.index_sanity import Int64s, ascending_entries, whole_entries
 from sediment.segment_io.format.layout import OFFSET_ENTRY_BYTES
 
 _OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
@@ -55,14 +55,6 @@ class OffsetIndex:
         """
         slot = int(np.searchsorted(self.relative_offsets, target_offset - self.base_offset, side="right")) - 1
         return self[slot] if slot >= 0 else OffsetPosition(self.base_offset, 0)
-
-    def fetch_upper_bound(self, start: OffsetPosition, size_bytes: int) -> OffsetPosition | None:
-        """Return the first entry at or above `start.position + size_bytes`; all batches before it have lower offsets.
-
-        Source: kafka-log 01 §7.1 (fetchUpperBoundOffset).
-        """
-        slot = int(np.searchsorted(self.positions, start.position + size_bytes, side="left"))
-        return self[slot] if slot < len(self) else None
 
     def to_bytes(self) -> bytes:
         """Return the content of the file without preallocated bytes."""

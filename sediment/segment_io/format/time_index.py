@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.format.index_parsing import Int64s, ascending_entries, whole_entries
+from sediment.segment_io.format.index_sanity import Int64s, ascending_entries, whole_entries
 from sediment.segment_io.format.layout import NO_TIMESTAMP, TIME_ENTRY_BYTES
 
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])

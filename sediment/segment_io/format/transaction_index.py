@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptIndexError, UnsupportedDataError
-from sediment.segment_io.format.index_parsing import REBUILD_ADVICE, Int64s
+from sediment.segment_io.format.index_sanity import REBUILD_ADVICE, Int64s
 from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES, TRANSACTION_ENTRY_STRUCT
 
 _TRANSACTION_ENTRY = np.dtype(

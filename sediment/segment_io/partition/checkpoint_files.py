@@ -1,4 +1,6 @@
-"""Reading and replacing the checkpoint and property files of logs; `format.checkpoints` defines their formats.
+"""Reading and replacing the checkpoint and property files of logs.
+
+`format.checkpoints` and `format.meta_properties` define their formats.
 
 Invariants: reading changes nothing.  For a missing file, None is returned, never an empty value, because a loader
 treats the two cases differently.  Every entry is checked before a file is changed.  `Fs.replace_file` replaces the
@@ -15,16 +17,14 @@ from pathlib import Path
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.checkpoints import (
     EpochEntry,
-    MetaProperties,
     format_leader_epochs,
-    format_meta_properties,
     format_offset_checkpoint,
     format_partition_metadata,
     parse_leader_epochs,
-    parse_meta_properties,
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
+from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties, parse_meta_properties
 from sediment.segment_io.format.names import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,

@@ -29,7 +29,7 @@ import google_crc32c
 import numpy as np
 
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
-from sediment.segment_io.format.index_parsing import Int64s
+from sediment.segment_io.format.index_sanity import Int64s
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,

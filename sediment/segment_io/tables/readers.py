@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from sediment.segment_io.format.index_parsing import Int64s
+from sediment.segment_io.format.index_sanity import Int64s
 from sediment.segment_io.format.names import LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
 from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.format.time_index import parse_time_index

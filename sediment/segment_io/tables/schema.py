@@ -90,7 +90,7 @@ _BATCHES = (
     Column("baseSequence", "int", "-1 if the batch has no producer"),
     Column("lastSequence", "int", "-1 if the batch has no producer"),
     Column("transactional", "bool", "part of a transaction"),
-    Column("control", "bool", "holds a control record"),
+    Column("control", "bool", "contains a control record"),
     Column("controlType", "string", "ABORT, COMMIT, LEADER_CHANGE …; null in data"),
     Column("coordinatorEpoch", "int", "of a transaction marker, else null"),
     Column("leaderEpoch", "int", "of the leader that appended the batch; -1 in magic 0 and 1"),
@@ -182,7 +182,7 @@ _GROUPS = (
     Column("metadata", "string", "text of the client"),
     Column("committed", "timestamp", "time of the commit"),
     Column("pending", "bool", "an open transaction also has an offset for the partition"),
-    Column("logEndOffset", "long", "of the partition; null if the log directory does not hold it"),
+    Column("logEndOffset", "long", "of the partition; null if the log directory does not contain it"),
     Column("lag", "long", "logEndOffset less committedOffset"),
 )
 _TOPICS = (

@@ -42,7 +42,8 @@ from sediment.segment_io.errors import (
     StorageError,
     UsageError,
 )
-from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid, parse_uuid
+from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import (
     HIGH_WATERMARK_FILE,
     INTERNAL_TOPICS,
@@ -279,7 +280,7 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
     metadata = read_cluster_metadata(path, fs)
     if metadata is None:
         raise UsageError(
-            f"--metadata {path} does not hold {METADATA_PARTITION}",
+            f"--metadata {path} does not contain {METADATA_PARTITION}",
             advice="name the log directory of the node that has it: metadata.log.dir, else the first of log.dirs",
         )
     theirs = read_meta_properties(fs, path / META_PROPERTIES_FILE)

@@ -44,7 +44,7 @@ from sediment.segment_io.errors import (
     SedimentError,
     StorageError,
 )
-from sediment.segment_io.format.index_parsing import Int64s
+from sediment.segment_io.format.index_sanity import Int64s
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     BATCH_STRUCT,

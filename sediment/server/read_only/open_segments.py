@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.errors import CorruptBatchError, OpenFilesLimitError, SourceChangedError, StorageError
-from sediment.segment_io.format.index_parsing import Int64s
+from sediment.segment_io.format.index_sanity import Int64s
 from sediment.segment_io.format.layout import INT32_MAX, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.format.offset_index import parse_offset_index
 from sediment.segment_io.format.time_index import parse_time_index

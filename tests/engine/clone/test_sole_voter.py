@@ -9,8 +9,9 @@ import pytest
 
 from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
 from sediment.segment_io.errors import UnsupportedDataError, UsageError
-from sediment.segment_io.format.checkpoints import MetaProperties, format_uuid
+from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.layout import CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.internal_topics.quorum_state import QuorumState
 from sediment.segment_io.protocol import messages as m

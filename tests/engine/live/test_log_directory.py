@@ -15,7 +15,7 @@ from sediment.segment_io.errors import (
     NotALogDirectoryError,
     UsageError,
 )
-from sediment.segment_io.format.checkpoints import MetaProperties
+from sediment.segment_io.format.meta_properties import MetaProperties
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties

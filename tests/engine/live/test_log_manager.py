@@ -14,7 +14,7 @@ import pytest
 
 from sediment.engine.live.log_manager import LoadProgress
 from sediment.segment_io.errors import CorruptDataError, DirectoryInUseError, StorageError, UsageError
-from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_properties
+from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_meta_properties

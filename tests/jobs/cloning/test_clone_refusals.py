@@ -70,7 +70,7 @@ def test_a_source_without_a_partition_is_refused(tmp_path: Path) -> None:
         if number == 2:
             write_checkpoint(given / "recovery-point-offset-checkpoint", {})
         refused(given, to)
-    assert "holds no partition" in refused(tmp_path / "checkpoints", to)
+    assert "contains no partition" in refused(tmp_path / "checkpoints", to)
 
 
 def test_names_that_kafka_does_not_have_stay_behind(source: Path, tmp_path: Path) -> None:

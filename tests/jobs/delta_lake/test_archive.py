@@ -281,7 +281,7 @@ def test_nothing_goes_that_the_table_has_lost_again(log_dir, archive):
     outcome = expire(log_dir, "--archive", archive)
     report = outcome.partitions()[NAME]
     assert (outcome.status, report["reason_code"]) == (1, "archive-incomplete")
-    assert "holds 5 records, but 4 are in the archive" in report["reason"]
+    assert "contains 5 records, but 4 are in the archive" in report["reason"]
     assert bases(log_dir / NAME) == [0, 5, 10]
 
 

@@ -2,12 +2,10 @@ import pytest
 
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.checkpoints import (
-    MetaProperties,
     format_offset_checkpoint,
     format_partition_metadata,
     format_uuid,
     parse_leader_epochs,
-    parse_meta_properties,
     parse_offset_checkpoint,
     parse_partition_metadata,
     parse_uuid,
@@ -108,21 +106,3 @@ def test_ids_are_16_bytes_as_22_characters():
     assert parse_uuid("AAECAwQFBgcICQoLDA0ODw==") == raw
     with pytest.raises(ValueError, match=r"no.* id"):
         parse_uuid("AAECAwQFBgcICQoLDA0OD")
-
-
-# --------------------------------------------------------------------------------------------------- meta.properties
-
-
-def test_meta_properties_without_a_version_are_version_0():
-    assert parse_meta_properties(b"broker.id=5\nnode.id=7\n") == MetaProperties(0, None, 5, None)
-    assert parse_meta_properties(b"") == MetaProperties(0, None, None, None)
-    assert parse_meta_properties(b"cluster.id : caf\xe9\\u0021\n").cluster_id == "caf\u00e9!"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"version=2\nnode.id=1\ncluster.id=a\n", b"version=x\n", b"broker.id=one\n", b"directory.id=short\n", b"a=\\u00"],
-)
-def test_malformed_meta_properties_are_corrupt(content):
-    with pytest.raises(CorruptCheckpointError, match=r"meta\.properties holds"):
-        parse_meta_properties(content)

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,28 +23,6 @@ def test_ix_01_an_offset_index_finds_the_floor():
     index = offset_index(45, *((46 + i, i) for i in range(30)))
     assert index.lookup(45) == OffsetPosition(45, 0)
     assert index.lookup(75) == OffsetPosition(75, 29)
-
-
-@pytest.mark.parametrize(
-    ("start", "size_bytes", "expected"),
-    [
-        ((45, 0), 5, (46, 10)),
-        ((45, 0), 10, (46, 10)),
-        ((45, 0), 22, (47, 23)),
-        ((45, 0), 23, (47, 23)),
-        ((46, 10), 24, (48, 37)),
-        ((48, 37), 1, None),
-        ((45, 0), 200, None),
-    ],
-)
-def test_ix_03_the_upper_bound_of_a_fetch_is_the_first_entry_after_it(start, size_bytes, expected):
-    index = offset_index(45, (45, 0), (46, 10), (47, 23), (48, 37))
-    bound = index.fetch_upper_bound(OffsetPosition(*start), size_bytes)
-    assert bound == (None if expected is None else OffsetPosition(*expected))
-
-
-def test_ix_03_an_empty_index_bounds_no_fetch():
-    assert offset_index(45).fetch_upper_bound(OffsetPosition(45, 0), 5) is None
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=200), st.integers(-5, 25_000))

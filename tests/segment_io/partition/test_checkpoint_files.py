@@ -3,13 +3,8 @@ import errno
 import pytest
 
 from sediment.segment_io.errors import CorruptCheckpointError, UsageError
-from sediment.segment_io.format.checkpoints import (
-    EpochEntry,
-    MetaProperties,
-    format_leader_epochs,
-    parse_leader_epochs,
-    parse_meta_properties,
-)
+from sediment.segment_io.format.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
+from sediment.segment_io.format.meta_properties import MetaProperties, parse_meta_properties
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import (

@@ -14,7 +14,8 @@ from sediment.engine.clone.cluster_records import Node, cluster_records
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.config import LogConfig
-from sediment.segment_io.format.checkpoints import MetaProperties, format_meta_properties, format_uuid
+from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint

@@ -1,7 +1,8 @@
-"""The mark of a directory that `--keep-before` fills: its log directory, and a fingerprint of each partition.
+"""The mark file in a directory that `--keep-before` fills: the source log directory, and partition fingerprints.
 
-A run links only the partitions that it changes.  The mark shows whether a partition without links is unchanged or lacks
-its links.
+The file contains the path of the source log directory, and a fingerprint of each of its partitions.  A run links only
+the partitions that it changes.  If a partition has no links, the mark shows whether it never changed or whether its
+links are missing.
 
 Format: one JSON object with `log_dir` and `partitions`, which has a fingerprint for each partition name.  Earlier
 versions wrote only the path.

@@ -1,0 +1,69 @@
+"""The format of meta.properties, which names the owner of a log directory (kafka-log 01 §11).
+
+`partition.checkpoint_files` reads and replaces the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sediment.segment_io.errors import CorruptCheckpointError
+from sediment.segment_io.format.checkpoints import format_uuid, parse_integer, parse_uuid
+
+_ADVICE = "restore the file, or format the directory again with the broker's own tool"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """The owner of a log directory.  In version 0, `node_id` is `broker.id`; an id that is not in the file is None."""
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+
+def parse_meta_properties(content: bytes, *, path: str | None = None) -> MetaProperties:
+    """Return the properties of a log directory.
+
+    Raises:
+        CorruptCheckpointError: the content is not Java properties, the version is unknown, an id is malformed, or
+            version 1 lacks `node.id` or `cluster.id`.
+
+    Source: kafka-log 01 §11.
+    """
+    import javaproperties
+
+    try:
+        properties = javaproperties.loads(content.decode("latin-1"))
+        version = parse_integer(properties.get("version", "0"), 32)
+        if version not in (0, 1):
+            raise ValueError(f"version {version}")
+        node_text = properties.get("node.id" if version else "broker.id")
+        node_id = None if node_text is None else parse_integer(node_text, 32)
+        directory_text = properties.get("directory.id")
+        directory_id = None if directory_text is None else format_uuid(parse_uuid(directory_text))
+    except ValueError as error:
+        raise CorruptCheckpointError(
+            f"meta.properties holds a malformed or unknown value: {error}", path=path, advice=_ADVICE
+        ) from error
+    cluster_id = properties.get("cluster.id")
+    if version == 1 and (node_id is None or cluster_id is None):
+        raise CorruptCheckpointError(
+            "meta.properties of version 1 needs node.id and cluster.id", path=path, advice=_ADVICE
+        )
+    return MetaProperties(version, cluster_id, node_id, directory_id)
+
+
+def format_meta_properties(meta: MetaProperties) -> bytes:
+    """Return the content of the file for `meta`; `parse_meta_properties` parses it."""
+    import javaproperties
+
+    values = {
+        "version": str(meta.version),
+        "node.id" if meta.version else "broker.id": None if meta.node_id is None else str(meta.node_id),
+        "cluster.id": meta.cluster_id,
+        "directory.id": meta.directory_id,
+    }
+    given = {key: value for key, value in sorted(values.items()) if value is not None}
+    return javaproperties.dumps(given, timestamp=False).encode("latin-1")
