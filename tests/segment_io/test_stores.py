@@ -120,6 +120,11 @@ def test_a_path_in_a_remote_store_may_end_with_a_slash_and_contain_dots(uri):
     assert Store(uri).identity[0] == "s3"
 
 
+def test_a_name_that_the_filesystem_refuses_is_wrong_use():
+    with pytest.raises(UsageError, match="the URI cannot be used"):
+        Store("s3://me:secret@bucket/logs?region=x").read("a//b")
+
+
 def test_a_local_uri_may_contain_dots(tmp_path):
     assert Store(f"file://{tmp_path}/./x/..").identity == Store(str(tmp_path)).identity
 
