@@ -46,9 +46,8 @@ from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, ENDLESS_WIDTH, FAILED, SKIPPED, RunReport, in_order
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.reporting.statuses import IDLE_STATUSES
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
@@ -305,19 +304,19 @@ COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
 
 def print_report(report: AdoptionRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
-    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
+    screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status != UNCHANGED)
     if report.dry_run:
-        for line in _record_lines(report.records, is_for_terminal=screen.console.width < ENDLESS_WIDTH):
+        for line in _record_lines(report.records, is_for_terminal=screen.is_terminal):
             screen.say(line)
     for line in _summary(report):
         screen.say(line)
 
 
-def _is_idle(partition: AdoptionReport) -> bool:
-    """Return True if nothing changes, or the partition has no records."""
-    is_empty = partition.log_start_offset is not None and partition.log_start_offset == partition.log_end_offset
-    return partition.status in IDLE_STATUSES or (partition.status == ADOPTED and is_empty)
+def _is_empty(partition: AdoptionReport) -> bool:
+    """Return True if the partition is adopted and has no records."""
+    has_ends = partition.status == ADOPTED and partition.log_start_offset is not None
+    return has_ends and partition.log_start_offset == partition.log_end_offset
 
 
 def _record_lines(records: Sequence[Mapping[str, Any]], *, is_for_terminal: bool) -> Iterator[str]:
@@ -334,7 +333,7 @@ def _summary(report: AdoptionRunReport) -> Iterator[str]:
     adopted = sum(each.status == ADOPTED for each in report.partitions)
     found = counted(adopted, "partition")
     if report.dry_run:
-        empty = sum(_is_idle(each) and each.status == ADOPTED for each in report.partitions)
+        empty = sum(map(_is_empty, report.partitions))
         without = f", {empty} of them empty" if empty else ""
         yield f"{found} would be adopted by node {report.node_id}{without}"
     elif not report.is_complete:

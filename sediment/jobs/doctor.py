@@ -47,6 +47,9 @@ from sediment.segment_io.fs import Fs
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LEAST_TEXT_WIDTH = 30
+_SHORT_INDENT = "    "
+
 _STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
 
 
@@ -133,17 +136,22 @@ def print_report(report: DoctorReport, console: Console) -> None:
 
 
 def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a check, wrapped to `width`; a path or a command that is longer keeps its line."""
-    name = f"  {check.name.ljust(name_width)}  "
-    indent = " " * (len(WARNING) + len(name))
+    """Yield the lines of a check, wrapped to `width` at blanks only; a longer word, such as a path, keeps its line.
+
+    On a narrow terminal the text starts below the name.
+    """
+    status, name = check.status.ljust(len(WARNING)), f"  {check.name.ljust(name_width)}  "
+    indent = " " * (len(status) + len(name))
+    is_narrow = width - len(indent) < _LEAST_TEXT_WIDTH
+    if is_narrow:
+        indent = _SHORT_INDENT
+    room = max(width - len(indent), 1)
     texts = [check.found] + ([f"→ {check.advice}"] if check.advice else [])
-    wrapped = [
-        line
-        for text in texts
-        for line in wrap(text, width - len(indent), break_long_words=False, break_on_hyphens=False)
-    ]
-    first, *others = wrapped or [""]
-    yield Text.assemble((check.status.ljust(len(WARNING)), _STYLES[check.status]), name, first)
+    wrapped = [line for text in texts for line in wrap(text, room, break_long_words=False, break_on_hyphens=False)]
+    first, *others = ["", *wrapped] if is_narrow or not wrapped else wrapped
+    head = Text.assemble((status, _STYLES[check.status]), name, first)
+    head.rstrip()
+    yield head
     for line in others:
         yield Text(indent + line)
 

@@ -455,7 +455,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     for rows in _chunks(batches):
         checked.add(rows)
         table.add(rows)
-        if table.is_more and not checked.reads_all:
+        if table.is_done and not checked.reads_all:
             break
     write_result(screen_text(table.show))
     if table.is_more:

@@ -13,9 +13,9 @@
     10  load groups and transactions, in a thread     answer waiting members, fetches and produces; none waits again
     11  listen, and accept connections                accept none, close idle connections, read no further request
 
-If a step fails, the steps before it are undone.  A wrong address is refused before a log directory is opened.  Clients
-can connect only after the logs are loaded.  A stop takes at most about STOP_SECONDS.  After that, the process can exit
-even if threads are still running.
+If a step fails, the steps before it are undone.  A wrong address, or a port on which another process already listens,
+is refused before a log directory is opened.  Clients can connect only after the logs are loaded.  A stop takes at most
+about STOP_SECONDS.  After that, the process can exit even if threads are still running.
 
 Source: Kafka's BrokerServer and SocketServer.
 """

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from click.testing import CliRunner
 
 from sediment.jobs.cli import main
@@ -40,6 +45,31 @@ def sediment(*arguments: object) -> Outcome:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def sediment_on_terminal(*arguments: object, columns: int = 80) -> Outcome:
+    """Run the command line in this process with stdout on a terminal without colours; stderr is not captured."""
+    ours, theirs = pty.openpty()
+    shown = bytearray()
+
+    def read_all() -> None:
+        with contextlib.suppress(OSError):  # the command has closed the terminal
+            while part := os.read(ours, 1 << 16):
+                shown.extend(part)
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    size = {"COLUMNS": str(columns), "LINES": "50", "TERM": "dumb"}
+    with (
+        open(theirs, "w", encoding="utf-8") as stdout,
+        patch.dict(os.environ, size),
+        contextlib.redirect_stdout(stdout),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main([str(argument) for argument in arguments])
+    reader.join()
+    os.close(ours)
+    return Outcome(int(ended.value.code or 0), shown.decode().replace("\r\n", "\n"), "")
 
 
 def sediment_process(

@@ -10,7 +10,6 @@ from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, SKIPPED, RunReport
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.reporting.statuses import IDLE_STATUSES
 
 CLONED, UNCHANGED = "cloned", "unchanged"
 
@@ -115,17 +114,14 @@ COLUMNS: tuple[TableColumn[PartitionCloneReport], ...] = (
 
 
 def _is_empty(partition: PartitionCloneReport) -> bool:
-    return partition.log_start_offset is not None and partition.log_start_offset == partition.log_end_offset
-
-
-def _is_idle(partition: PartitionCloneReport) -> bool:
-    """Return True if there was nothing to copy: the partition is skipped, unchanged, or empty."""
-    return partition.status in IDLE_STATUSES or (partition.status == CLONED and _is_empty(partition))
+    """Return True if the partition was cloned and has no records."""
+    has_ends = partition.status == CLONED and partition.log_start_offset is not None
+    return has_ends and partition.log_start_offset == partition.log_end_offset
 
 
 def print_report(report: CloneRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
-    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
+    screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED))
     screen.reasons(
         (each for each in report.partitions if each.status in (SKIPPED, CLONED, UNCHANGED) and each.reason),
@@ -147,7 +143,7 @@ def print_report(report: CloneRunReport, screen: Screen) -> None:
 def _summary(report: CloneRunReport) -> str:
     cloned = sum(each.status in (CLONED, UNCHANGED, QUARANTINED) for each in report.partitions)
     unchanged = sum(each.status == UNCHANGED for each in report.partitions)
-    empty = sum(each.status == CLONED and _is_empty(each) for each in report.partitions)
+    empty = sum(map(_is_empty, report.partitions))
     of_them = f", {unchanged} of them unchanged" if unchanged else ""
     of_them += f", {empty} of them empty" if empty else ""
     if not report.is_complete:

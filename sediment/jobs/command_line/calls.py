@@ -40,7 +40,7 @@ _RENAMED = {
     "rename": "renames",
     "until_offset": "until_offsets",
     "from": "originals",
-    "with": "parts",  # such as `from`, a reserved word of Python
+    "with": "parts",  # like `from`, a reserved word of Python
 }
 
 _Report = TypeVar("_Report", bound=RunReport[Any])

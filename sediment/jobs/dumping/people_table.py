@@ -3,7 +3,7 @@
     a pipe        every column and every row
     a terminal    topic and partition in one column; the least important columns are left out if they have no room;
                   rows without a finding are counted in one line; configs are listed by topic, committed
-                  offsets by group
+                  offsets by group, and a heading counts as a row
     --columns     exactly these columns, and every row
 
 Invariants: no name of a partition is left out or cut.  The text of a key, a value or a header has at most
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sediment.jobs.dumping.plain_rows import decoded, json_text, text_of
 from sediment.jobs.reporting.columns import TableColumn, text_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, result_console
+from sediment.jobs.reporting.run_report import result_console
 from sediment.jobs.reporting.screen import Screen
+from sediment.segment_io.format.names import by_number
 from sediment.segment_io.tables.schema import Column, TableRequest
 
 SHOWN_CHARACTERS = 60
@@ -53,6 +54,9 @@ _HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 }
 """Rows that a terminal does not list, by table."""
 
+_COUNTED_TO_THE_END = frozenset({"topics", "indexes"})
+"""Tables of which a terminal shows the number of rows that it does not list."""
+
 
 def _topic_heading(row: Mapping[str, Any]) -> str:
     known = [] if row["partitions"] is None else [counted(row["partitions"], "partition")]
@@ -66,11 +70,22 @@ def _group_heading(row: Mapping[str, Any]) -> str:
     return f"{row['group']}: {', '.join(known)}" if known else str(row["group"])
 
 
-_HEADINGS: Mapping[str, tuple[Callable[[Mapping[str, Any]], str], frozenset[str]]] = {
-    "topics": (_topic_heading, frozenset({"topic", "topicId", "partitions"})),
-    "groups": (_group_heading, frozenset({"group", "kind", "members"})),
+class _Headings(NamedTuple):
+    """Headings of a table: the column by which they are sorted, their text, and the columns that they replace."""
+
+    name: str
+    text: Callable[[Mapping[str, Any]], str]
+    replaced: frozenset[str]
+
+    def of(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the name in the heading of a row, and the text of the heading."""
+        return str(row[self.name]), self.text(row)
+
+
+_HEADINGS: Mapping[str, _Headings] = {
+    "topics": _Headings("topic", _topic_heading, frozenset({"topic", "topicId", "partitions"})),
+    "groups": _Headings("group", _group_heading, frozenset({"group", "kind", "members"})),
 }
-"""Heading of the rows below it, and the columns that it replaces, by table."""
 
 
 class PeopleTable:
@@ -83,65 +98,82 @@ class PeopleTable:
         self._request = request
         self._limit = limit
         self._is_chosen = is_chosen
-        self._is_for_terminal = not is_chosen and result_console().width < ENDLESS_WIDTH
-        self._sections: dict[str, list[list[dict[str, Any]]]] = {}
+        self._is_for_terminal = not is_chosen and result_console().is_terminal
+        self._headings = _HEADINGS.get(request.what) if self._is_for_terminal else None
+        self._sections: dict[tuple[str, str], list[list[dict[str, Any]]]] = {}
         self._left_out = 0
         self.count = 0
         self.is_more = False
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add the next rows; `count` is the number of listed rows, and `is_more` is True if `limit` left out others."""
-        what = self._request.what if self._is_for_terminal else ""
-        has_no_finding = _HAS_NO_FINDING.get(what)
-        heading, _ = _HEADINGS.get(what, (lambda _row: "", frozenset()))
+        """Add the next rows.
+
+        `count` is the number of listed rows and headings, and `is_more` is True if `limit` left out others.  Rows
+        without a finding are counted to the end.
+        """
+        has_no_finding = _HAS_NO_FINDING.get(self._request.what) if self._is_for_terminal else None
         for row in rows:
-            section = self._sections.setdefault(heading(row), [])
-            if has_no_finding is not None and has_no_finding(row):
-                self._left_out += 1
-            elif self.count == self._limit:
-                self.is_more = True
-                return
-            else:
-                section.append([{**row, **decoded(row)}])
-                self.count += 1
+            is_listed = has_no_finding is None or not has_no_finding(row)
+            self._left_out += not is_listed
+            heading = ("", "") if self._headings is None else self._headings.of(row)
+            if heading not in self._sections and (self._headings is None or self._has_room()):
+                self._sections[heading] = []
+            if is_listed and heading in self._sections and self._has_room():
+                self._sections[heading].append([{**row, **decoded(row)}])
+
+    @property
+    def is_done(self) -> bool:
+        """True if further rows change nothing."""
+        return self.is_more and not (self._is_for_terminal and self._request.what in _COUNTED_TO_THE_END)
+
+    def _has_room(self) -> bool:
+        """Count one more line and return True, or set `is_more` if `limit` is reached."""
+        if self.count == self._limit:
+            self.is_more = True
+            return False
+        self.count += 1
+        return True
 
     def show(self, screen: Screen) -> None:
         """Print the rows on `screen`."""
         columns = [_column(column, number, self._is_chosen) for number, column in enumerate(self._request.selected())]
         if self._is_for_terminal:
-            _, replaced = _HEADINGS.get(self._request.what, (None, frozenset()))
+            replaced = frozenset() if self._headings is None else self._headings.replaced
             columns = _with_one_name([column for column in columns if column.name not in replaced])
-        for heading, rows in sorted(self._sections.items()) if self._sections else [("", [])]:
-            if heading:
-                screen.say(heading, style="bold")
-            if rows or not (heading or self._left_out):
-                screen.table(rows, columns)
-            elif heading:
-                screen.say("")
+        in_order = sorted(self._sections, key=lambda heading: (by_number(heading[0]), heading))
+        sections = [(heading[1], self._sections[heading]) for heading in in_order]
+        listed = [(text, rows) for text, rows in sections if text or rows]
+        if listed or not self._left_out:
+            screen.sections(listed or [("", [])], columns)
         if text := _left_out_text(self._request, self._left_out):
             screen.say(text)
 
 
 def _left_out_text(request: TableRequest, count: int) -> str | None:
-    if count and request.what == "indexes":
+    if count == 0 or request.what not in _COUNTED_TO_THE_END:
+        return None
+    if request.what == "indexes":
         return f"{counted(count, 'file')} without a problem; a pipe, or --json, lists every file"
-    if count and request.what == "topics":
-        config = "; --config reads the broker's own file" if request.config is None else ""
-        return f"{counted(count, 'config')} not stated{config}; a pipe, or --json, lists every config"
-    return None
+    config = "; --config reads the broker's own file" if request.config is None else ""
+    return f"{counted(count, 'config')} not stated{config}; a pipe, or --json, lists every config"
 
 
 def _with_one_name(columns: Sequence[TableColumn[dict[str, Any]]]) -> list[TableColumn[dict[str, Any]]]:
-    """Return the columns with topic and partition as one."""
+    """Return the columns with topic and partition as one; without a number, such as -1, the topic stands alone."""
     names = [column.name for column in columns]
     if not {"topic", "partition"} <= set(names):
         return list(columns)
-    named: TableColumn[dict[str, Any]] = text_column(
-        "partition", lambda row: "" if row["topic"] is None else f"{row['topic']}-{row['partition']}"
-    )
+    named: TableColumn[dict[str, Any]] = text_column("partition", _partition_name)
     return [
         named if name == "topic" else column for name, column in zip(names, columns, strict=True) if name != "partition"
     ]
+
+
+def _partition_name(row: Mapping[str, Any]) -> str:
+    topic, number = row["topic"], row["partition"]
+    if number is None or number < 0:
+        return topic or ""
+    return "" if topic is None else f"{topic}-{number}"
 
 
 def _column(column: Column, number: int, is_chosen: bool) -> TableColumn[dict[str, Any]]:

@@ -61,32 +61,45 @@ class Screen:
         """Print one line; only the terminal wraps it, so it can be copied in one piece."""
         self.console.print(sentence, style=style, soft_wrap=True, markup=False, highlight=False)
 
+    @property
+    def is_terminal(self) -> bool:
+        """True if the text goes to a terminal; only there rows are left out.  $COLUMNS alone does not make one."""
+        return self.console.is_terminal
+
     def partitions(
         self,
         rows: Sequence[Reported],
         columns: Sequence[TableColumn[Reported]],
         *,
         is_idle: Callable[[Reported], bool] | None = None,
+        is_empty: Callable[[Reported], bool] | None = None,
     ) -> None:
         """Print a table of partitions.
 
-        On a terminal, many idle partitions with the same reason get no rows: `reasons` gives the line for them.
-        Partitions that make the run fail come first; they are not idle.
+        `is_idle` is True for a partition that the run does not change (default: by status); --changed hides it.
+        `is_empty` is True for one without records.  On a terminal, many idle or empty partitions with the same reason
+        get no rows: `reasons` or the summary counts them.  Partitions that make the run fail come first; they are
+        neither idle nor empty.
         """
         idle = self._idle(is_idle)
         shown = [row for row in rows if not (self.view.changed and idle(row))]
         if self.view.by_topic:
             self._by_topic(shown, columns)
             return
-        if self.console.width < ENDLESS_WIDTH:
-            alike = Counter(_code(row) for row in shown if idle(row))
-            shown = [row for row in shown if not (idle(row) and alike[_code(row)] > _MOST_ALIKE)]
+        if self.is_terminal:
+
+            def has_nothing(row: Reported) -> bool:
+                return idle(row) or (is_empty is not None and is_empty(row))
+
+            folded = self._idle(has_nothing)
+            alike = Counter(_code(row) for row in shown if folded(row))
+            shown = [row for row in shown if not (folded(row) and alike[_code(row)] > _MOST_ALIKE)]
             shown.sort(key=lambda row: not counts_as_failed(row, fails_on_unknown=self.view.fails_on_unknown))
         if shown:
             self.table(self._sorted([[row] for row in shown], columns), columns)
 
     def _idle(self, is_idle: Callable[[Reported], bool] | None) -> Callable[[Reported], bool]:
-        """Return a function that is True for an idle partition that does not make the run fail."""
+        """Return `is_idle`, or the rule by status, but False for a partition that makes the run fail."""
         unknown = self.view.fails_on_unknown
         idle = is_idle or _is_idle
         return lambda row: idle(row) and not counts_as_failed(row, fails_on_unknown=unknown)
@@ -113,20 +126,35 @@ class Screen:
 
     def table(self, groups: Sequence[Sequence[Row]], columns: Sequence[TableColumn[Row]]) -> None:
         """Print a row for each of `groups`, in the columns for which the console has room."""
-        cells = [[printable(column.show(group)) for column in columns] for group in groups]
+        self.sections([("", groups)], columns)
+
+    def sections(
+        self, sections: Sequence[tuple[str, Sequence[Sequence[Row]]]], columns: Sequence[TableColumn[Row]]
+    ) -> None:
+        """Print a table for each section, (heading, groups); all tables have the same columns with the same widths.
+
+        A section without groups is only its heading; an empty heading gets no line.
+        """
+        cells = [[[printable(column.show(group)) for column in columns] for group in groups] for _, groups in sections]
+        every = [row for rows in cells for row in rows]
         widths = [
-            max([cell_len(column.name), *(cell_len(row[number]) for row in cells)])
+            max([cell_len(column.name), *(cell_len(row[number]) for row in every)])
             for number, column in enumerate(columns)
         ]
-        kept = _that_fit(columns, widths, cells, self.console.width)
-        if kept is None:
-            self._print_lists(columns, cells)
-            return
-        self._print_rows([columns[number] for number in kept], [widths[number] for number in kept], cells, kept)
+        kept = _that_fit(columns, widths, every, self.console.width)
+        for (heading, _), rows in zip(sections, cells, strict=True):
+            if heading:
+                self.say(heading, style="bold")
+            if heading and not rows:
+                self.say("")
+            elif kept is None:
+                self._print_lists(columns, rows)
+            else:
+                self._print_rows([columns[each] for each in kept], [widths[each] for each in kept], rows, kept)
         dropped = [
             column.name
             for number, column in enumerate(columns)
-            if number not in kept and any(row[number] for row in cells)
+            if kept is not None and number not in kept and any(row[number] for row in every)
         ]
         if dropped:
             self.say(f"no room for {', '.join(dropped)}; a wider terminal, or a pipe, shows more columns", style="dim")

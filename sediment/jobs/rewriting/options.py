@@ -73,8 +73,8 @@ def encoding_options(command: _Command) -> _Command:
                 "--level",
                 type=int,
                 metavar="N",
-                help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22). Default: "
-                "Kafka's default level.",
+                help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  "
+                "Without this option, Kafka's default level.",
             ),
             click.option(
                 "--batch-bytes",

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.verification.report import Difference
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -213,8 +214,8 @@ def _order(before: LogFacts, segments: Sequence[SegmentFacts]) -> Iterator[Diffe
             yield Difference(
                 "order",
                 segment.base_offset,
-                f"segment {segment.base_offset} has {segment.disorder} batches whose offsets are not above the "
-                f"previous batch",
+                f"segment {segment.base_offset} has {counted(segment.disorder, 'batch')} whose offsets are not "
+                f"above the previous batch",
             )
         if (segment.last_offset or 0) - segment.base_offset > INT32_MAX and segment not in before.segments:
             yield Difference(

@@ -16,7 +16,7 @@ from sediment.jobs.reporting.columns import (
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
+from sediment.jobs.reporting.statuses import BAD_STATUSES
 from sediment.segment_io.errors import PartitionFailure
 
 CORRECT = "correct"
@@ -102,14 +102,9 @@ def _is_empty(partition: PairReport) -> bool:
     return partition.status == CORRECT and not partition.records_before and not partition.records_after
 
 
-def _is_idle(partition: PairReport) -> bool:
-    """Return True if there was nothing to compare: the partition did not change, or has no records."""
-    return partition.status in IDLE_STATUSES or _is_empty(partition)
-
-
 def print_report(report: VerificationReport, screen: Screen) -> None:
     """Print the table for people, and below it the first differences of each partition."""
-    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
+    screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
     screen.failures(
         (partition.partition, f"{difference.check}{_place(difference)}: {difference.what}")

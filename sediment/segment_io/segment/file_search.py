@@ -16,7 +16,7 @@ from sediment.segment_io.fs import ReadableFile
 from sediment.segment_io.segment.reader import batch_error
 from sediment.segment_io.segment.search import find_batch
 
-WINDOW_BYTES = 8 << 10
+_WINDOW_BYTES = 8 << 10
 _offset_at = struct.Struct(">q").unpack_from
 
 
@@ -32,9 +32,9 @@ class _Window(threading.local):
     """A buffer for the headers that a search reads."""
 
     def __init__(self) -> None:
-        buffer = padded_buffer(WINDOW_BYTES)
+        buffer = padded_buffer(_WINDOW_BYTES)
         address: int = buffer.ctypes.data
-        self.parts = buffer, buffer.data[:WINDOW_BYTES], address
+        self.parts = buffer, buffer.data[:_WINDOW_BYTES], address
 
 
 _window = _Window()
@@ -51,7 +51,7 @@ def find_in_file(file: ReadableFile, position: int, end_position: int, kind: int
     """
     buffer, whole, address = _window.parts
     while (left := end_position - position) >= MAGIC:
-        filled = file.read_into(whole if left >= WINDOW_BYTES else whole[:left], position)
+        filled = file.read_into(whole if left >= _WINDOW_BYTES else whole[:left], position)
         status, at, size_bytes = find_batch(address, filled, kind, target)
         if status == OK:
             return None if size_bytes > left - at else FoundBatch(_offset_at(whole, at)[0], position + at, size_bytes)

@@ -21,6 +21,7 @@ from sediment.server.server_config import ServerConfig
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SECONDS_AFTER_NO_DESCRIPTOR = 0.1
 _SYSTEM_DEFAULT = -1
+_NO_WAKE = -1
 
 
 class ConnectionTaker(Protocol):
@@ -51,11 +52,12 @@ class Acceptor:
         self._log = log
         self._refused = refused
         self._stop = threading.Event()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._wake = _NO_WAKE
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; `stop` closes the descriptor that is opened here."""
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread.start()
 
     def stop(self) -> None:

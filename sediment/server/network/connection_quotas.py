@@ -37,7 +37,7 @@ class ConnectionQuotas:
             if self._total >= self._max:
                 raise TooManyConnectionsError(f"max.connections={self._max} is reached")
             if self._by_address[address] >= self._max_per_ip:
-                raise TooManyConnectionsError(f"{address} has reached max.connections.per.ip={self._max_per_ip}")
+                raise TooManyConnectionsError(f"max.connections.per.ip={self._max_per_ip} is reached")
             self._by_address[address] += 1
             self._total += 1
 

@@ -36,7 +36,7 @@ import ssl
 import threading
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -57,10 +57,10 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""The most bytes of one response that are sent before other connections get their turn."""
+"""After so many bytes of one response, other connections get their turn.  A plain slice is sent without this limit."""
 
 _LONGEST_WAIT_MS = 20
-"""Longest wait for one socket; then the peer counts as slow, and the socket is watched like the others."""
+"""Longest time of one send with waits; then the peer counts as slow, and the socket is watched like the others."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
@@ -126,8 +126,12 @@ class Processor:
         self._receive_ns = shared.config.request_receive_timeout_ms * NS_PER_MS
         self._scan_ns = min(_LONGEST_SCAN_NS, min(self._idle_ns, self._receive_ns) // _SCANS_PER_TIMEOUT)
         self._channels: dict[int, KafkaChannel] = {}
-        self._starved: list[KafkaChannel] = []
-        self._unfinished: list[KafkaChannel] = []
+        self._starved: dict[KafkaChannel, None] = {}
+        """Connections whose next frame waits for memory."""
+
+        self._unfinished: OrderedDict[KafkaChannel, None] = OrderedDict()
+        """Connections that may have received their next frame although their socket reports no event; oldest first."""
+
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
@@ -144,11 +148,14 @@ class Processor:
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
 
-        self._waited_ns = 0
-        """Time of all waits for a single socket so far."""
+        self._wait_until_ns = 0
+        """Time at which the current send stops waiting for its socket."""
+
+        self._writing_ns = 0
+        """Time for writing responses so far."""
 
         self._mean_handling_ns = 0
-        """Moving average of the time for the requests that this thread handled itself."""
+        """Moving average of the time for the requests that this thread handled itself, without writing."""
 
         self._handles_from_ns = 0
         """Time from which this thread may handle requests itself again."""
@@ -221,12 +228,13 @@ class Processor:
         for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
             if descriptor == self._wake:
                 os.eventfd_read(self._wake)
+                # Cleared here, before the inbox is checked or emptied, so that a later post wakes this thread again,
+                # even from a wait for one socket.
+                self._is_awake = False
                 continue
             channel = self._channels.get(descriptor)
             if channel is not None:
                 self._guarded(channel, self._on_events, channel, events)
-        # Cleared before the inbox is emptied, so that a later post wakes this thread again.
-        self._is_awake = False
         if self._inbox:
             self._empty_inbox()
         if self._unfinished:
@@ -245,9 +253,9 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """Read from connections that may have received their next frame although their socket reports no event."""
-        unfinished, self._unfinished = self._unfinished, []
-        for channel in unfinished:
+        """Read once from each unfinished connection; those that still wait for their turn end the waits of a send."""
+        for _ in range(len(self._unfinished)):
+            channel, _ = self._unfinished.popitem(last=False)
             if not channel.is_muted:
                 self._guarded(channel, self._read, channel)
 
@@ -335,12 +343,12 @@ class Processor:
             if not (channel.reader.has_ahead or channel.transport.has_buffered):
                 self._set_interest(channel, _READ)  # usually the peer sends no request before it has this response
                 return
-        self._unfinished.append(channel)
+        self._unfinished[channel] = None
 
     def _wait_for_bytes(self, channel: KafkaChannel) -> None:
         reader = channel.reader
         if reader.is_starved:
-            self._starved.append(channel)
+            self._starved[channel] = None
             self._set_interest(channel, 0)
             return
         if reader.is_in_frame and not channel.frame_started_ns:
@@ -360,13 +368,13 @@ class Processor:
             shared.request_channel.put(received)
             return
         self._current = channel
-        waited_ns = self._waited_ns
+        writing_ns = self._writing_ns
         try:
             shared.handle(received)
         finally:
             self._current = None
         ended_ns = time.monotonic_ns()
-        self._note_handling(ended_ns - now_ns - (self._waited_ns - waited_ns), ended_ns)
+        self._note_handling(ended_ns - now_ns - (self._writing_ns - writing_ns), ended_ns)
 
     def _note_handling(self, took_ns: int, ended_ns: int) -> None:
         """Update the moving average; if requests are slow on average, use the request channel for a while."""
@@ -401,15 +409,21 @@ class Processor:
         response, request = channel.response, channel.request
         assert response is not None
         sent_before = response.sent_bytes
-        if not response.write_to(channel.transport, _SEND_BUDGET_BYTES, channel.wait_until_writable):
-            if response.sent_bytes > sent_before:
-                channel.last_active_ns = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
+        self._wait_until_ns = min(started_ns + _LONGEST_WAIT_MS * NS_PER_MS, self._next_scan_ns)
+        try:
+            is_sent = response.write_to(channel.transport, _SEND_BUDGET_BYTES, channel.wait_until_writable)
+        finally:
+            ended_ns = time.monotonic_ns()
+            self._writing_ns += ended_ns - started_ns
+        if response.sent_bytes > sent_before:
+            channel.last_active_ns = ended_ns
+        if not is_sent:
             self._set_interest(channel, _WRITE)
             return
         channel.response = channel.request = None
-        channel.last_active_ns = time.monotonic_ns()
         if request is not None:
-            request.times.sent_ns = channel.last_active_ns
+            request.times.sent_ns = ended_ns
             self._shared.metrics.sent(self._number, request, response.size_bytes)
         authenticator = channel.connection.authenticator
         if self._is_stopping or (authenticator is not None and authenticator.has_failed):
@@ -418,7 +432,8 @@ class Processor:
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
         """Return a function that waits until this socket accepts bytes, and returns False if there is other work.
 
-        The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.
+        The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.  All waits
+        of one send have a common end.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)
@@ -428,10 +443,8 @@ class Processor:
         def wait() -> bool:
             if self._inbox or self._unfinished:
                 return False
-            started_ns = now_ns()
-            found = poll(_LONGEST_WAIT_MS)
-            self._waited_ns += now_ns() - started_ns
-            return found == only_writable
+            left_ns = self._wait_until_ns - now_ns()
+            return left_ns > 0 and poll(left_ns / NS_PER_MS) == only_writable
 
         return wait
 
@@ -470,14 +483,12 @@ class Processor:
 
     # --------------------------------------------------------------------------------------------- memory and deadlines
     def _retry_starved(self) -> None:
-        """Let connections that wait for memory try again; any thread may call this."""
+        """Let connections that wait for memory read again; any thread may call this."""
         self._post(self._read_starved)
 
     def _read_starved(self) -> None:
-        starved, self._starved = self._starved, []
-        for channel in starved:
-            if not channel.is_muted:
-                self._guarded(channel, self._read, channel)
+        self._unfinished.update(self._starved)
+        self._starved.clear()
 
     def _close_overdue(self, now_ns: int) -> None:
         for channel in tuple(self._channels.values()):

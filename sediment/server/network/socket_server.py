@@ -1,6 +1,6 @@
 """Socket server: one listener with its acceptor, processors, request channel and handlers.
 
-    bind            bind the address; clients cannot connect yet
+    bind            bind the address; clients cannot connect yet, and another process may still bind it
     start           start the handlers and the processors
     open            listen, and start the acceptor
     stop_accepting  stop the acceptor and close the listening socket
@@ -36,7 +36,7 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     """Return a socket that is bound to `endpoint`, whose host is an IP address; port 0 means any free port.
 
     Raises:
-        UsageError: the address does not belong to this machine, is in use, or is not allowed.
+        UsageError: the address does not belong to this machine or is not allowed, or another process already listens.
     """
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)

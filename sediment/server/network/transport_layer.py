@@ -77,8 +77,8 @@ class TransportLayer(Protocol):
     def send_slice(self, file_slice: FileSlice, already_sent: int, wait: Callable[[], bool]) -> int:
         """Send a slice from `already_sent` on; return the number of bytes accepted.
 
-        If bytes are left, the call would block.  If the socket is full, `wait` is called.  The call continues if `wait`
-        returns True.
+        If the socket is full, `wait` is called.  The call continues if `wait` returns True.  Bytes may be left because
+        `wait` returned False, or because other connections get their turn.
         """
         ...
 

@@ -13,8 +13,10 @@ Reading continues after an unreadable range at the first of these positions:
 2. a good batch that has an offset index entry
 3. the end of the segment
 
-Invariants: except in a survey, the cost of finding a batch does not depend on the size of the segment.  Nothing in an
-unreadable range is trusted, because a record may contain bytes that look like batches.
+If a search from an index entry finds no batch, all headers are searched once, so a wrong entry hides no batch.
+
+Invariants: except in these two cases, the cost of finding a batch does not depend on the size of the segment.  Nothing
+in an unreadable range is trusted, because a record may contain bytes that look like batches.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from sediment.segment_io.errors import CorruptDataError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT, read_headers
 from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.partition.slices import verified_batch
-from sediment.segment_io.segment.file_search import WINDOW_BYTES, FoundBatch, find_in_file
+from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
 from sediment.segment_io.segment.reader import HeaderScan
 from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_LAST_OFFSET, BY_TIMESTAMP
 from sediment.segment_io.segment.timestamp_search import FoundRecord, records_of
@@ -117,13 +119,23 @@ class FrozenSegment:
     it.
     """
 
-    __slots__ = ("_guard", "_on_unreadable", "_survey", "_verified", "base_offset", "end_position", "files")
+    __slots__ = (
+        "_guard",
+        "_nothing_from",
+        "_on_unreadable",
+        "_survey",
+        "_verified",
+        "base_offset",
+        "end_position",
+        "files",
+    )
 
     def __init__(self, files: SegmentFiles, on_unreadable: Callable[[UnreadableRange], None]) -> None:
         self.files = files
         self.base_offset = files.base_offset
         self.end_position = files.size_bytes
         self._on_unreadable = on_unreadable
+        self._nothing_from = files.end_offset
         self._verified = _VerifiedRanges()
         self._survey: _Survey | None = None
         self._guard = threading.Lock()
@@ -139,37 +151,36 @@ class FrozenSegment:
             entries = opened.offsets
             slot = bisect_right(entries.relative_offsets, offset - self.base_offset) - 1
             position = entries.positions[slot] if slot >= 0 else 0
-            following = self._indexed_batch_with(opened, slot + 1, position, offset)
-            if following is not None:
-                return following
             try:
                 found = find_in_file(opened.file, position, self.end_position, BY_LAST_OFFSET, offset)
+                is_hidden = found is None and position > 0 and self._has_batch_from(opened, offset)
             except CorruptDataError as error:
                 self._make_survey(opened, error.what)
             else:
-                if found is None:
+                if found is not None:
+                    is_first = slot >= 0 and found.position == position
+                    if not is_first or found.base_offset <= self.base_offset + entries.relative_offsets[slot]:
+                        return found
+                elif not is_hidden:
                     return None
-                is_first = slot >= 0 and found.position == position
-                if not is_first or found.base_offset <= self.base_offset + entries.relative_offsets[slot]:
-                    return found
                 self._make_survey(opened, "the offset index points to a batch with other offsets")
         return self._locate_in_runs(opened, offset)
 
-    def _indexed_batch_with(self, opened: OpenSegment, slot: int, before: int, offset: int) -> FoundBatch | None:
-        """Return the batch that holds `offset` if a search from this index entry finds it, else None.
+    def _has_batch_from(self, opened: OpenSegment, offset: int) -> bool:
+        """Return True if a search from the first byte finds a batch that ends at or above `offset`.
 
-        Large batches have an index entry each, and most reads begin with the batch after the last entry below `offset`.
-        This batch is then found by one read of the file instead of two.  If the entry is close to byte `before`, where
-        the usual search begins, that search needs only one read, too.
+        A search from an index entry cannot prove the opposite, because the entry may point into a record.  The lowest
+        offset without a batch is kept, so a segment is usually searched once: at the offset after its last batch.
+
+        Raises:
+            CorruptDataError, OSError: as `find_in_file`.
         """
-        positions = opened.offsets.positions
-        if slot == len(positions) or positions[slot] - before < WINDOW_BYTES:
-            return None
-        try:
-            found = find_in_file(opened.file, positions[slot], self.end_position, BY_LAST_OFFSET, offset)
-        except CorruptDataError:
-            return None  # the search from the entry below `offset` names the error
-        return found if found is not None and found.base_offset <= offset else None
+        if offset >= self._nothing_from:
+            return False
+        if find_in_file(opened.file, 0, self.end_position, BY_LAST_OFFSET, offset) is not None:
+            return True
+        self._nothing_from = offset
+        return False
 
     def _locate_in_runs(self, opened: OpenSegment, offset: int) -> FoundBatch | None:
         survey = self._survey
@@ -261,7 +272,7 @@ class FrozenSegment:
 
     # ----------------------------------------------------------------------------------------------------------- survey
     def _make_survey(self, opened: OpenSegment, reason: str) -> None:
-        """Read the whole segment once, and return its good batches."""
+        """Read the whole segment once, keep its survey, and call `on_unreadable` with each unreadable range."""
         with self._guard:
             if self._survey is not None:
                 return

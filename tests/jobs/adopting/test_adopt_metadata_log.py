@@ -12,7 +12,7 @@ import pytest
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
-from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
+from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, sediment_on_terminal, tree, write_checkpoint
 from tests.segments import batch_bytes, write_segment
 from tests.served import unpacked
 from tests.server.read_only.log_dirs import kraft_dir
@@ -128,15 +128,14 @@ def test_a_second_run_changes_nothing(log_dir: Path) -> None:
     assert tree(log_dir) == before
 
 
-def test_a_dry_run_shows_the_records_and_changes_nothing(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_shows_the_records_and_changes_nothing(log_dir: Path) -> None:
     before = tree(log_dir)
     dry = adopt(log_dir, "--dry-run").report
     text = sediment("adopt", log_dir, "--dry-run").stdout
     assert tree(log_dir) == before
     assert "2 partitions would be adopted by node 1" in text
     assert '"type": "TOPIC_RECORD"' in text
-    monkeypatch.setenv("COLUMNS", "80")
-    on_terminal = sediment("adopt", log_dir, "--dry-run").stdout
+    on_terminal = sediment_on_terminal("adopt", log_dir, "--dry-run").stdout
     assert " 1 TOPIC_RECORD" in on_terminal and " 3 PARTITION_RECORD" in on_terminal and "{" not in on_terminal
     real = adopt(log_dir).report
 

@@ -18,7 +18,7 @@ from rich.console import Console
 import sediment
 from sediment.jobs.diagnostics.check import WARNING, Check
 from sediment.jobs.diagnostics.spark_setup import spark_checks
-from sediment.jobs.doctor import print_report
+from sediment.jobs.doctor import DoctorReport, print_report
 from sediment.segment_io.compiled.jit import CACHE_VARIABLE
 from tests.jobs.log_dirs import Outcome, make_log_dir, tree, write_checkpoint
 from tests.jobs.log_dirs import sediment as command_line
@@ -73,6 +73,18 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(log_dir: Path, m
     assert not any(line.endswith(" ") for line in done.stdout.splitlines())
     wanted = [check.found for check in sediment.doctor(log_dir).checks if check.name == "native-codecs"]
     assert " ".join(wanted[0].split()) in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("width", [10, 20, 25, 30, 45])
+def test_on_a_narrow_terminal_the_text_starts_below_the_name(width: int) -> None:
+    check = Check("worker-python", WARNING, "the Python is an old one", "set another one")
+    text = io.StringIO()
+    report = DoctorReport(run_id="r", now_ms=0, seconds=0.0, checks=(check,))
+    print_report(report, Console(file=text, width=width))
+    first, *others = text.getvalue().splitlines()[:-2]
+    assert first == "warning  worker-python"
+    assert " ".join(" ".join(others).split()) == f"{check.found} → {check.advice}"
+    assert width < 20 or all(line.startswith("    ") and len(line) <= width for line in others)
 
 
 def test_a_long_path_in_a_check_keeps_its_line() -> None:

@@ -6,12 +6,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from sediment.jobs.dump import command
 from tests.archives import unpack
+from tests.jobs.log_dirs import sediment, sediment_on_terminal
 from tests.segments import batch_bytes, write_segment
-from tests.server.groups.coordinator_logs import CoordinatorLogBuilder, offset_key, offset_value
+from tests.server.groups.coordinator_logs import CoordinatorLogBuilder, group_key, group_value, offset_key, offset_value
 
 KRAFT = Path(__file__).parents[2] / "data" / "kraft"
 LONG = "payments.eu-central-1.settlement.events.v3"
@@ -25,11 +24,18 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def shown(*arguments: object, columns: int | None = 80) -> str:
-    environment = {"COLUMNS": None if columns is None else str(columns)}
-    result = CliRunner(env=environment).invoke(command, [str(each) for each in arguments])
-    assert result.exit_code == 0, result.output
-    assert columns is None or all(len(line) <= columns for line in result.stdout.splitlines() if ";" not in line)
-    return result.stdout
+    """Return the text of `dump` on a terminal with `columns`, or in a pipe if they are None."""
+    done = (
+        sediment("dump", *arguments) if columns is None else sediment_on_terminal("dump", *arguments, columns=columns)
+    )
+    assert done.status == 0, done.stderr
+    assert columns is None or all(len(line) <= columns for line in done.stdout.splitlines() if ";" not in line)
+    return done.stdout
+
+
+def add_group(log: CoordinatorLogBuilder, group: str, *topics: str) -> None:
+    for topic in topics:
+        log.add(offset_key(group, topic=topic), offset_value(1))
 
 
 def test_a_terminal_lists_the_stated_configs_by_topic_and_counts_the_others(log_dir: Path) -> None:
@@ -76,4 +82,52 @@ def test_a_terminal_lists_only_index_files_with_a_problem(tmp_path: Path) -> Non
     write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
     write_segment(tmp_path / "t-0", 3)
     assert shown(tmp_path, "--what", "indexes").startswith("4 files without a problem; a pipe, or --json, lists ")
+    assert "00000000000000000000.index" in shown(tmp_path, "--what", "indexes", columns=None)
+
+
+def test_a_limit_counts_headings_and_the_counts_below_the_table_go_on(tmp_path: Path, log_dir: Path) -> None:
+    log = CoordinatorLogBuilder(tmp_path)
+    for number in range(5):
+        add_group(log, f"g-{number}", LONG)
+    log.write()
+    text = shown(tmp_path, "--what", "groups", "--limit", 3)
+    assert [line.partition(":")[0] for line in text.splitlines() if line.startswith("g-")] == ["g-0", "g-1"]
+    assert text.count(f" {LONG}-0 ") == 1
+
+    def not_stated(*arguments: object) -> str:
+        return shown(log_dir, "--what", "topics", *arguments).splitlines()[-1]
+
+    assert not_stated("--limit", 2) == not_stated("--limit", 0)
+
+
+def test_groups_without_offsets_count_against_the_limit(tmp_path: Path) -> None:
+    log = CoordinatorLogBuilder(tmp_path)
+    for number in range(5):
+        log.add(group_key(f"g-{number}"), group_value())
+    log.write()
+    done = sediment_on_terminal("dump", tmp_path, "--what", "groups", "--limit", 2)
+    assert [line.partition(":")[0] for line in done.stdout.splitlines() if line] == ["g-0", "g-1"]
+    assert "g-4" in sediment_on_terminal("dump", tmp_path, "--what", "groups", "--limit", 5).stdout
+
+
+def test_sections_share_widths_and_one_line_names_the_missing_columns(tmp_path: Path) -> None:
+    log = CoordinatorLogBuilder(tmp_path)
+    add_group(log, "g-10", "short")
+    add_group(log, "g-2", LONG)
+    log.write()
+    lines = shown(tmp_path, "--what", "groups", columns=70).splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith("g-")] == ["g-2", "g-10"]
+    assert len({line for line in lines if line.startswith(" partition")}) == 1
+    assert [number for number, line in enumerate(lines) if line.startswith("no room for ")] == [len(lines) - 1]
+
+
+def test_a_file_outside_a_partition_directory_has_no_number(tmp_path: Path) -> None:
+    log = write_segment(tmp_path / "loose", 0, [batch_bytes(0, "abc")])
+    assert " loose " in shown(log, "--what", "records") and "--1" not in shown(log, "--what", "records")
+
+
+def test_a_pipe_with_a_width_lists_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    write_segment(tmp_path / "t-0", 3)
+    monkeypatch.setenv("COLUMNS", "80")
     assert "00000000000000000000.index" in shown(tmp_path, "--what", "indexes", columns=None)

@@ -137,18 +137,21 @@ def test_a_strip_of_many_segments_merges_neighbours_of_one_state_and_keeps_the_w
     assert sum(piece.width for piece in pieces if piece.state == "dirty") == pytest.approx(STRIP_UNITS / 10)
 
 
-def test_what_was_not_done_is_grouped_by_reason_with_failures_first():
+def test_reasons_are_grouped_with_failures_first_and_include_partitions_that_changed():
     skipped = [
         partition(f"s-{n}", status="skipped", reason_code="dirty-ratio", reason="not dirty enough") for n in range(3)
     ]
     failed = partition("f-0", status="failed", reason_code="corrupt-batch", reason="the batch fails its CRC")
-    page = make_page(document(*skipped, failed))
+    kept = partition("k-0", reason_code="tombstones-kept", reason="delete.retention.ms is not stated")
+    page = make_page(document(*skipped, kept, failed))
     assert [(reason.code, reason.count) for reason in page.reasons] == [
         ("corrupt-batch", 1),
         ("dirty-ratio", 3),
+        ("tombstones-kept", 1),
     ]
     assert page.rows[0].partition == "f-0"
-    text = Page(render_html(document(*skipped, failed))).text
+    text = Page(render_html(document(*skipped, kept, failed))).text
+    assert " Reasons " in text and "not done" not in text
     assert "not dirty enough" in text
     assert "s-0, s-1, s-2" in text
 

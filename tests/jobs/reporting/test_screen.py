@@ -108,10 +108,26 @@ def test_rows_are_lists_where_not_even_the_first_columns_have_room() -> None:
 
 def test_many_idle_partitions_are_one_line_on_a_terminal_and_rows_in_a_pipe() -> None:
     rows = [Row("busy-0"), *(idle(number, size_bytes=number) for number in range(300))]
-    text = shown(rows)
+    text = shown(rows, terminal=True)
     assert names(text) == ["busy-0"]
     assert text.splitlines()[-1] == "nothing-dirty: 300 partitions with 44.9 kB; for example idle-299: reason 299"
-    assert len(names(shown(rows, width=1 << 14))) == 301
+    for width in (80, ENDLESS_WIDTH):  # $COLUMNS may limit the width of a pipe
+        assert len(names(shown(rows, width=width))) == 301
+
+
+def test_empty_partitions_are_folded_on_a_terminal_and_count_as_changed() -> None:
+    rows = [Row("busy-0", bytes_before=1), *(Row(f"t-{number}") for number in range(20)), idle(0)]
+
+    def listed(*, terminal: bool, view: View) -> str:
+        text = StringIO()
+        console = SafeConsole(file=text, width=80, force_terminal=terminal, color_system=None)
+        Screen(console, view).partitions(rows, COLUMNS, is_empty=lambda row: not row.bytes_before)
+        return text.getvalue()
+
+    assert names(listed(terminal=True, view=View(changed=True))) == ["busy-0"]
+    assert len(names(listed(terminal=False, view=View(changed=True)))) == 21
+    by_topic = listed(terminal=True, view=View(changed=True, by_topic=True))
+    assert [line.split()[:2] for line in by_topic.splitlines()[2:4]] == [["busy", "1"], ["t", "20"]]
 
 
 def test_a_few_idle_partitions_are_rows() -> None:

@@ -103,6 +103,9 @@ def test_offsets_belong_into_their_segment_and_ascend_unless_they_never_did():
         after = replace(before, segments=segments)
         assert found(before, after) == ["order"]
         assert found(replace(before, segments=(replace(one, disorder=1), two, three)), after) == []
+    alone = replace(before, segments=(one, replace(two, disorder=1), three))
+    (difference,) = segment_differences(before, alone, range_of(before, alone))
+    assert difference.what == "segment 10 has 1 batch whose offsets are not above the previous batch"
 
 
 def test_a_checkpoint_neither_goes_back_nor_away_but_a_wrong_one_is_mended():

@@ -18,7 +18,7 @@ def test_a_terminal_counts_partitions_without_records_and_lists_wrong_ones_first
     )
     report = VerificationReport(run_id="r", command="verify", now_ms=0, seconds=1.0, partitions=(*empty, right, wrong))
     text = io.StringIO()
-    print_report(report, Screen(Console(file=text, width=80)))
+    print_report(report, Screen(Console(file=text, width=80, force_terminal=True, color_system=None)))
     lines = text.getvalue().splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["w-0", "r-0"]
     assert lines[-1] == "21 of 22 partitions are a correct compaction, 20 of them without records; 1.0 s (run r)"

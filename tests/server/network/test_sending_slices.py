@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.network import processor
 from sediment.server.requests import Request
 from sediment.server.security.tls import server_context
-from tests.server.network.listeners import Client, api_versions, listener
+from tests.server.network.listeners import Client, api_versions, frame, listener
 from tests.server.security.certificates import write_certificates
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -168,10 +169,18 @@ def test_a_peer_that_stops_reading_holds_up_no_other_connection(tmp_path):
         wait_until(lambda: running.server.quotas.total == 1)
 
 
-def test_a_wait_for_a_full_socket_ends_when_anything_else_happens(encryption, tmp_path, monkeypatch):
+def wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a send wait for its socket until something else happens."""
     monkeypatch.setattr(processor, "_LONGEST_WAIT_MS", 10_000_000)
+    monkeypatch.setattr(processor, "_LONGEST_SCAN_NS", 10_000_000 * 1_000_000)
+
+
+def test_a_wait_for_a_full_socket_ends_when_anything_else_happens(encryption, tmp_path, monkeypatch):
+    wait_for_ever(monkeypatch)
     file = File(tmp_path)
-    with listener({ApiKey.FETCH: file}, tls=encryption[0], num_network_threads=1) as running:
+    with listener(
+        {ApiKey.FETCH: file}, tls=encryption[0], num_network_threads=1, request_receive_timeout_ms=10_000_000
+    ) as running:
         with running.connect(encryption[1]) as other, running.connect(encryption[1]) as stopped:
             stopped.send(fetch(0), 12)
             stopped._receive(100_000)
@@ -191,6 +200,88 @@ def test_a_wait_for_a_full_socket_ends_when_anything_else_happens(encryption, tm
             running.server.stop(1)
             assert time.monotonic() - before < LIMIT_SECONDS / 2
             running.is_stopped = True
+
+
+def test_a_peer_that_stops_reading_does_not_hold_up_requests_that_the_server_has_already_received(
+    tmp_path, monkeypatch
+):
+    wait_for_ever(monkeypatch)
+    monkeypatch.setattr(processor, "_SLOW_NS", LIMIT_SECONDS * 1e9)  # the processor handles all requests itself
+    file, release = File(tmp_path), threading.Event()
+
+    def hold(_request: Request) -> Any:
+        release.wait(LIMIT_SECONDS)
+        return m.HeartbeatResponse()
+
+    at_once = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.FETCH), int(ApiKey.HEARTBEAT)})
+    with (
+        listener(
+            {ApiKey.FETCH: file, ApiKey.HEARTBEAT: hold},
+            at_once=at_once,
+            num_network_threads=1,
+            request_receive_timeout_ms=10_000_000,
+        ) as running,
+        running.connect() as holding,
+        running.connect(timeout_seconds=LIMIT_SECONDS) as other,
+        running.connect() as stopped,
+    ):
+        for client in (holding, stopped, other):
+            client.ask(api_versions(), 3)
+        holding.send(m.HeartbeatRequest(group_id="g", member_id="m"), 4)
+        asked = [frame(api_versions(), 3, number) for number in range(100)]
+        # More requests than a connection gets in a row, so that both connections have another turn.
+        stopped.socket.sendall(b"".join(asked[:20]) + frame(fetch(0, 0), 12, 20))
+        other.socket.sendall(b"".join(asked))
+        release.set()
+        for number in range(100):
+            assert other.receive(ApiKey.API_VERSIONS, 3)[0] == number
+
+
+def test_deadlines_expire_while_a_peer_does_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "_LONGEST_WAIT_MS", 10_000_000)
+    file = File(tmp_path)
+    with (
+        listener({ApiKey.FETCH: file}, num_network_threads=1, request_receive_timeout_ms=200) as running,
+        running.connect() as half,
+        running.connect() as stopped,
+    ):
+        half.socket.sendall(b"\0")
+        stopped.send(fetch(0, 0), 12)
+        assert half.is_closed(within_seconds=LIMIT_SECONDS)
+
+
+class SlowSends(ReadableFile):
+    """A file whose bytes are sent slowly."""
+
+    __slots__ = ()
+
+    def send(self, target: socket.socket, position: int, count: int) -> int:
+        time.sleep(0.02)
+        return super().send(target, position, count)
+
+
+class SlowDisk(Fs):
+    def open_readable(self, path: Path) -> ReadableFile:
+        return SlowSends(path, self.open_to_read(path))
+
+
+def test_requests_with_responses_that_take_long_to_send_are_not_slow_requests(tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "_BACK_TO_CHANNEL_NS", 3_600_000_000_000)
+    file, names = File(tmp_path), []
+    file.open = SlowDisk().open_readable
+
+    def handle(request: Request) -> Any:
+        names.append(threading.current_thread().name)
+        return file(request)
+
+    at_once = frozenset({int(ApiKey.FETCH)})
+    with (
+        listener({ApiKey.FETCH: handle}, at_once=at_once, num_network_threads=1) as running,
+        running.connect() as client,
+    ):
+        for _ in range(12):
+            hashes_of(client, SIZE - 10)
+    assert {name.partition("-thread-")[0] for name in names} == {"data-plane-kafka-network"}
 
 
 def test_many_slow_readers_are_served_side_by_side(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import random
 import socket
 import struct
@@ -13,10 +15,16 @@ from typing import Any
 
 import pytest
 
+from sediment.segment_io.errors import UsageError
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
-from sediment.server.network import processor
+from sediment.server.network import processor, socket_server
+from sediment.server.network.endpoints import Endpoint
+from sediment.server.network.processor import Listener
+from sediment.server.network.socket_server import SocketServer
+from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Request
+from sediment.server.server_config import ServerConfig
 from tests.server.network.listeners import Client, api_versions, frame, listener
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -314,7 +322,7 @@ def test_an_address_may_have_fewer_connections_than_all(caplog):
         client.ask(api_versions(), 3)
         with running.connect() as refused:
             assert refused.is_closed()
-    assert "127.0.0.1 has reached max.connections.per.ip=1" in caplog.text
+    assert "127.0.0.1: max.connections.per.ip=1 is reached; the connection was refused" in caplog.messages
 
 
 def test_a_flood_of_bad_connections_neither_stops_the_server_nor_fills_the_log(caplog):
@@ -438,6 +446,29 @@ def test_a_handler_that_ends_after_the_stop_writes_into_no_file_that_was_opened_
 
 def _handlers() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("data-plane-kafka-request-handler")]
+
+
+def test_a_server_that_cannot_listen_leaves_no_open_descriptor():
+    config = ServerConfig()
+    with socket_server.bind(Endpoint("127.0.0.1", 0), config) as first:
+        port = first.getsockname()[1]
+        with socket_server.bind(Endpoint("127.0.0.1", port), config) as second:
+            first.listen()
+            gc.collect()  # processors of earlier tests close their descriptors
+            before = len(os.listdir("/proc/self/fd"))
+            kept = [server_on(second, config) for _ in range(3)]
+            for server in kept:
+                server.start()
+                with pytest.raises(UsageError, match="cannot listen on"):
+                    server.open()
+                server.stop(1)
+            of_processors = len(kept) * config.num_network_threads  # closed with the processors, which `kept` refers to
+            assert len(os.listdir("/proc/self/fd")) <= before + of_processors
+
+
+def server_on(listening: socket.socket, config: ServerConfig) -> SocketServer:
+    metrics = RequestMetrics(config.num_network_threads)
+    return SocketServer(listening, Listener("PLAINTEXT", "127.0.0.1"), config, lambda _: None, metrics, frozenset())
 
 
 def test_threads_have_the_names_of_kafkas():

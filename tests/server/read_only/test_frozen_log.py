@@ -140,6 +140,59 @@ def test_an_entry_that_points_into_a_large_batch_is_not_believed(tmp_path: Path)
     assert log.log_end_offset == end
 
 
+@pytest.fixture
+def misled(tmp_path: Path) -> tuple[Path, int]:
+    """Return a log whose index has an entry for a record that is a valid batch, and the position of the batch 4 to 7.
+
+    The record is in this batch.  After it, the log has the batches 8 and 9; the last one is in the next segment.
+    """
+    rng, directory = random.Random(1), tmp_path / "t-0"
+    directory.mkdir()
+
+    def batch(base_offset: int, *values: bytes) -> bytes:
+        records = [NewRecord(timestamp_ms=1, key=None, value=value) for value in values]
+        return build_batch(records, base_offset=base_offset)
+
+    first = batch(0, *(rng.randbytes(2500) for _ in range(4)))
+    inner = batch(4, b"a", b"b", b"c", b"d")
+    log = first + batch(4, rng.randbytes(9000), inner, b"x", b"y") + batch(8, b"z")
+    (directory / f"{0:020d}.log").write_bytes(log)
+    (directory / f"{0:020d}.index").write_bytes(struct.pack(">iiii", 3, 0, 7, log.index(inner)))
+    (directory / f"{9:020d}.log").write_bytes(batch(9, b"n"))
+    return directory, len(first)
+
+
+@pytest.mark.parametrize("offset", [4, 5, 6])
+def test_a_batch_inside_a_record_is_not_returned_although_the_next_index_entry_points_to_it(
+    offset: int, misled: tuple[Path, int]
+) -> None:
+    directory, position = misled
+    fetched = frozen_log(directory).read(offset, 1, isolation=LOG_END, min_one=True)
+    assert fetched.records is not None and fetched.records.position == position
+
+
+@pytest.mark.parametrize("max_bytes", [1, 3000, 1 << 20])
+def test_an_entry_that_points_into_a_batch_does_not_hide_the_batches_after_it(
+    max_bytes: int, misled: tuple[Path, int]
+) -> None:
+    directory, _ = misled
+    assert content(frozen_log(directory).read(8, 1, isolation=LOG_END, min_one=True))[:8] == struct.pack(">q", 8)
+    assert drain(frozen_log(directory), max_bytes=max_bytes) == [0, 4, 8, 9]
+
+
+def test_offsets_after_the_last_batch_of_a_segment_are_those_of_the_next_one(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_large_batches(directory, random.Random(9), 1.0)
+    last = Scan(directory).batches[-1].batch.last_offset
+    following = build_batch([NewRecord(timestamp_ms=1, key=None, value=b"n")], base_offset=last + 10)
+    (directory / f"{last + 10:020d}.log").write_bytes(following)
+    log = frozen_log(directory)
+    for offset in (last + 9, last + 1, last + 5, last + 1):
+        assert content(log.read(offset, 1, isolation=LOG_END, min_one=True)) == following
+    assert content(log.read(last, 1, isolation=LOG_END, min_one=True)) != following
+    assert log.unreadable == ()
+
+
 def test_offsets_outside_the_log_are_refused_and_those_at_its_ends_are_not(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     end = write_random_log(directory, 1, SHAPES[0])
