@@ -1,12 +1,14 @@
 """Escaping of text from disk for printing and encoding: names, paths and contents of files may contain any bytes.
 
 A terminal executes control characters as commands.  If bytes of a file name are not UTF-8, Python decodes them to
-surrogates, which cannot be encoded as UTF-8.  A URI may contain a password, which no message may show.
+surrogates, which cannot be encoded as UTF-8.
 """
 
 from __future__ import annotations
 
 import re
+
+from sediment.segment_io.uris import without_credentials
 
 _UNPRINTABLE = re.compile(
     "["
@@ -17,10 +19,6 @@ _UNPRINTABLE = re.compile(
     "]"
 )
 
-_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})"  # a Path turns :// into :/
-_USER = re.compile(_SCHEME + r"(?:[^\s/?]*|[^\s/?@:]*:(?!\d+(?:[/?\s]|$))[^\s?@]*)@")  # a password may contain a slash
-_QUERY = re.compile(_SCHEME + r"([^\s?]*)\?\S*?(?=[)\]}>'\",;.:]*(?:\s|$))")
-
 
 def printable(text: str) -> str:
     r"""Return `text` with control characters, direction marks and undecodable bytes escaped, as `\x1b` or `\udcff`."""
@@ -30,11 +28,6 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     r"""Return JSON in which the same characters are escaped as `\u009b`; the value does not change."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def without_credentials(text: str) -> str:
-    """Return `text` with each URI in it, also one that a `Path` shortened, without its user, password and query."""
-    return _QUERY.sub(r"\1\2", _USER.sub(r"\1", text))
 
 
 def error_line(text: str) -> str:

@@ -12,7 +12,6 @@ Invariants
 from __future__ import annotations
 
 import errno
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import FileEntry, FileStamp, Fs
+from sediment.segment_io.uris import without_credentials
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -41,7 +41,6 @@ _SCHEME = "://"
 _HDFS = "hdfs://"
 _LIBHDFS = "libhdfs"
 _SINGLE_PUTS = "allow_delayed_open"
-_CREDENTIALS = re.compile(r"(?<=://)[^/?]*@|\?.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Store:
         return Store, (self.where,)
 
     def __str__(self) -> str:
-        return _CREDENTIALS.sub("", self.where)
+        return self.where if self.is_path else without_credentials(self.where)
 
     @cached_property
     def _opened(self) -> tuple[FileSystem, str]:
@@ -350,7 +349,7 @@ def _check_components(where: str) -> None:
     if is_uri and scheme != "file" and path and not {"", ".", ".."}.isdisjoint(unquote(path).split("/")):
         raise UsageError(
             "the path of the URI contains //, . or .., so it may be another name of a directory in use",
-            path=_CREDENTIALS.sub("", where),
+            path=without_credentials(where),
             advice="write the path without them",
         )
 
@@ -359,7 +358,7 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
     if _SCHEME in where and "#" in where:  # pyarrow would use the path before the #, which is another directory
         raise UsageError(
             "the URI contains a #, which ends the path of a URI",
-            path=_CREDENTIALS.sub("", where),
+            path=without_credentials(where),
             advice="write %23 for a # in a name",
         )
     _check_components(where)
@@ -375,7 +374,7 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
         if where.startswith(_HDFS) and _LIBHDFS in str(error):
             raise UsageError(
                 f"the URI cannot be used: {_first_line(error)}",
-                path=_CREDENTIALS.sub("", where),
+                path=without_credentials(where),
                 advice="install kafka-sediment[hdfs], or set ARROW_LIBHDFS_DIR and CLASSPATH for a Hadoop installation",
             ) from error
         raise

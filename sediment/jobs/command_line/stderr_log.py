@@ -28,7 +28,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 import platformdirs
 
-from sediment.segment_io.printable import error_line, without_credentials
+from sediment.segment_io.printable import error_line
+from sediment.segment_io.uris import without_credentials
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
