@@ -25,6 +25,7 @@ from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
 from sediment.jobs.command_line.key_formats import KEY_FORMATS, TEXT
 from sediment.jobs.command_line.options import CommonOptions, HiddenValueOption, common_options, screen_options
 from sediment.jobs.command_line.standard_output import error_console
+from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.check_evidence import (
     CheckReport,
     check_directories,
@@ -77,16 +78,18 @@ def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
     """Check the evidence in `file`, and compare the log directories of `options` with it.
 
     Raises:
-        UsageError: the file or the key cannot be read, or the evidence does not name a directory.
+        UsageError: the file or the key cannot be read, a directory is not on this machine, or the evidence does not
+            name it.
     """
     started = time.monotonic()
+    local = [_checked_directory(each) for each in options.named_log_dirs()]
     evidence, problems = None, []
     try:
         evidence = read_evidence(file, public_key)
         problems = list(contradictions(evidence))
     except BadEnvelopeError as error:
         problems = [str(error)]
-    partitions = [] if evidence is None else check_directories(evidence, options.log_dirs, Fs())
+    partitions = [] if evidence is None else check_directories(evidence, local, Fs())
     return CheckReport(
         run_id=new_run_id(),
         command="erase",
@@ -99,6 +102,17 @@ def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
         problems=tuple(problems),
         incomplete=() if evidence is None else evidence.incomplete,
     )
+
+
+def _checked_directory(named: str) -> Path:
+    path = local_directory(named)
+    if path is None:
+        raise UsageError(
+            "--check reads only directories of this machine",
+            path=named,
+            advice="copy the directory to a local disk and name the copy",
+        )
+    return Path(path).absolute()
 
 
 def perform(

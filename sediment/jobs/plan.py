@@ -33,7 +33,7 @@ from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, find_resources, strat
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
 from sediment.jobs.cleaning.result import CleaningResult
-from sediment.jobs.cleaning.task import clean_partition, open_and_select
+from sediment.jobs.cleaning.task import check_listed, clean_partition, open_and_select
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, key_equality_option, screen_options
 from sediment.jobs.command_line.progress import Progress
@@ -55,7 +55,7 @@ from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_n
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.retention.policy import RetentionConfig, plan_view
-from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError, SourceChangedError
+from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
 from sediment.segment_io.format.names import new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing, list_log
@@ -184,9 +184,8 @@ class PlanningTask:
         return self.cleaning.config.compacts and self.quarantine is None
 
     def weight(self) -> int:
-        """Return the bytes to read; tasks are packed by this number."""
-        log_bytes = self.cleaning.weight()
-        return log_bytes if self.is_exact else min(log_bytes, SAMPLE_BYTES)
+        """Return the bytes to read for planning; tasks are packed by this number."""
+        return min(self.cleaning.weight(), SAMPLE_BYTES)
 
 
 def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
@@ -251,13 +250,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
         found = replace(found, reason_code=code, reason=reason)
     if config.compacts:
         found = _with_cleaning(task, found, view, cleanable)
-    if list_log(listing.partition, listing.path, fs).segments[:-1] != listing.segments[:-1]:
-        raise SourceChangedError(
-            "the segments changed while they were read",
-            partition=str(listing.partition),
-            path=str(listing.path),
-            advice="run again; a broker or another tool works in this directory",
-        )
+    check_listed(cleaning, fs, at_end=True)
     if task.quarantine is not None:
         why = task.quarantine
         return replace(found, status=QUARANTINED, reason_code=why.reason_code, reason=why.reason, unblocks_at_ms=None)
@@ -363,25 +356,13 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool, encoding: 
             else:
                 plans.append(prepared)
         if tasks:
-            progress = stack.enter_context(
-                Progress(options.messages(), len(tasks), sum(t.weight() for t in tasks), phase="planning")
-            )
-            sc = stack.enter_context(spark_context(options.master, "sediment plan"))
-            cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
-            resources = find_resources(sc, cleaned_bytes, asked=None)
-            tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
-            to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
-            for results in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=run_id):
-                for each in results:
-                    found = each.result or _lost(each.item.cleaning, each.error)
-                    if exact and found.status == CLEANABLE:
-                        to_clean[each.item.cleaning.listing.path] = each.item.cleaning, found
-                        continue
-                    plans.append(found)
-                    progress.advance(each.item.weight())
-            for cleaning, found in _clean_exactly(sc, to_clean, group=run_id):
-                plans.append(found)
-                progress.advance(cleaning.weight())
+            found, to_clean, sc = _plan_on_executors(options, tasks, stack, group=run_id)
+            plans += found
+            cleaned_bytes = sum(cleaning.weight() for cleaning, _ in to_clean.values())
+            with Progress(options.messages(), len(to_clean), cleaned_bytes, phase="cleaning") as progress:
+                for cleaning, cleaned in _clean_exactly(sc, to_clean, group=run_id):
+                    plans.append(cleaned)
+                    progress.advance(cleaning.weight())
     return PlanReport(
         run_id=run_id,
         command="plan",
@@ -451,6 +432,29 @@ def _prepare(
                 )
             )
     return prepared
+
+
+def _plan_on_executors(
+    options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
+) -> tuple[list[PartitionPlan], Mapping[Path, tuple[CleaningTask, PartitionPlan]], Any]:
+    """Return the plans, the partitions that --exact cleans, by directory, and the SparkContext, which `stack` stops."""
+    plans: list[PartitionPlan] = []
+    to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
+    total_bytes = sum(task.weight() for task in tasks)
+    with Progress(options.messages(), len(tasks), total_bytes, phase="planning") as progress:
+        sc = stack.enter_context(spark_context(options.master, "sediment plan"))
+        cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
+        resources = find_resources(sc, cleaned_bytes, asked=None)
+        tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
+        for results in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=group):
+            for each in results:
+                found = each.result or _lost(each.item.cleaning, each.error)
+                if each.item.is_exact and found.status == CLEANABLE:
+                    to_clean[each.item.cleaning.listing.path] = each.item.cleaning, found
+                else:
+                    plans.append(found)
+                progress.advance(each.item.weight())
+    return plans, to_clean, sc
 
 
 def _clean_exactly(

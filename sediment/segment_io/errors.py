@@ -56,8 +56,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from sediment.segment_io.printable import printable
-from sediment.segment_io.uris import without_credentials
+from sediment.segment_io.printable import error_line
 
 _MOST_NAMED = 5
 
@@ -66,7 +65,7 @@ class SedimentError(Exception):
     """The root of the tree.
 
     `partition` is `topic-N`, `path` the file or directory, `position` a byte position in `path`, `offset` a log offset,
-    `advice` the next action.  All are optional, and all are part of `str(error)`, a URI without its credentials.
+    `advice` the next action.  All are optional, and all are part of `str(error)`.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class SedimentError(Exception):
             f"{name} {value}"
             for name, value in (
                 ("partition", self.partition),
-                ("file", None if self.path is None else without_credentials(self.path)),
+                ("file", self.path),
                 ("position", self.position),
                 ("offset", self.offset),
             )
@@ -101,7 +100,7 @@ class SedimentError(Exception):
         where = f" ({', '.join(locations)})" if locations else ""
         advice = f"; {self.advice}" if self.advice else ""
         # The name or content of a file may contain terminal commands and characters that cannot be encoded.
-        return printable(f"{self.what}{where}{advice}")
+        return error_line(f"{self.what}{where}{advice}")
 
     @property
     def reason_code(self) -> str:
@@ -324,7 +323,7 @@ class RunFailedError(SedimentError):
         named = [f"{each.partition}: {each.reason or each.reason_code or 'wrong'}" for each in self.failures]
         shown, left = named[:_MOST_NAMED], len(named) - _MOST_NAMED
         more = [f"and {left} more"] if left > 0 else []
-        return printable("; ".join([super().__str__(), *shown, *more]))
+        return error_line("; ".join([super().__str__(), *shown, *more]))
 
 
 class CleaningAbortedError(SedimentError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from sediment.segment_io.uris import without_credentials
+
 _UNPRINTABLE = re.compile(
     "["
     "\\x00-\\x1f\\x7f-\\x9f"  # control characters, among them ESC and line ends
@@ -26,6 +28,11 @@ def printable(text: str) -> str:
 def printable_json(text: str) -> str:
     r"""Return JSON in which the same characters are escaped as `\u009b`; the value does not change."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def error_line(text: str) -> str:
+    """Return the text of an error as one printable line without credentials."""
+    return without_credentials(printable(text))
 
 
 def encodable(text: str) -> str:

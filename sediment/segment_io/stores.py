@@ -20,6 +20,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
@@ -79,11 +80,7 @@ class Store:
         try:
             filesystem, base = _open_filesystem(self.where)
         except pa.ArrowException as error:
-            raise UsageError(
-                f"the URI cannot be used: {without_credentials(_first_line(error))}",
-                path=str(self),
-                advice="give a directory by its path or by a file://, s3://, gs://, abfs:// or hdfs:// URI",
-            ) from error
+            raise self._unusable(error) from error
         except UnicodeEncodeError as error:
             raise UsageError(
                 "this path is not UTF-8, so pyarrow cannot read or write it",
@@ -283,10 +280,21 @@ class Store:
 
     @contextmanager
     def _named_errors(self, name: str) -> Iterator[None]:
+        import pyarrow as pa
+
         try:
             yield
         except OSError as error:
             raise _named(error, f"{self}/{name}" if name else str(self)) from error
+        except pa.ArrowInvalid as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> UsageError:
+        return UsageError(
+            f"the URI cannot be used: {_first_line(error)}",
+            path=str(self),
+            advice="give a directory by its path or by a file://, s3://, gs://, abfs:// or hdfs:// URI",
+        )
 
 
 class RangeReader:
@@ -330,6 +338,22 @@ class ListedFs(Fs):
         return [FileEntry(name, file.size_bytes, file.mtime_ns, False) for name, file in self._files.items()]
 
 
+def _check_components(where: str) -> None:
+    """Refuse a URI whose path is not the only name of its directory; an object store resolves no `.` and no `..`.
+
+    Raises:
+        UsageError: a component of the path is empty, `.` or `..`.
+    """
+    scheme, is_uri, rest = where.partition("?")[0].partition(_SCHEME)
+    path = rest.partition("/")[2].removesuffix("/")
+    if is_uri and scheme != "file" and path and not {"", ".", ".."}.isdisjoint(unquote(path).split("/")):
+        raise UsageError(
+            "the path of the URI contains //, . or .., so it may be another name of a directory in use",
+            path=without_credentials(where),
+            advice="write the path without them",
+        )
+
+
 def _open_filesystem(where: str) -> tuple[FileSystem, str]:
     if _SCHEME in where and "#" in where:  # pyarrow would use the path before the #, which is another directory
         raise UsageError(
@@ -337,6 +361,7 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
             path=without_credentials(where),
             advice="write %23 for a # in a name",
         )
+    _check_components(where)
     if where.startswith(_HDFS) and find_spec("hdfs_native") is not None:
         from sediment.segment_io.hdfs import open_hdfs
 
@@ -348,7 +373,7 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
     except OSError as error:
         if where.startswith(_HDFS) and _LIBHDFS in str(error):
             raise UsageError(
-                f"the URI cannot be used: {without_credentials(_first_line(error))}",
+                f"the URI cannot be used: {_first_line(error)}",
                 path=without_credentials(where),
                 advice="install kafka-sediment[hdfs], or set ARROW_LIBHDFS_DIR and CLASSPATH for a Hadoop installation",
             ) from error

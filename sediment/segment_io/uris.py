@@ -1,16 +1,14 @@
-"""URIs of directories without what only their owner may see."""
+"""URIs as messages and reports show them: a URI may contain a password, which no message may show."""
 
 from __future__ import annotations
 
 import re
 
-# A Path has one slash after the scheme.  A secret may contain a slash that its owner did not escape; a port has digits.
-_USER = re.compile(
-    r"(?<![\w./+-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?:[^/?\s'\"]*@|[^/?:\[\s'\"]+:(?!\d+(?:[/?]|$))[^?\s'\"]*@)"
-)
-_QUERY = re.compile(r"(?<![\w./+-])([A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^?#\s'\"]*)[?#][^\s'\"]*")
+_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})"  # a Path turns :// into :/
+_USER = re.compile(_SCHEME + r"(?:[^\s/?]*|[^\s/?@:]*:(?!\d+(?:[/?\s]|$))[^\s?@]*)@")  # a password may contain a slash
+_QUERY = re.compile(_SCHEME + r"([^\s?]*)\?\S*?(?=[)\]}>'\",;.:]*(?:\s|$))")
 
 
 def without_credentials(text: str) -> str:
-    """Return a path, a URI, or a text that contains a URI, without the user, secret and query of the URI."""
-    return _QUERY.sub(r"\1", _USER.sub(r"\1", text))
+    """Return `text` with each URI in it, also one that a `Path` shortened, without its user, password and query."""
+    return _QUERY.sub(r"\1\2", _USER.sub(r"\1", text))

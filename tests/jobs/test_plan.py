@@ -7,7 +7,9 @@ import shutil
 
 import pytest
 
+import sediment.jobs.plan as plan_command
 from tests.corpus import cleaning_cases, load_case
+from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, topic_sets, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment
 
@@ -69,6 +71,64 @@ def test_a_plan_changes_nothing_and_asks_for_no_lock(log_dir, plain):
         for options in ((), ("--exact",)):
             assert plan(log_dir, *options, *topic_sets("plain", plain.configs)).status == 0
     assert tree(log_dir) == before
+
+
+def test_an_exact_plan_beside_a_broker_that_appends_and_rolls_has_the_figures_of_the_closed_segments(
+    tmp_path, monkeypatch
+):
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")})
+    options = ("--exact", "--force", "--set=cleanup.policy=compact")
+    partition = log_dir / "t-0"
+    clean_exactly = plan_command._clean_exactly
+
+    def append_first(*given, **named):
+        with (partition / f"{40:020d}.log").open("ab") as active:
+            active.write(batch_bytes(40, "z", value=b"new", timestamp=NOW_MS))
+        write_segment(partition, 41)
+        return clean_exactly(*given, **named)
+
+    with inline_spark():
+        expected = plan(log_dir, *options).partitions()["t-0"]
+        monkeypatch.setattr(plan_command, "_clean_exactly", append_first)
+        assert plan(log_dir, *options).partitions()["t-0"] == expected
+    assert (expected["status"], expected["is_exact"]) == ("cleanable", True)
+
+
+def test_an_exact_plan_whose_closed_segments_change_names_the_broker(tmp_path, monkeypatch):
+    log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")})
+    clean_exactly = plan_command._clean_exactly
+
+    def shorten_first(*given, **named):
+        (log_dir / "t-0" / f"{20:020d}.log").write_bytes(b"")
+        return clean_exactly(*given, **named)
+
+    monkeypatch.setattr(plan_command, "_clean_exactly", shorten_first)
+    with inline_spark():
+        found = plan(log_dir, "--exact", "--force", "--set=cleanup.policy=compact").partitions()["t-0"]
+    assert (found["status"], found["reason_code"]) == ("failed", "source-changed")
+    assert "stop the broker" in found["reason"]
+
+
+def test_the_steps_of_an_exact_plan_are_packed_and_counted_by_the_bytes_that_each_reads(tmp_path, monkeypatch):
+    log_dir = make_log_dir(tmp_path / "logs", {f"t-{number}": keyed_log(tmp_path / "t-0") for number in range(2)})
+    log_bytes = sum(path.stat().st_size for path in log_dir.glob("t-*/*.log"))
+    monkeypatch.setattr(plan_command, "SAMPLE_BYTES", 100)
+    shown = []
+
+    class Shown(plan_command.Progress):
+        def __init__(self, console, partitions, total_bytes, *, phase):
+            self.row = [phase, partitions, total_bytes, 0]
+            shown.append(self.row)
+            super().__init__(console, partitions, total_bytes, phase=phase)
+
+        def advance(self, size_bytes, *, partitions=1):
+            self.row[3] += size_bytes
+            super().advance(size_bytes, partitions=partitions)
+
+    monkeypatch.setattr(plan_command, "Progress", Shown)
+    with inline_spark():
+        plan(log_dir, "--exact", "--force", "--set=cleanup.policy=compact")
+    assert shown == [["planning", 2, 200, 200], ["cleaning", 2, log_bytes, log_bytes]]
 
 
 @pytest.mark.parametrize("name", [name for name in cleaning_cases() if name != "compact-delete"][::3])

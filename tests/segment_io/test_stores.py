@@ -116,6 +116,28 @@ def test_a_directory_may_have_a_number_sign_in_its_name(uri):
     assert Store(uri).identity[1] == "/a#2"
 
 
+@pytest.mark.parametrize("path", ["./logs", "x/../logs", "/logs", "logs//x", "logs//", "%2e/logs", "..", "logs/."])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "hdfs"])
+def test_another_name_of_a_directory_in_a_remote_store_is_refused(scheme, path):
+    with pytest.raises(UsageError, match=r"contains //, \. or \.\.") as refused:
+        Store(f"{scheme}://me:secret@bucket/{path}?region=x").files()
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket?region=x", "s3://bucket/?region=x", "s3://bucket/a.b/..c/?region=x"])
+def test_a_path_in_a_remote_store_may_end_with_a_slash_and_contain_dots(uri):
+    assert Store(uri).identity[0] == "s3"
+
+
+def test_a_name_that_the_filesystem_refuses_is_wrong_use():
+    with pytest.raises(UsageError, match="the URI cannot be used"):
+        Store("s3://me:secret@bucket/logs?region=x").read("a//b")
+
+
+def test_a_local_uri_may_contain_dots(tmp_path):
+    assert Store(f"file://{tmp_path}/./x/..").identity == Store(str(tmp_path)).identity
+
+
 # ---------------------------------------------------------------------------------------------------------------- hdfs
 @pytest.mark.parametrize("uri", ["hdfs://me@namenode:8020/logs", "hdfs://namenode:8020/logs?user=me", "hdfs:///logs"])
 def test_a_directory_on_hdfs_names_a_namenode_and_no_user(uri):

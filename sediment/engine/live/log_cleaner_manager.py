@@ -1,7 +1,7 @@
 """The choice of the log to clean, and the cleaning state of each partition: Kafka's LogCleanerManager.
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
-    choice       the largest dirty ratio among those that may be cleaned (`compaction.cleanable_range`)
+    choice       the largest dirty ratio among those that may be cleaned (`filthiest_log`)
 
 After an error in one partition, the others are still cleaned (`cleaning_failures`).
 
@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from sediment.compaction.cleanable_range import CleanableRange, cleanable_range
 from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints
 from sediment.engine.live.cleaning_failures import CleanerOwner, CleaningFailures
 from sediment.engine.live.cleaning_states import CleaningStates
+from sediment.engine.live.filthiest_log import filthiest_first
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.scheduler import Clock
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.log_view import LogView
-
-_Log = TypeVar("_Log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +111,3 @@ class LogCleanerManager:
 def _is_clean(log: PartitionLog, first_dirty: int | None) -> bool:
     """Return True if only the active segment is dirty, as in most logs; no file is read."""
     return first_dirty is not None and log.active_base_offset <= first_dirty <= log.log_end_offset
-
-
-def filthiest_first(logs: Iterable[tuple[_Log, CleanableRange]]) -> list[_Log]:
-    """Return the logs that may be cleaned, largest cleanable ratio first; an exceeded maximum lag gives no priority.
-
-    Source: kafka-log 02 §2, steps 3-5.
-    """
-    cleanable = [(log, found) for log, found in logs if found.blocked_by is None]
-    return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]

@@ -165,7 +165,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     """Check that the segments on disk are the segments that the driver listed.
 
-    At the end only a dry run checks again, because it holds no lock; its active segment may have grown.
+    A dry run holds no lock, so it compares again at the end; its active segment may grow, and the broker may roll it.
 
     Raises:
         SourceChangedError: the segments differ.
@@ -176,12 +176,12 @@ def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     listed, found = task.on_disk or listing.segments, list_log(listing.partition, listing.path, fs).segments
     what = "the segments differ from those that the driver listed"
     advice = "check whether another disk is mounted at this path, or another process writes to it"
-    if at_end:
-        listed, found = listed[:-1], found[:-1]
-        what = "the segments changed while they were read"
-        advice = "stop the broker or work on a copy; a dry run takes no lock"
-    elif task.options.hand_off is not None:
-        # The engine continues to write to the active segment and rolls it.
+    if task.dry_run:
+        if at_end:
+            what = "the segments changed while they were read"
+        advice = "stop the broker or work on a copy, because a dry run takes no lock; or check the disk at this path"
+    if task.dry_run or task.options.hand_off is not None:
+        # The engine or broker continues to write to the active segment and rolls it.
         listed = listed[:-1]
         found = found[: len(listed)]
     if found != listed:

@@ -93,6 +93,10 @@ class CommonOptions:
     given: tuple[tuple[str, str], ...] = ()
     """Options that the caller gave: name, and value unless it is a flag."""
 
+    def named_log_dirs(self) -> tuple[str, ...]:
+        """Return the log directories as paths and URIs, for a caller that set only `log_dirs` too."""
+        return self.given_log_dirs or tuple(map(str, self.log_dirs))
+
     def open_directories(
         self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
     ) -> list[SelectedDirectory]:

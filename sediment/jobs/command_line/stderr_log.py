@@ -28,7 +28,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 import platformdirs
 
-from sediment.segment_io.printable import printable
+from sediment.segment_io.printable import error_line
+from sediment.segment_io.uris import without_credentials
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -107,7 +108,7 @@ def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
 
 def _saved_trace(error: BaseException) -> Path | None:
     """Save the traceback of an error in a file, and return its path; None if no file can be written."""
-    trace = "".join(traceback.format_exception(error))
+    trace = without_credentials("".join(traceback.format_exception(error)))
     for root in (platformdirs.user_state_path("sediment"), Path(tempfile.gettempdir()) / f"sediment-{os.getuid()}"):
         try:
             folder = root / _TRACES
@@ -175,7 +176,7 @@ class _PrintableFormatter(logging.Formatter):
     """Formatter of the message without other fields, on one line; control characters in names and paths are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        return printable(record.message)
+        return error_line(record.message)
 
 
 def _each_once() -> Callable[[logging.LogRecord], bool]:

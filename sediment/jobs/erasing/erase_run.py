@@ -30,6 +30,7 @@ from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Rea
 from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.shown_values import without_secret
+from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.after_run import (
     ErasedPartition,
     ScannedPartition,
@@ -418,11 +419,15 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         selected = [partition for each in self._directories for partition in each.partitions]
         tiered = {partition for partition in selected if self._is_tiered(partition)}
         kept = self._own.keep_originals if self.catalogue is not None else None
-        shown = {each.path: self._destination.shown(str(each.path)) for each in self._directories}
-        local = [each for each in self._directories if shown[each.path] == str(each.path)]
+        shown = [self._destination.shown(str(each.path)) for each in self._directories]
+        local = [
+            replace(directory, path=Path(path))
+            for directory, where in zip(self._directories, shown, strict=True)
+            if (path := local_directory(where)) is not None
+        ]
         found = places_of(local, replicas, kept, tiered, self._fs)
         if self._own.output is not None:
-            found = (*unchanged_sources(shown.values()), *found)
+            found = (*unchanged_sources(shown), *found)
         self._places = (*found, *NOT_VISIBLE)
         if self._own.dry_run or self._scans is None:
             return reports

@@ -8,9 +8,7 @@ from pathlib import Path
 from sediment.jobs.command_line.key_formats import TEXT
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.paths import is_uri, local_directory
-from sediment.jobs.erasing.verdict_table import (
-    REPLACE,
-)
+from sediment.jobs.erasing.verdict_table import REPLACE
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.spark.session import under_spark_submit
@@ -51,7 +49,7 @@ class EraseOptions(RewriteOptions):
                 "erase needs exactly one of --keys-file, --where and --verdicts",
                 advice="give one of them",
             )
-        for log_dir in filter(is_uri, common.given_log_dirs):
+        for log_dir in filter(is_uri, common.named_log_dirs()):
             if self.keys_file is None:
                 raise UsageError(
                     "--where and --verdicts read only directories of this machine",
@@ -71,7 +69,7 @@ class EraseOptions(RewriteOptions):
             (self.suppress_out, "--suppress-out"),
         )
         output = self.local_output
-        local = [Path(path) for each in common.given_log_dirs if (path := local_directory(each)) is not None]
+        local = [Path(path) for each in common.named_log_dirs() if (path := local_directory(each)) is not None]
         not_in = local if output is None else [*local, output]
         for file, option in outputs:
             if file is not None:

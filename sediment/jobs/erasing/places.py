@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import DirectoryState, TopicPartition, parse_partition_directory
@@ -110,7 +111,11 @@ def places_of(
 def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
     """Return the log directories, paths or URIs, that a run with --output only read: they still contain the records."""
     advice = "the run with --output did not change it: erase in it too, or delete it"
-    return tuple(Place(SOURCE, log_dir, advice) for log_dir in log_dirs)
+    unlisted = "; deleted, stray and left-over files inside it were not listed"
+    return tuple(
+        Place(SOURCE, log_dir, advice + unlisted if local_directory(log_dir) is None else advice)
+        for log_dir in log_dirs
+    )
 
 
 def _uncovered(

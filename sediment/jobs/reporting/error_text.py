@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sediment.jobs.spark.cancellation import StoppedError, was_stopped
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.printable import printable
+from sediment.segment_io.printable import error_line
 
 TASK_LOST = "task-lost"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
@@ -20,7 +20,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
     """Return reason code and sentence of an error; the code of `CorruptBatchError` is `corrupt-batch`."""
     if isinstance(error, SedimentError):
         return error.reason_code, str(error)
-    name = None if error.filename is None else printable(str(error.filename))
+    name = None if error.filename is None else error_line(str(error.filename))
     where = "" if name is None else f" ({name})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "no-space", f"the disk is full{where}; free some space and run again"
@@ -28,7 +28,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
         return "no-permission", f"no permission{f' for {name}' if name else ''}; run as the broker's user or as root"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "io-error", f"too many open files{where}; raise the limit, as with: ulimit -n 65536"
-    return "io-error", f"{printable(error.strerror or str(error))}{where}"
+    return "io-error", f"{error_line(error.strerror or str(error))}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,14 @@ def error_text_of(error: BaseException) -> ErrorText:
     if isinstance(error, MemoryError):
         return ErrorText("no-memory", "there is not enough memory; free some and run again")
     if type(error).__module__.startswith(_OF_SPARK):
-        return ErrorText("spark-failed", f"Spark failed: {printable(_raised(error))}", is_fault=True)
-    return ErrorText("fault", f"Sediment failed: {type(error).__name__}: {printable(first_line(error))}", is_fault=True)
+        return ErrorText("spark-failed", f"Spark failed: {error_line(_raised(error))}", is_fault=True)
+    text = error_line(f"Sediment failed: {type(error).__name__}: {first_line(error)}")
+    return ErrorText("fault", text, is_fault=True)
 
 
 def describe_lost_task(error: Exception | None) -> tuple[str, str]:
     """Return reason code and sentence of a task that Spark gave up on, with the error of the worker."""
-    return TASK_LOST, f"Spark gave up on the task: {printable(_raised(error))}"
+    return TASK_LOST, f"Spark gave up on the task: {error_line(_raised(error))}"
 
 
 def _raised(error: BaseException | None) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sediment.engine.live.cleaning_states import InProgress, Paused
-from sediment.engine.live.log_cleaner_manager import filthiest_first
 from sediment.segment_io.format.names import TopicPartition
-from tests.compaction.test_cleanable_range import range_of, with_ratio
 from tests.engine.managed import (
     T0,
     T1,
@@ -19,7 +17,7 @@ from tests.engine.managed import (
     topic_config,
 )
 from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
-from tests.segments import batch_bytes, log_view
+from tests.segments import batch_bytes
 
 FIRST_DIRTY = "cleaner-offset-checkpoint"
 EAGER = topic_config("compact", min_cleanable_dirty_ratio=0.0)
@@ -41,36 +39,6 @@ def log_of_ratio(manager, partition, clean_segments, dirty_segments):
 
 
 # ------------------------------------------------------------------------------------------------------------ choosing
-def test_cm_01_the_log_with_the_largest_ratio_comes_first():
-    logs = {
-        "clean": log_view([(0, 20), (20, 0)], end=20, checkpoint=20),
-        "a fifth": with_ratio(20, 5),
-        "a third": with_ratio(20, 10),
-    }
-    ranges = {name: range_of(view, min_cleanable_dirty_ratio=0.05) for name, view in logs.items()}
-    assert [ranges[name].cleanable_ratio for name in logs] == [0, 0.2, pytest.approx(1 / 3)]
-    assert filthiest_first(ranges.items()) == ["a third", "a fifth"]
-
-
-def test_cm_02_a_log_that_is_left_out_makes_way_for_the_next():
-    ranges = [
-        ("a third", range_of(with_ratio(20, 10), force=True)),
-        ("a fifth", range_of(with_ratio(20, 5), force=True)),
-    ]
-    assert filthiest_first(ranges[1:]) == ["a fifth"]
-    assert filthiest_first([]) == []
-
-
-def test_exceeded_lag_makes_a_log_eligible_but_not_first():
-    overdue = log_view([(0, 90), (10, 10), (20, 0)], end=20, checkpoint=10, first_batch_ms=[1, 1])
-    ranges = [
-        ("overdue", range_of(overdue, max_compaction_lag_ms=1000)),
-        ("filthy", range_of(with_ratio(10, 90), max_compaction_lag_ms=1000)),
-    ]
-    assert [found.must_compact for _, found in ranges] == [True, False]
-    assert filthiest_first(ranges) == ["filthy", "overdue"]
-
-
 @pytest.fixture
 def filthy(logs):
     """Logs of ratio 0, 0.2 and a third."""

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 from sediment.engine.directory.output import Publisher
+from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.erasing.options import EraseOptions
+from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.settings.selection import Selection
+from sediment.segment_io.errors import UsageError
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.test_output_run import MANIFEST, image, published, uri
 from tests.jobs.erasing.test_erase import STATED, make_logs, records
@@ -67,6 +72,17 @@ def test_an_output_is_what_erasing_in_place_leaves_and_the_source_stays_and_is_n
     assert published(output) == tree(in_place)
     assert b"a" not in {key for key, _ in records(output / "visits-0").values()}
     assert b"a" in {key for key, _ in records(logs / "visits-0").values()}
+
+
+@pytest.mark.parametrize("source_as", [str, uri])
+def test_what_a_broker_left_in_a_local_source_is_named(source_as, logs, keys, output):
+    (logs / "people-0" / f"{0:020d}.log.deleted").write_bytes(b"x")
+    (logs / f"visits-1.{'0' * 32}-stray").mkdir()
+    places = erase(source_as(logs), f"--keys-file={keys}", f"--output={output}").report["not_reached"]
+    assert {(each["kind"], each["path"]) for each in places} >= {
+        ("leftover", str(logs / "people-0" / f"{0:020d}.log.deleted")),
+        ("stray-partition", str(logs / f"visits-1.{'0' * 32}-stray")),
+    }
 
 
 @pytest.mark.parametrize("name", ["{}.log.bak", "{}.log.deleted", "{}.log.deleted.deleted", "notes.txt"])
@@ -135,11 +151,13 @@ def test_the_evidence_names_the_files_of_the_output_and_the_source_that_still_ha
 
     (tmp_path / "link").symlink_to(output)
 
-    def check() -> Outcome:
-        given = tmp_path / "link"
+    def check(given: object = tmp_path / "link") -> Outcome:
         return sediment("erase", "--json", f"--check={evidence}", f"--public-key={signing.public}", given)
 
-    assert {row["status"] for row in check().partitions().values()} == {"verified"}
+    for given in (tmp_path / "link", uri(output)):
+        assert {row["status"] for row in check(given).partitions().values()} == {"verified"}
+    remote = check("s3://key:secret@bucket/logs")
+    assert (remote.status, "--check reads only directories of this machine" in remote.stderr) == (2, True)
     shutil.copyfile(logs / "meta.properties", output / "meta.properties")  # before a broker gets it
     assert check().status == 0
     shutil.copyfile(logs / "visits-0" / f"{0:020d}.log", output / "visits-0" / f"{0:020d}.log")
@@ -170,6 +188,7 @@ def test_the_evidence_about_a_bucket_is_that_about_its_files_and_the_bucket_stay
         assert remote.partitions()[name] == {**row, "log_dir": "s3://bucket/logs"}
     place = remote.report["not_reached"][0]
     assert (place["kind"], place["path"]) == ("source", "s3://bucket/logs")
+    assert place["advice"].endswith("were not listed")
     assert remote.report["complete"] is found["complete"] is False
     assert "key:secret" not in json.dumps(found) + remote.stdout + remote.stderr
 
@@ -245,3 +264,10 @@ def test_outputs_and_options_that_make_no_sense_are_refused(logs, keys, argument
     outcome = erase(logs, f"--keys-file={keys}", *given, status=2)
     assert message in outcome.stderr
     assert image(tmp_path) == before
+
+
+def test_an_output_file_in_a_log_directory_is_refused_for_a_caller_that_sets_only_log_dirs(logs, keys):
+    common = CommonOptions((logs,), Selection(), Settings(), now_ms=0, as_json=False, master=None, quiet=True)
+    own = EraseOptions(keys_file=keys, tombstones_out=logs / "tombstones")
+    with pytest.raises(UsageError, match="--tombstones-out"):
+        own.validate(common)

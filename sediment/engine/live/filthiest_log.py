@@ -1,0 +1,25 @@
+"""The order in which dirty logs are cleaned: Kafka's LogCleanerManager.grabFilthiestCompactedLog.
+
+Invariant: this module imports nothing of a live log, so a job that needs only the order starts fast.
+
+Source: kafka-log 02 §2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from sediment.compaction.cleanable_range import CleanableRange
+
+_Log = TypeVar("_Log")
+
+
+def filthiest_first(logs: Iterable[tuple[_Log, CleanableRange]]) -> list[_Log]:
+    """Return the logs that may be cleaned, largest cleanable ratio first; an exceeded maximum lag gives no priority.
+
+    Source: kafka-log 02 §2, steps 3-5.
+    """
+    cleanable = [(log, found) for log, found in logs if found.blocked_by is None]
+    return [log for log, found in sorted(cleanable, key=lambda pair: -pair[1].cleanable_ratio)]
