@@ -90,26 +90,30 @@ class _Survey:
         return min(max(self.runs[number].end_position, start), end) if number >= 0 else start
 
 
-class _VerifiedRanges:
-    """Disjoint ranges of bytes, ascending."""
+class VerifiedRanges:
+    """Disjoint ranges of bytes, ascending; one thread at a time may add a range while others look ranges up."""
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+        # Starts and ends are replaced in one assignment, so that a look-up never combines the starts of before an
+        # addition with the ends of after it.
+        self._ranges: tuple[list[int], list[int]] = ([], [])
 
     def end_of(self, position: int) -> int:
         """Return the end of the range that contains `position`, or `position` if there is none."""
-        slot = bisect_right(self._starts, position) - 1
-        return max(self._ends[slot], position) if slot >= 0 else position
+        starts, ends = self._ranges
+        slot = bisect_right(starts, position) - 1
+        return max(ends[slot], position) if slot >= 0 else position
 
     def add(self, start: int, end: int) -> None:
         """Add a range, and merge it with adjacent or overlapping ones."""
-        first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
-        starts = [*self._starts[:first], min([start, *self._starts[first:last]]), *self._starts[last:]]
-        ends = [*self._ends[:first], max([end, *self._ends[first:last]]), *self._ends[last:]]
-        self._starts, self._ends = starts, ends
+        starts, ends = self._ranges
+        first, last = bisect_left(ends, start), bisect_right(starts, end)
+        self._ranges = (
+            [*starts[:first], min([start, *starts[first:last]]), *starts[last:]],
+            [*ends[:first], max([end, *ends[first:last]]), *ends[last:]],
+        )
 
 
 class FrozenSegment:
@@ -136,7 +140,7 @@ class FrozenSegment:
         self.end_position = files.size_bytes
         self._on_unreadable = on_unreadable
         self._nothing_from = files.end_offset
-        self._verified = _VerifiedRanges()
+        self._verified = VerifiedRanges()
         self._survey: _Survey | None = None
         self._guard = threading.Lock()
 

@@ -17,6 +17,7 @@ from sediment.segment_io.errors import OffsetOutOfRangeError, OpenFilesLimitErro
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.sources import partition_of
+from sediment.server.read_only.frozen_segment import VerifiedRanges
 from sediment.server.read_only.open_segments import OpenSegment, OpenSegments, SegmentFiles
 from tests.corpus import cleaning_cases, load_case, load_loading_case, loading_cases
 from tests.logs import LogShape, write_random_log
@@ -564,3 +565,23 @@ def test_many_threads_read_one_log(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert all(found == expected for found in pool.map(lambda _: drain(log), range(24)))
     assert len(log.unreadable) == 1
+
+
+class _AddingPosition(int):
+    """A position that, while a look-up compares it, lets another thread add a range."""
+
+    ranges: VerifiedRanges
+
+    def __lt__(self, other: object) -> bool:
+        self.ranges.add(100, 500)
+        return int(self) < other
+
+
+@pytest.mark.parametrize("start", [500, 1000])
+def test_a_range_that_is_verified_meanwhile_makes_no_other_bytes_count_as_verified(start: int) -> None:
+    ranges = VerifiedRanges()
+    for each in (0, 500, 1000):
+        ranges.add(each, each + 100)
+    position = _AddingPosition(start + 50)
+    position.ranges = ranges
+    assert ranges.end_of(position) == start + 100
