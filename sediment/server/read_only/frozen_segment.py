@@ -139,7 +139,7 @@ class FrozenSegment:
         self.base_offset = files.base_offset
         self.end_position = files.size_bytes
         self._on_unreadable = on_unreadable
-        self._nothing_from = files.end_offset
+        self._nothing_from: int | None = None
         self._verified = VerifiedRanges()
         self._survey: _Survey | None = None
         self._guard = threading.Lock()
@@ -171,20 +171,22 @@ class FrozenSegment:
         return self._locate_in_runs(opened, offset)
 
     def _has_batch_from(self, opened: OpenSegment, offset: int) -> bool:
-        """Return True if a search from the first byte finds a batch that ends at or above `offset`.
+        """Return True if the segment has a batch that ends at or above `offset`.
 
-        A search from an index entry cannot prove the opposite, because the entry may point into a record.  The lowest
-        offset without a batch is kept, so a segment is usually searched once: at the offset after its last batch.
+        A search from an index entry cannot prove the opposite, because the entry may point into a record.  So the first
+        call reads the segment once, from its first byte, and keeps the offset after its last batch.
 
         Raises:
-            CorruptDataError, OSError: as `find_in_file`.
+            CorruptDataError: a header is malformed.
+            OSError: the disk failed.
         """
-        if offset >= self._nothing_from:
+        if offset >= self.files.end_offset:
             return False
-        if find_in_file(opened.file, 0, self.end_position, BY_LAST_OFFSET, offset) is not None:
-            return True
-        self._nothing_from = offset
-        return False
+        if self._nothing_from is None:
+            scan = HeaderScan(Path(self.files.log), size_bytes=self.end_position)
+            ends = (int(span.rows["last_offset"].max()) + 1 for span in scan.spans(opened.file))
+            self._nothing_from = max(ends, default=self.base_offset)
+        return offset < self._nothing_from
 
     def _locate_in_runs(self, opened: OpenSegment, offset: int) -> FoundBatch | None:
         survey = self._survey

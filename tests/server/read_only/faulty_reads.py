@@ -1,4 +1,4 @@
-"""A filesystem whose reads fail while a test wants them to."""
+"""A filesystem that counts the bytes that are read, and whose reads fail while a test wants them to."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ class FailingFile(ReadableFile):
 
     def read_into(self, target: memoryview, position: int) -> int:
         self.fs.check()
-        return super().read_into(target, position)
+        count = super().read_into(target, position)
+        self.fs.bytes_read += count
+        return count
 
 
 class FaultyReads(Fs):
-    """The local filesystem, whose reads fail while it `is_broken`; it opens `files_left` more files."""
+    """The local filesystem, whose reads fail while it `is_broken`; it opens `files_left` more files.
+
+    `bytes_read` counts the bytes that were read.
+    """
 
     def __init__(self) -> None:
         self.is_broken = False
         self.files_left = 1 << 20
+        self.bytes_read = 0
 
     def check(self) -> None:
         if self.is_broken:
