@@ -251,7 +251,13 @@ class FrozenSegment:
         return next(self._batches(opened, indexed_offset, BY_EXACT_TIMESTAMP, timestamp_ms), None)
 
     def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
-        """Yield the good batches that a search of `kind` finds, starting at the index entry for `from_offset`."""
+        """Yield the good batches that a search of `kind` finds, starting at the index entry for `from_offset`.
+
+        A search by time cannot notice that the entry points to a later batch, so a search by offset checks the entry
+        first, and makes the survey if it is wrong.
+        """
+        if self._survey is None:
+            self.locate(opened, from_offset)
         while True:
             try:
                 yield from self._good_batches(opened, from_offset, kind, target_ms)

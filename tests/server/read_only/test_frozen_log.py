@@ -194,6 +194,22 @@ def test_offsets_after_the_last_batch_of_a_segment_are_those_of_the_next_one(tmp
     assert log.unreadable == ()
 
 
+def test_descending_offsets_in_a_gap_read_the_segment_before_it_once(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_random_log(directory, 1, LogShape(batches=300, segment_bytes=1 << 20, transactional=0, emptied=0))
+    last = Scan(directory).batches[-1].batch.last_offset
+    following = build_batch([NewRecord(timestamp_ms=1, key=None, value=b"n")], base_offset=last + 1000)
+    (directory / f"{last + 1000:020d}.log").write_bytes(following)
+    fs = FaultyReads()
+    log = frozen_log(directory, fs=fs)
+    log.read(last + 999, 1, isolation=LOG_END, min_one=True)
+    fs.bytes_read = 0
+    for offset in range(last + 998, last + 898, -1):
+        assert content(log.read(offset, 1, isolation=LOG_END, min_one=True)) == following
+    assert fs.bytes_read < 100 * ((16 << 10) + len(following))
+    assert log.unreadable == ()
+
+
 def test_offsets_outside_the_log_are_refused_and_those_at_its_ends_are_not(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     end = write_random_log(directory, 1, SHAPES[0])
@@ -278,6 +294,23 @@ def test_the_largest_timestamp_is_that_of_its_batch_even_if_cleaning_took_its_re
         latest = frozen_log(directory).offset_of_largest_timestamp()
         if largest >= 0:
             assert (None if latest is None else latest.offset) == expected
+
+
+def test_a_search_by_time_skips_no_batch_because_of_a_wrong_offset_index_entry(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    batches = [
+        build_batch([NewRecord(timestamp_ms=1000 + offset, key=None, value=b"v")], base_offset=offset)
+        for offset in range(10)
+    ]
+    size = len(batches[0])
+    (directory / f"{0:020d}.log").write_bytes(b"".join(batches))
+    (directory / f"{0:020d}.index").write_bytes(struct.pack(">iiii", 1, 8 * size, 9, 9 * size))
+    (directory / f"{0:020d}.timeindex").write_bytes(struct.pack(">qiqi", 1001, 1, 1009, 9))
+    log = frozen_log(directory)
+    found = log.offset_for_time(1004)
+    assert found is not None and (found.timestamp_ms, found.offset) == (1004, 4)
+    assert len(log.unreadable) == 1
 
 
 def test_without_timestamps_the_largest_is_that_of_the_first_record_unless_it_has_magic_0(tmp_path: Path) -> None:
