@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -76,7 +75,7 @@ class FrameMemory:
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[Callable[[], None], None] = {}
         self._guard = threading.Lock()
 
     @property
@@ -87,13 +86,13 @@ class FrameMemory:
     def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
         """Reserve bytes and return True.
 
-        If too few are free, return False, and call `when_freed` when bytes are freed.
+        If too few are free, return False, and call `when_freed` once when bytes are freed.
         """
         with self._guard:
             if size_bytes <= self._free_bytes:
                 self._free_bytes -= size_bytes
                 return True
-            self._waiting.append(when_freed)
+            self._waiting[when_freed] = None
             return False
 
     def give_back(self, size_bytes: int) -> None:

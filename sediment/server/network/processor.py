@@ -318,6 +318,8 @@ class Processor:
                 self._close(channel)
             else:
                 self._set_interest(channel, 0)
+        elif events & _GONE and channel.reader.is_starved:
+            self._close(channel)  # epoll would report this event again and again until memory is freed
         elif not channel.is_ready:
             self._handshake(channel)
         else:
@@ -473,6 +475,7 @@ class Processor:
             return
         channel.is_closed = True
         del self._channels[channel.descriptor]
+        self._starved.pop(channel, None)
         self._epoll.unregister(channel.descriptor)
         channel.transport.close()
         if channel.response is not None:

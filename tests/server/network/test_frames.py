@@ -117,6 +117,19 @@ def test_a_stream_that_ends_within_a_frame_is_told_from_one_that_ends_between_fr
         assert error.value.in_frame is in_frame
 
 
+def test_memory_that_is_given_back_is_announced_once_to_each_waiting_callback():
+    memory, freed = FrameMemory(1000), []
+
+    def when_freed() -> None:
+        freed.append(memory.free_bytes)
+
+    assert memory.take(1000, nothing)
+    for _ in range(3):
+        assert not memory.take(1, when_freed)
+    memory.give_back(1000)
+    assert freed == [1000]
+
+
 def test_a_frame_waits_until_the_memory_of_others_is_given_back():
     memory = FrameMemory(1000)
     freed = []
