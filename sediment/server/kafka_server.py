@@ -10,8 +10,9 @@
      7  open the request log                          close it
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
-    10  load groups and transactions, in a thread     answer waiting members, fetches and produces; none waits again
+    10  -                                             answer waiting members, fetches and produces; none waits again
     11  listen, and accept connections                accept none, close idle connections, read no further request
+    12  load groups and transactions, in a thread     -
 
 If a step fails, the steps before it are undone.  A wrong address, or a port on which another process already listens,
 is refused before a log directory is opened.  Clients can connect only after the logs are loaded.  A stop takes at most
@@ -220,11 +221,12 @@ class KafkaServer:
 
         undo.callback(backend.stop_waiting)  # 10
         undo.callback(coordinator.close)
-        self._load_in_background(backend, coordinator, transactions)
 
         self._sockets.open()  # 11
         undo.callback(self._sockets.stop_reading)
         undo.callback(self._sockets.stop_accepting)
+
+        self._load_in_background(backend, coordinator, transactions)  # 12
 
     def _open_backend(self) -> Backend:
         options = self._options.backend

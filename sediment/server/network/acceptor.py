@@ -56,9 +56,17 @@ class Acceptor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; `stop` closes the descriptor that is opened here."""
+        """Start the thread; `stop` closes the descriptor that is opened here.
+
+        Raises:
+            RuntimeError: the process cannot start more threads.
+        """
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(self._wake)
+            raise
 
     def stop(self) -> None:
         """Stop accepting, and end the thread."""

@@ -29,7 +29,7 @@ class RequestHandlerPool:
         """Close the channel, and wait at most `timeout_seconds` until its requests are handled."""
         self._channel.close(len(self._threads))
         deadline = time.monotonic() + timeout_seconds
-        for thread in self._threads:
+        for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(deadline - time.monotonic(), 0))
 
     def _run(self) -> None:

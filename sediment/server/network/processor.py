@@ -195,7 +195,8 @@ class Processor:
     def stop(self, timeout_seconds: float) -> None:
         """Send the responses that are ready, if peers read them in time, and close all connections."""
         self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
-        self._thread.join(timeout_seconds + _JOIN_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds + _JOIN_SECONDS)
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
         self._inbox.append((call, arguments))

@@ -30,6 +30,8 @@ from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
 _SYSTEM_DEFAULT = -1
+_UNDO_SECONDS = 1.0
+"""Time for the threads of a start that failed; they have no requests, so they end at once."""
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
@@ -55,6 +57,13 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
 def _cannot_listen(endpoint: Endpoint, error: OSError) -> UsageError:
     return UsageError(
         f"cannot listen on {endpoint}: {error.strerror or error}", advice="choose another address with --listen"
+    )
+
+
+def _no_more_threads() -> UsageError:
+    return UsageError(
+        "this process may start no more threads",
+        advice="lower num.io.threads and num.network.threads, or raise the limit: ulimit -u",
     )
 
 
@@ -101,7 +110,7 @@ class SocketServer:
         )
 
     def start(self) -> None:
-        """Start the handlers and the processors.
+        """Start the handlers and the processors; if one cannot start, stop those that did.
 
         Raises:
             UsageError: the process cannot start more threads.
@@ -111,22 +120,23 @@ class SocketServer:
             for processor in self._processors:
                 processor.start()
         except RuntimeError as error:
-            raise UsageError(
-                "this process may start no more threads",
-                advice="lower num.io.threads and num.network.threads, or raise the limit: ulimit -u",
-            ) from error
+            self.stop(_UNDO_SECONDS)
+            raise _no_more_threads() from error
 
     def open(self) -> None:
         """Listen, and start accepting connections.
 
         Raises:
-            UsageError: another process listens on the address by now.
+            UsageError: another process listens on the address by now, or this process cannot start more threads.
         """
         try:
             self._listening.listen(self._backlog_size)
         except OSError as error:
             raise _cannot_listen(Endpoint(*self._listening.getsockname()[:2]), error) from error
-        self._acceptor.start()
+        try:
+            self._acceptor.start()
+        except RuntimeError as error:
+            raise _no_more_threads() from error
 
     def stop_accepting(self) -> None:
         """Stop the acceptor, and close the listening socket."""

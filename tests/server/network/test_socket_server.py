@@ -184,6 +184,24 @@ def test_requests_above_the_common_memory_wait_and_are_then_served():
             client.socket.close()
 
 
+def test_a_connection_that_is_reset_while_it_waits_for_memory_is_closed():
+    gate = Gate()
+    big = m.HeartbeatRequest(group_id="g" * 30_000, member_id="m" * 30_000)
+    config = {"queued_max_request_bytes": 100_000, "socket_request_max_bytes": 100_000}
+    with listener({ApiKey.HEARTBEAT: gate}, **config) as running, running.connect() as first:
+        first.send(big, 4)
+        wait_until(lambda: gate.entered == 1)
+        second = running.connect()
+        second.send(big, 4)
+        wait_until(lambda: running.server.quotas.total == 2)
+        time.sleep(0.1)  # until the second request waits for memory
+        second.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        second.socket.close()
+        wait_until(lambda: running.server.quotas.total == 1)
+        gate.open.set()
+        assert first.receive(ApiKey.HEARTBEAT, 4)[1].error_code == 0
+
+
 def test_an_idle_connection_is_closed_and_one_that_waits_for_a_response_is_not():
     gate = Gate()
     config = {"connections_max_idle_ms": 1000}
@@ -464,6 +482,45 @@ def test_a_server_that_cannot_listen_leaves_no_open_descriptor():
                 server.stop(1)
             of_processors = len(kept) * config.num_network_threads  # closed with the processors, which `kept` refers to
             assert len(os.listdir("/proc/self/fd")) <= before + of_processors
+
+
+def refuse_thread(monkeypatch: pytest.MonkeyPatch, name: str) -> list[threading.Thread]:
+    """Let no thread start whose name contains `name`; return a list to which each started thread is added."""
+    started: list[threading.Thread] = []
+    really_start = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if name in thread.name:
+            raise RuntimeError("can't start new thread")
+        really_start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    return started
+
+
+@pytest.mark.parametrize(("refused", "before"), [("request-handler-1", 1), ("ListenerName(PLAINTEXT)-PLAINTEXT-1", 3)])
+def test_a_start_without_enough_threads_ends_those_that_it_started(refused, before, monkeypatch):
+    config = ServerConfig(num_network_threads=2, num_io_threads=2)
+    with socket_server.bind(Endpoint("127.0.0.1", 0), config) as listening:
+        server = server_on(listening, config)
+        started = refuse_thread(monkeypatch, refused)
+        with pytest.raises(UsageError, match="may start no more threads"):
+            server.start()
+        assert len(started) == before
+        wait_until(lambda: not any(map(threading.Thread.is_alive, started)))
+
+
+def test_an_acceptor_without_a_thread_is_wrong_use_and_leaves_no_open_descriptor(monkeypatch):
+    config = ServerConfig()
+    with socket_server.bind(Endpoint("127.0.0.1", 0), config) as listening:
+        server = server_on(listening, config)
+        refuse_thread(monkeypatch, "socket-acceptor")
+        gc.collect()  # processors of earlier tests close their descriptors
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(UsageError, match="may start no more threads"):
+            server.open()
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def server_on(listening: socket.socket, config: ServerConfig) -> SocketServer:
