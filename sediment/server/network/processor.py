@@ -435,16 +435,18 @@ class Processor:
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
         """Return a function that waits until this socket accepts bytes, and returns False if there is other work.
 
-        The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.  All waits
-        of one send have a common end.
+        The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.  If epoll
+        watches this socket for writing, every wait would end with such an event, so the function returns False at once.
+        All waits of one send have a common end.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)
         watched.register(self._epoll, select.POLLIN)
-        poll, now_ns, only_writable = watched.poll, time.monotonic_ns, [(descriptor, select.POLLOUT)]
+        channels, poll, now_ns = self._channels, watched.poll, time.monotonic_ns
+        only_writable = [(descriptor, select.POLLOUT)]
 
         def wait() -> bool:
-            if self._inbox or self._unfinished:
+            if self._inbox or self._unfinished or channels[descriptor].interest & _WRITE:
                 return False
             left_ns = self._wait_until_ns - now_ns()
             return left_ns > 0 and poll(left_ns / NS_PER_MS) == only_writable
