@@ -58,6 +58,7 @@ from sediment.server.handlers.metadata import MetadataHandlers, Node
 from sediment.server.handlers.transactions import TransactionHandlers
 from sediment.server.metrics_text import metrics_text
 from sediment.server.network.endpoints import Endpoint, choose_advertised
+from sediment.server.network.frames import OTHER_REQUEST_MAX_BYTES
 from sediment.server.network.processor import Listener
 from sediment.server.network.socket_server import SocketServer, bind
 from sediment.server.request_log import RequestLog
@@ -167,6 +168,10 @@ class KafkaServer:
         undo.callback(backend.close)
         self.catalog = backend.catalog
         config = replace(options.config, node_id=self.catalog.node_id)
+        if not backend.can_write:
+            # Every Produce is refused, so none may reserve more memory than other requests.
+            max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
+            config = replace(config, socket_request_max_bytes=max_bytes)
 
         of_cluster_users = _credentials_of(self.catalog.metadata)  # 5
         credentials = choose_credentials(resolved, from_file, of_cluster_users, insecure=security.insecure)
