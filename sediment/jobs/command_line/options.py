@@ -21,7 +21,7 @@ from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.shown_values import HIDDEN, without_secret
+from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.command_line.standard_output import LogConsole, OutputError, error_console, write_result
 from sediment.jobs.completion import complete_partition
 from sediment.jobs.delta_lake.paths import local_directory
@@ -41,6 +41,7 @@ from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.uris import HIDDEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
