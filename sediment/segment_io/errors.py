@@ -57,6 +57,7 @@ import re
 from typing import Any, NamedTuple
 
 from sediment.segment_io.printable import error_line
+from sediment.segment_io.uris import public_uri
 
 _MOST_NAMED = 5
 
@@ -91,7 +92,7 @@ class SedimentError(Exception):
             f"{name} {value}"
             for name, value in (
                 ("partition", self.partition),
-                ("file", self.path),
+                ("file", None if self.path is None else public_uri(self.path)),
                 ("position", self.position),
                 ("offset", self.offset),
             )

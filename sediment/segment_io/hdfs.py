@@ -25,6 +25,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, Fi
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.units import NS_PER_MS
+from sediment.segment_io.uris import public_uri
 
 _FOLDER_MODE = 0o755
 _LINE_BREAK = re.compile(r"\\n|\n")
@@ -47,7 +48,7 @@ def open_hdfs(uri: str) -> tuple[FileSystem, str]:
     if not parts.netloc or "@" in parts.netloc or parts.query:
         raise UsageError(
             "the URI of a directory on HDFS needs a namenode or a nameservice, and must not contain a user or options",
-            path=f"hdfs://{parts.netloc.rpartition('@')[2]}{parts.path}",
+            path=public_uri(uri),
             advice="set the user in HADOOP_USER_NAME, and put options into the files of HADOOP_CONF_DIR",
         )
     return PyFileSystem(_Hdfs(f"hdfs://{parts.netloc}")), unquote(parts.path)

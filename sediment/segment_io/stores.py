@@ -26,7 +26,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import FileEntry, FileStamp, Fs
-from sediment.segment_io.uris import without_credentials
+from sediment.segment_io.uris import public_uri
 
 if TYPE_CHECKING:
     from pyarrow import NativeFile
@@ -71,7 +71,7 @@ class Store:
         return Store, (self.where,)
 
     def __str__(self) -> str:
-        return self.where if self.is_path else without_credentials(self.where)
+        return self.where if self.is_path else public_uri(self.where)
 
     @cached_property
     def _opened(self) -> tuple[FileSystem, str]:
@@ -88,7 +88,7 @@ class Store:
                 advice="rename the directory, or mount it under another path",
             ) from error
         except OSError as error:
-            raise _named(error, str(self)) from error
+            raise _named(error, str(self), _public_text(error, self.where)) from error
         return _with_retries(filesystem), base.rstrip("/")
 
     @property
@@ -291,7 +291,7 @@ class Store:
 
     def _unusable(self, error: Exception) -> UsageError:
         return UsageError(
-            f"the URI cannot be used: {_first_line(error)}",
+            f"the URI cannot be used: {_public_text(error, self.where)}",
             path=str(self),
             advice="give a directory by its path or by a file://, s3://, gs://, abfs:// or hdfs:// URI",
         )
@@ -349,7 +349,7 @@ def _check_components(where: str) -> None:
     if is_uri and scheme != "file" and path and not {"", ".", ".."}.isdisjoint(unquote(path).split("/")):
         raise UsageError(
             "the path of the URI contains //, . or .., so it may be another name of a directory in use",
-            path=without_credentials(where),
+            path=public_uri(where),
             advice="write the path without them",
         )
 
@@ -358,7 +358,7 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
     if _SCHEME in where and "#" in where:  # pyarrow would use the path before the #, which is another directory
         raise UsageError(
             "the URI contains a #, which ends the path of a URI",
-            path=without_credentials(where),
+            path=public_uri(where),
             advice="write %23 for a # in a name",
         )
     _check_components(where)
@@ -373,8 +373,8 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
     except OSError as error:
         if where.startswith(_HDFS) and _LIBHDFS in str(error):
             raise UsageError(
-                f"the URI cannot be used: {_first_line(error)}",
-                path=without_credentials(where),
+                f"the URI cannot be used: {_public_text(error, where)}",
+                path=public_uri(where),
                 advice="install kafka-sediment[hdfs], or set ARROW_LIBHDFS_DIR and CLASSPATH for a Hadoop installation",
             ) from error
         raise
@@ -404,13 +404,23 @@ def _with_retries(filesystem: FileSystem) -> FileSystem:
     )
 
 
-def _named(error: OSError, name: str) -> OSError:
-    """Return the error with `name`; pyarrow's errors do not contain the file name, and some have no error number."""
+def _named(error: OSError, name: str, text: str | None = None) -> OSError:
+    """Return the error with `name`; pyarrow's errors do not contain the file name, and some have no error number.
+
+    `text` replaces the text of an error that has no number.
+    """
     if error.filename is not None:
         return error
     number = error.errno or errno.EIO
-    return OSError(number, error.strerror or _first_line(error), name)
+    return OSError(number, error.strerror or text or _first_line(str(error)), name)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
+def _public_text(error: BaseException, where: str) -> str:
+    """Return the first line of the text of pyarrow's error, which may quote the URI that it was given."""
+    return _first_line(
+        str(error).replace(_with_single_puts(where), public_uri(where)).replace(where, public_uri(where))
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n")[0]

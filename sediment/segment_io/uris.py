@@ -1,14 +1,77 @@
-"""URIs as messages and reports show them: a URI may contain a password, which no message may show."""
+"""URIs as messages and reports show them: a URI may contain a password, which no message may show.
+
+`public_uri` is for a value that is one URI.  `without_credentials` is for text that may contain URIs; the end of a URI
+in a text is a guess, so a value that is known to be a URI needs `public_uri` before it becomes part of a text.
+
+Secrets often contain characters that a URI should encode: `/`, `?`, `#`, `@` and blanks.  If such a character may
+belong to a secret, both functions hide too much rather than too little.
+"""
 
 from __future__ import annotations
 
 import re
 
-_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})"  # a Path turns :// into :/
-_USER = re.compile(_SCHEME + r"(?:[^\s/?]*|[^\s/?@:]*:(?!\d+(?:[/?\s]|$))[^\s?@]*)@")  # a password may contain a slash
-_QUERY = re.compile(_SCHEME + r"([^\s?]*)\?\S*?(?=[)\]}>'\",;.:]*(?:\s|$))")
+HIDDEN = "(hidden)"
+
+_REMOTE = r"(?:s3a?|gs|gcs|abfss?|hdfs|viewfs|wasbs?|https?)"
+_STARTS_WORD = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"  # printable text has line ends as \n
+_START = rf"(?:{_REMOTE}://|{_STARTS_WORD}{_REMOTE}:/)"  # a Path turns :// into :/
+_IN_TEXT = re.compile(
+    rf"""(?P<quote>['"])(?P<quoted>{_REMOTE}://?[^'"\n]*)(?P=quote)|(?P<bare>{_START}[^\s'"`{{}}<>,]*)""", re.IGNORECASE
+)
+_AFTER_URI = ")];.:"
+
+_URI = re.compile(rf"((?:[A-Za-z][A-Za-z0-9+.-]+://|{_REMOTE}:/))(.*)", re.IGNORECASE | re.DOTALL)
+_QUERY = re.compile(r"[?#]")
+_HOST = r"(?:\[[0-9A-Fa-f:.]*\]|[\w.-]*)(?::\d*)?"
+_HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
+_CONTAINER = re.compile(r"\$?[A-Za-z0-9-]+")
+_WITHOUT_PASSWORD = ("hdfs:", "viewfs:")
+_WITH_CONTAINER = ("abfs:", "abfss:", "wasb:", "wasbs:")
+
+
+def public_uri(uri: str) -> str:
+    """Return a URI, also one that a `Path` shortened, without user, password, query and fragment.
+
+    A local path and a `file:` URI are returned unchanged.  The container of an Azure URI stays, because it looks like a
+    user but is a part of the path.
+    """
+    found = _URI.fullmatch(uri)
+    if found is None or uri.lower().startswith("file:"):
+        return uri
+    start, rest = found.groups()
+    scheme = start.lower().rstrip("/")
+    query = _QUERY.search(rest)
+    place, options = (rest[: query.start()], rest[query.end() :]) if query else (rest, "")
+    if scheme in _WITHOUT_PASSWORD and _HOSTS.fullmatch(place.partition("/")[0]):
+        return start + place
+    if "@" in options and ":" in place:  # either a password that contains a ?, or a query that contains an @
+        return start + HIDDEN
+    return start + _without_user(place, has_container=scheme in _WITH_CONTAINER)
+
+
+def _without_user(place: str, *, has_container: bool) -> str:
+    """Return `USER:PASSWORD@BUCKET/PATH` without user and password; any part may contain `/` and `@`."""
+    user, mark, public = place.rpartition("@")
+    name, has_password, _ = user.partition(":")
+    if not mark or (not has_password and "/" in name and "@" not in name.partition("/")[0]):
+        return place
+    container, is_in_path, _ = name.partition("@")
+    if not has_container or not _CONTAINER.fullmatch(container):
+        return public
+    return f"{container}@{public}" if has_password or not is_in_path else place
 
 
 def without_credentials(text: str) -> str:
-    """Return `text` with each URI in it, also one that a `Path` shortened, without its user, password and query."""
-    return _QUERY.sub(r"\1\2", _USER.sub(r"\1", text))
+    """Return `text` with each URI of a remote filesystem in it as `public_uri` returns it, in linear time.
+
+    A URI in quotes ends at the second quote; any other ends at a blank, a quote, a brace or a comma.
+    """
+    return _IN_TEXT.sub(_public, text)
+
+
+def _public(match: re.Match[str]) -> str:
+    if match["quote"]:
+        return f"{match['quote']}{public_uri(match['quoted'])}{match['quote']}"
+    uri = match["bare"].rstrip(_AFTER_URI)
+    return public_uri(uri) + match["bare"][len(uri) :]

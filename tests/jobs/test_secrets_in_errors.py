@@ -12,7 +12,7 @@ from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import sediment
 
 URI = "s3://AKIAKEY:SECRETPW@bucket/logs?secret_key=QSECRET"
-SECRETS = ("AKIAKEY", "SECRETPW", "QSECRET")
+SECRETS = ("AKIAKEY", "SECRETPW", "SECRET PW", "QSECRET")
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +73,30 @@ def test_the_trace_of_a_bug_shows_no_secret_of_a_uri(tmp_path, monkeypatch):
     (trace,) = (tmp_path / "traces").iterdir()
     assert "cannot parse s3://bucket/logs" in trace.read_text()
     assert_without_secrets({"trace": trace.read_text()})
+
+
+def test_a_bug_in_json_shows_no_secret_of_a_uri(capsys):
+    with stderr_log.log_to_stderr(stderr_log.JSON, quiet=False):
+        stderr_log.log_fault(f"a bug at {URI}", ValueError(f"cannot parse {URI}"), log_dirs=[URI], where={"dir": URI})
+        stderr_log.stream_of_log().write(f"a line about {URI}\n")
+        stderr_log.log_ready(f"ready at {URI}")
+        java = stderr_log.as_line(f"Spark reads {URI}\n".encode()).decode()
+    said = capsys.readouterr().err
+    assert "cannot parse s3://bucket/logs" in said and "Spark reads s3://bucket/logs" in java
+    assert_without_secrets({"stderr": said, "java": java})
+
+
+def test_a_text_log_shows_no_secret_of_a_uri(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(stderr_log.platformdirs, "user_state_path", lambda _name: tmp_path)
+    stderr_log.log_fault(f"a bug at {URI}", ValueError(f"cannot parse {URI}"))
+    java = stderr_log.as_line(b"\xff Spark reads " + URI.encode())
+    assert java == b"\xff Spark reads s3://bucket/logs"
+    assert_without_secrets({"stderr": capfd.readouterr().err})
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/my dir?region=QSECRET", "s3://AKIAKEY:SECRET PW@b/x", "s3://b/a#t=QSECRET"]
+)
+def test_a_uri_with_characters_that_it_should_encode_shows_no_secret(uri, tmp_path):
+    assert_without_secrets(texts(tmp_path, "compact", uri, "--log-format=json"))
+    assert_without_secrets(texts(tmp_path, "compact", ".", f"--config={uri}"))

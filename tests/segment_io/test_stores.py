@@ -134,6 +134,25 @@ def test_a_name_that_the_filesystem_refuses_is_wrong_use():
         Store("s3://me:secret@bucket/logs?region=x").read("a//b")
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://b/my dir?region=x&secret_key=hush",
+        "s3://key:hu hush@b/x",
+        "s3://key:a?hush@b/x",
+        "s3://key:'a\nb, hush@b/x",
+        "s3://b/x#token=hush",
+        "s3://b/x?hdfs://y?z=hush",
+        "unknown://key:hush@b/x y?z=hush",
+    ],
+)
+def test_an_unusable_uri_shows_no_secret(uri):
+    with pytest.raises(UsageError) as refused:
+        Store(uri).is_file()
+    shown = (str(refused.value), refused.value.what, refused.value.path or "", str(Store(uri)))
+    assert not [text for text in shown if "hush" in text]
+
+
 def test_a_local_uri_may_contain_dots(tmp_path):
     assert Store(f"file://{tmp_path}/./x/..").identity == Store(str(tmp_path)).identity
 

@@ -35,6 +35,7 @@ from sediment.segment_io.partition.listing import list_log
 
 if TYPE_CHECKING:
     from sediment.compaction.cleanable_range import CleanableRange
+    from sediment.segment_io.partition.listing import SegmentRef
     from sediment.segment_io.partition.log_view import LogView
 
 _WRITER = WriteBehind()  # shared by all partitions of this process
@@ -165,7 +166,8 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     """Check that the segments on disk are the segments that the driver listed.
 
-    A dry run holds no lock, so it compares again at the end; its active segment may grow, and the broker may roll it.
+    A dry run holds no lock, so it compares again at the end.  In a dry run and a hand-off, the broker or engine may
+    append to the active segment and roll it.
 
     Raises:
         SourceChangedError: the segments differ.
@@ -180,12 +182,23 @@ def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
         if at_end:
             what = "the segments changed while they were read"
         advice = "stop the broker or work on a copy, because a dry run takes no lock; or check the disk at this path"
-    if task.dry_run or task.options.hand_off is not None:
-        # The engine or broker continues to write to the active segment and rolls it.
-        listed = listed[:-1]
-        found = found[: len(listed)]
-    if found != listed:
+    may_grow = task.dry_run or task.options.hand_off is not None
+    if found != listed and not (may_grow and _is_grown(listed, found)):
         raise SourceChangedError(what, partition=str(listing.partition), path=str(listing.path), advice=advice)
+
+
+def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> bool:
+    """Return True if `found` starts with the segments `listed`; only the last one of them may have grown."""
+    if not listed:
+        return True
+    *closed, active = listed
+    *same, grown = found[: len(listed)] or (None,)
+    return (
+        grown is not None
+        and same == closed
+        and grown.base_offset == active.base_offset
+        and grown.log_bytes >= active.log_bytes
+    )
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:

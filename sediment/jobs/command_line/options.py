@@ -21,9 +21,10 @@ from sediment.compaction.strategy import KeyEquality
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import is_given, is_on_command_line
 from sediment.jobs.command_line.exit_status import CLICK_EXITS, EXIT_DONE, EXIT_FAILED, errors_as_exit_status
-from sediment.jobs.command_line.shown_values import HIDDEN, without_secret
+from sediment.jobs.command_line.shown_values import without_secret
 from sediment.jobs.command_line.standard_output import LogConsole, OutputError, error_console, write_result
 from sediment.jobs.completion import complete_partition
+from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.reporting import run_outputs
 from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import error_text_of
@@ -40,6 +41,7 @@ from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.uris import HIDDEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +98,10 @@ class CommonOptions:
     def named_log_dirs(self) -> tuple[str, ...]:
         """Return the log directories as paths and URIs, for a caller that set only `log_dirs` too."""
         return self.given_log_dirs or tuple(map(str, self.log_dirs))
+
+    def local_log_dirs(self) -> tuple[Path, ...]:
+        """Return the log directories on this machine, whether a path or a `file://` URI names them."""
+        return tuple(Path(path) for each in self.named_log_dirs() if (path := local_directory(each)) is not None)
 
     def open_directories(
         self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
@@ -221,13 +227,14 @@ class CommonOptions:
         Raises:
             UsageError: an output cannot be written, or is inside a log directory.
         """
+        log_dirs = self.local_log_dirs()
         if self.ledger is not None:
             from sediment.jobs.delta_lake import ledger
 
-            ledger.check(self.ledger, self.log_dirs)
+            ledger.check(self.ledger, log_dirs)
         for option, file in (("--report", self.report_file), ("--metrics", self.metrics_file)):
             if file is not None:
-                run_outputs.check_output_file(file, option, self.log_dirs)
+                run_outputs.check_output_file(file, option, log_dirs)
 
 
 def message_console(*, quiet: bool, plain: bool = False) -> Console:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from sediment.segment_io.uris import without_credentials
+from sediment.segment_io.uris import HIDDEN, public_uri, without_credentials
 
-HIDDEN = "(hidden)"
 _SECRET = re.compile(r"pass|secret|credential|token|jaas|sasl|private|keystore|access.?key", re.IGNORECASE)
 
 
 def without_secret(value: str) -> str:
-    """Return an option's value with secrets hidden; a URI also loses its user and its query."""
-    public = without_credentials(value)
+    """Return an option's value with secrets hidden; a URI also loses its user, its query and its fragment."""
+    public = without_credentials(public_uri(value))
     key, is_pair, _ = public.partition("=")
     return f"{key}={HIDDEN}" if is_pair and _SECRET.search(key) else public

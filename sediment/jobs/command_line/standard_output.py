@@ -141,7 +141,7 @@ def check_stdout_has_reader() -> None:
 
 def as_text(show: Callable[[Console], object], console: Console) -> str:
     """Return the text that `show` prints on `console`, with the styles that the stream of the console supports."""
-    text = _Text(is_terminal=console.is_terminal)
+    text = _Text(is_terminal=console.file.isatty())
     console.file = text
     show(console)
     return text.getvalue()

@@ -3,8 +3,8 @@
 A line of JSON has `time`, `level`, `logger`, `message` and, if they are known, further fields: `command`, `run_id`,
 `partition`, `log_dir`, `status`, `reason_code`, …
 
-Invariant: with JSON every line on stderr is such an object.  This includes lines of this package, Python's warnings,
-unexpected errors and Spark's JVM.
+Invariants: with JSON every line on stderr is such an object, and no line shows the credentials of a URI.  This includes
+lines of this package, Python's warnings, unexpected errors and Spark's JVM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,9 +82,9 @@ def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Ite
 
 def log_ready(sentence: str) -> None:
     """Log that a server is ready, as text or as a JSON line, even if the log is quiet."""
-    known = {"time": _now(), "level": "INFO", "logger": _LOGGER.name, "message": sentence}
+    known = {"time": _now(), "level": "INFO", "logger": _LOGGER.name, "message": without_credentials(sentence)}
     with contextlib.suppress(OSError):
-        click.echo(json.dumps(known) if _json_is_on else sentence, err=True)
+        click.echo(json.dumps(known) if _json_is_on else known["message"], err=True)
 
 
 def log_error(sentence: str, **known: Any) -> None:
@@ -93,7 +93,7 @@ def log_error(sentence: str, **known: Any) -> None:
         _LOGGER.error(sentence, extra=known)
     else:
         with contextlib.suppress(OSError):
-            click.echo(f"sediment: {sentence}", err=True)
+            click.echo(f"sediment: {without_credentials(sentence)}", err=True)
 
 
 def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
@@ -144,10 +144,10 @@ def log_run(report: str) -> None:
 
 
 def as_line(said: bytes) -> bytes:
-    """Return a line of another program in the format of this log; return "" if it has no text."""
+    """Return a line of another program, without credentials, in the format of this log; "" if it has no text."""
     if not _json_is_on:
-        return said
-    text = said.decode(errors="replace").rstrip()
+        return without_credentials(said.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    text = without_credentials(said.decode(errors="replace").rstrip())
     fields = {"time": _now(), "level": "WARNING", "logger": "spark", "message": text}
     return json.dumps(fields).encode() + b"\n" if text else b""
 
@@ -178,6 +178,9 @@ class _PrintableFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return error_line(record.message)
 
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
+        return without_credentials(super().formatException(ei))
+
 
 def _each_once() -> Callable[[logging.LogRecord], bool]:
     said: set[str] = set()
@@ -196,12 +199,16 @@ def _json_lines(*, quiet: bool, repeats: bool) -> Iterator[None]:
     global _json_is_on
     from pythonjsonlogger.json import JsonFormatter
 
+    class PublicFormatter(JsonFormatter):
+        def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+            return {name: _public(value) for name, value in log_data.items()}
+
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.DEBUG)
     if not repeats:
         handler.addFilter(_each_once())
     handler.setFormatter(
-        JsonFormatter(
+        PublicFormatter(
             ["levelname", "name", "message"],
             rename_fields={"levelname": "level", "name": "logger", "timestamp": "time"},
             timestamp=True,
@@ -226,6 +233,15 @@ def _json_lines(*, quiet: bool, repeats: bool) -> Iterator[None]:
         logging.captureWarnings(False)
         _OURS.setLevel(level)
         root.removeHandler(handler)
+
+
+def _public(value: Any) -> Any:
+    """Return a field of a JSON line with each text in it without credentials."""
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, Mapping):
+        return {name: _public(each) for name, each in value.items()}
+    return [_public(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class _LineWriter(io.TextIOBase):

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from sediment.jobs.command_line.standard_output import stdout_is_terminal
 from sediment.jobs.dumping.plain_rows import decoded, json_text, text_of
 from sediment.jobs.reporting.columns import TableColumn, text_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import result_console
 from sediment.jobs.reporting.screen import Screen
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.tables.schema import Column, TableRequest
@@ -98,7 +98,7 @@ class PeopleTable:
         self._request = request
         self._limit = limit
         self._is_chosen = is_chosen
-        self._is_for_terminal = not is_chosen and result_console().is_terminal
+        self._is_for_terminal = not is_chosen and stdout_is_terminal()
         self._headings = _HEADINGS.get(request.what) if self._is_for_terminal else None
         self._sections: dict[tuple[str, str], list[list[dict[str, Any]]]] = {}
         self._left_out = 0

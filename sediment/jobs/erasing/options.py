@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sediment.jobs.command_line.key_formats import TEXT
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.delta_lake.paths import is_uri, local_directory
+from sediment.jobs.delta_lake.paths import is_uri
 from sediment.jobs.erasing.verdict_table import REPLACE
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.rewriting.options import RewriteOptions
@@ -69,8 +69,8 @@ class EraseOptions(RewriteOptions):
             (self.suppress_out, "--suppress-out"),
         )
         output = self.local_output
-        local = [Path(path) for each in common.named_log_dirs() if (path := local_directory(each)) is not None]
-        not_in = local if output is None else [*local, output]
+        local = common.local_log_dirs()
+        not_in = local if output is None else (*local, output)
         for file, option in outputs:
             if file is not None:
                 check_output_file(file, option, not_in)

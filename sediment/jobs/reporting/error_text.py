@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sediment.jobs.spark.cancellation import StoppedError, was_stopped
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.printable import error_line
+from sediment.segment_io.uris import public_uri
 
 TASK_LOST = "task-lost"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
@@ -20,7 +21,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
     """Return reason code and sentence of an error; the code of `CorruptBatchError` is `corrupt-batch`."""
     if isinstance(error, SedimentError):
         return error.reason_code, str(error)
-    name = None if error.filename is None else error_line(str(error.filename))
+    name = None if error.filename is None else error_line(public_uri(str(error.filename)))
     where = "" if name is None else f" ({name})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "no-space", f"the disk is full{where}; free some space and run again"

@@ -25,7 +25,7 @@ from sediment.jobs.reporting.stage_timer import COMMIT
 from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
 from sediment.jobs.verification.checks import CHECKS
 from sediment.segment_io.format.names import by_number
-from sediment.segment_io.uris import without_credentials
+from sediment.segment_io.uris import public_uri, without_credentials
 from sediment.version import __version__
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def make_page(
     log_dirs: Sequence[str] = (),
 ) -> Page:
     """Return the content of the page for `document`."""
-    log_dirs = tuple(map(without_credentials, log_dirs))
+    log_dirs = tuple(without_credentials(public_uri(log_dir)) for log_dir in log_dirs)
     partitions: list[Mapping[str, Any]] = sorted(
         document.get("partitions", ()),
         key=lambda p: (_tone(str(p["status"])) != "bad", -(_size(p) or 0), by_number(str(p["partition"]))),

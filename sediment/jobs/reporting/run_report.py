@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from rich.console import Console
 
-from sediment.jobs.command_line.standard_output import SafeConsole
+from sediment.jobs.command_line.standard_output import SafeConsole, stdout_is_terminal
 from sediment.jobs.reporting.arrow_rows import INTERNAL, arrow_table
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.result import Result, page_in_notebook
@@ -281,5 +281,8 @@ def result_console() -> Console:
     A width that is too small for a table, such as COLUMNS=0, is ignored.
     """
     console = SafeConsole()
-    is_given = console.is_terminal or "COLUMNS" in os.environ
-    return console if is_given and console.width >= _LEAST_COLUMNS else SafeConsole(width=ENDLESS_WIDTH)
+    is_given = stdout_is_terminal() or "COLUMNS" in os.environ
+    if is_given and console.width >= _LEAST_COLUMNS:
+        return console
+    # Without a height, rich ignores the width if $FORCE_COLOR is set and $TERM is dumb.
+    return SafeConsole(width=ENDLESS_WIDTH, height=console.height)

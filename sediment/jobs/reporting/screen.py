@@ -63,8 +63,8 @@ class Screen:
 
     @property
     def is_terminal(self) -> bool:
-        """True if the text goes to a terminal; only there rows are left out.  $COLUMNS alone does not make one."""
-        return self.console.is_terminal
+        """True if the text goes to a terminal; only there rows are left out.  No variable makes a pipe a terminal."""
+        return self.console.file.isatty()
 
     def partitions(
         self,

@@ -52,6 +52,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
+_LEAST_LOAD_FACTOR = 2e-8  # of the largest map, more than one slot may be filled
 _NO_RETENTION = -1
 _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
@@ -365,12 +366,24 @@ class Settings:
         """Check Kafka's condition for its offset map: slots times load factor is above 1 (kafka-log 02 §1)."""
         values = _Values({name: self.broker_value(name) for name in (_DEDUPE_SIZE, _LOAD_FACTOR)})
         size_bytes, load_factor = values.whole(_DEDUPE_SIZE), values.real(_LOAD_FACTOR)
-        if _DEDUPE_SIZE in self.sets and size_bytes // MAP_SLOT_BYTES * load_factor <= 1:
+        if _DEDUPE_SIZE not in self.sets or _has_room(size_bytes, load_factor):
+            return
+        if not _has_room(INT32_MAX, load_factor):
             raise SettingsError(
-                f"{_DEDUPE_SIZE}={size_bytes} is too small: a slot takes {MAP_SLOT_BYTES} bytes, and {load_factor:g} "
-                "of the slots may be filled",
-                advice=f"give at least {(int(1 / load_factor) + 1) * MAP_SLOT_BYTES}",
+                f"{_LOAD_FACTOR}={load_factor:g} is too small: a map has at most {INT32_MAX // MAP_SLOT_BYTES} slots, "
+                f"whatever {_DEDUPE_SIZE} is",
+                advice=f"give at least {_LOAD_FACTOR}={_LEAST_LOAD_FACTOR:g}",
             )
+        raise SettingsError(
+            f"{_DEDUPE_SIZE}={size_bytes} is too small: a slot takes {MAP_SLOT_BYTES} bytes, and {load_factor:g} "
+            "of the slots may be filled",
+            advice=f"give at least {(int(1 / load_factor) + 1) * MAP_SLOT_BYTES}",
+        )
+
+
+def _has_room(size_bytes: int, load_factor: float) -> bool:
+    """Return True if more than one slot of Kafka's offset map may be filled; its size is an int."""
+    return min(size_bytes, INT32_MAX) // MAP_SLOT_BYTES * load_factor > 1
 
 
 @dataclass(frozen=True, slots=True)

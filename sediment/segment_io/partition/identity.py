@@ -1,9 +1,13 @@
-"""The identity of a partition, by which one that was deleted and created again is another partition."""
+"""The identity of a partition, by which one that was deleted and created again is another partition.
+
+Invariant: the directory identifies a partition whose `partition.metadata` cannot be read.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import PARTITION_METADATA_FILE
@@ -14,7 +18,7 @@ from sediment.segment_io.partition.sources import Source
 
 @dataclass(frozen=True, slots=True)
 class PartitionIdentity:
-    """Identity of a partition in its directory; `topic_id` is None without `partition.metadata`."""
+    """Identity of a partition in its directory; `topic_id` is None without a readable `partition.metadata`."""
 
     topic_id: str | None
     inode: int
@@ -27,7 +31,7 @@ class PartitionIdentity:
             FileNotFoundError: the directory does not exist.
         """
         topic_id = None
-        with contextlib.suppress(SedimentError):
+        with contextlib.suppress(SedimentError, OSError):
             topic_id = read_partition_metadata(fs, source.directory / PARTITION_METADATA_FILE)
         return cls(topic_id, source.directory.stat().st_ino)
 
@@ -36,3 +40,26 @@ class PartitionIdentity:
         if self.topic_id is None or other.topic_id is None:
             return self.inode == other.inode
         return self.topic_id == other.topic_id
+
+
+class Identities:
+    """The identities of partitions; a topic id is read again only after the directory has changed."""
+
+    def __init__(self, fs: Fs) -> None:
+        self._fs = fs
+        self._known: dict[Path, tuple[tuple[int, int], PartitionIdentity]] = {}
+
+    def of(self, source: Source) -> PartitionIdentity:
+        """Return the current identity of the partition of `source`.
+
+        Raises:
+            FileNotFoundError: the directory does not exist.
+        """
+        # A new or renamed file changes the time of its directory, so one stat shows that no topic id was written.
+        found = source.directory.stat()
+        state = (found.st_ino, found.st_mtime_ns)
+        known = self._known.get(source.directory)
+        if known is None or known[0] != state:
+            known = (state, PartitionIdentity.of(source, self._fs))
+            self._known[source.directory] = known
+        return known[1]

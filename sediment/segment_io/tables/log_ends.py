@@ -17,7 +17,7 @@ from typing import Any
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_checkpoints
-from sediment.segment_io.partition.identity import PartitionIdentity
+from sediment.segment_io.partition.identity import Identities, PartitionIdentity
 from sediment.segment_io.partition.live_segments import live_segments
 from sediment.segment_io.partition.sources import Source, find_sources
 from sediment.segment_io.tables.schema import READ_COMMITTED
@@ -56,6 +56,8 @@ class LogEnds:
         self._paths = paths
         self._isolation = isolation
         self._selects = selects
+        self._fs = Fs()
+        self._identities = Identities(self._fs)
         self._known: dict[str, tuple[Any, int]] = {}
 
     def sources(self) -> dict[str, Source]:
@@ -65,7 +67,7 @@ class LogEnds:
             UsageError: a partition is in two log directories, or a path names a single segment.
         """
         found: dict[str, Source] = {}
-        for source in filter(self._selects, find_sources(self._paths, Fs())):
+        for source in filter(self._selects, find_sources(self._paths, self._fs)):
             other = found.setdefault(str(source.partition), source)
             if other.directory != source.directory:
                 raise UsageError(
@@ -89,18 +91,19 @@ class LogEnds:
         Raises:
             SedimentError: a partition that is still the same cannot be read.
         """
-        fs = Fs()
+        fs = self._fs
         of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once a call
         ends = {}
         for source in sources:
             is_committed = self._isolation == READ_COMMITTED
             checkpoints = of_log_dir(source.directory.parent).of(source.partition) if is_committed else None
-            before = _identity(source, fs)
+            before = self._identity(source)
             try:
                 ends[source] = self._end(source, checkpoints, fs)
             except (SedimentError, FileNotFoundError):
                 # A partition that was deleted, or deleted and created again, must not end the reading of the others.
-                if before is not None and before == _identity(source, fs):
+                now = self._identity(source)
+                if before is not None and now is not None and before.is_same(now):
                     raise
         return ends
 
@@ -113,10 +116,9 @@ class LogEnds:
             self._known[name] = (seen, end)
         return end
 
-
-def _identity(source: Source, fs: Fs) -> PartitionIdentity | None:
-    """Return the identity of the partition of `source`; None if its directory does not exist."""
-    try:
-        return PartitionIdentity.of(source, fs)
-    except FileNotFoundError:
-        return None
+    def _identity(self, source: Source) -> PartitionIdentity | None:
+        """Return the identity of the partition of `source`; None if its directory does not exist."""
+        try:
+            return self._identities.of(source)
+        except FileNotFoundError:
+            return None

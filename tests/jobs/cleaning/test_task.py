@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import settled
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.cleaning.splits import InPlace
-from sediment.jobs.cleaning.task import clean_partition, start_partition
+from sediment.jobs.cleaning.task import check_listed, clean_partition, start_partition
 from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.format.names import parse_partition_directory
 from sediment.segment_io.fs import Fs
@@ -79,6 +80,31 @@ def test_a_dry_run_of_segments_that_change_while_they_are_read_fails(tmp_path, m
     result = clean_partition(task_of(tmp_path / "t-0", DRY_RUN), "0")
     assert (result.reason_code, result.swap) == ("source-changed", None)
     assert "changed while they were read" in result.reason
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize(
+    ("change", "is_refused"), [("grow", False), ("roll", False), ("truncate", True), ("start later", True)]
+)
+def test_a_dry_run_allows_that_the_active_segment_grows_and_rolls_but_not_that_the_log_is_replaced(
+    tmp_path, segments, change, is_refused
+):
+    directory = tmp_path / "t-0"
+    for base in range(0, 10 * segments, 10):
+        active = write_segment(directory, base, [batch_bytes(base, "k"), batch_bytes(base + 1, "k")])
+    task = task_of(directory, DRY_RUN)
+    if change == "truncate":
+        active.write_bytes(batch_bytes(base, "k"))
+    elif change == "start later":
+        for path in directory.glob(f"{base:020d}.*"):
+            path.unlink()
+        write_segment(directory, base + 5, [batch_bytes(base + 5, "k"), batch_bytes(base + 6, "k")])
+    else:
+        active.write_bytes(active.read_bytes() + batch_bytes(base + 2, "k"))
+        if change == "roll":
+            write_segment(directory, base + 3, [batch_bytes(base + 3, "k")])
+    with pytest.raises(SourceChangedError) if is_refused else nullcontext():
+        check_listed(task, Fs())
 
 
 def test_a_dry_run_in_splits_of_segments_that_change_while_they_are_read_fails(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.corpus import load_case
 from tests.jobs.log_dirs import make_log_dir, sediment
+from tests.segments import batch_bytes, write_segment
 
 
 def test_a_relative_log_directory_is_the_same_to_tasks_with_another_working_directory(tmp_path, monkeypatch):
@@ -20,6 +21,19 @@ def test_a_relative_log_directory_is_the_same_to_tasks_with_another_working_dire
     monkeypatch.chdir(tmp_path)
     outcome = sediment("compact", "logs", "--dry-run", "--json", "--set=plain:cleanup.policy=compact")
     assert outcome.partitions()["plain-0"]["log_dir"] == str(log_dir)
+
+
+@pytest.mark.parametrize(
+    "command", [("erase", "--keys-file=keys", "--output=out"), ("compact", "--output=out"), ("clone", "--to=out")]
+)
+@pytest.mark.parametrize("option", ["--ledger", "--report", "--metrics"])
+def test_no_output_of_a_run_is_inside_a_log_directory_that_a_file_uri_names(tmp_path, monkeypatch, command, option):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys").write_text("k")
+    write_segment(tmp_path / "lögs" / "t-0", 0, [batch_bytes(0, "k")])
+    outcome = sediment(*command, (tmp_path / "lögs").as_uri(), f"{option}=lögs/run")
+    assert outcome.status == 2 and "log directory" in outcome.stderr
+    assert [path.name for path in (tmp_path / "lögs").iterdir()] == ["t-0"]
 
 
 @pytest.mark.parametrize("command", ["plan", "compact", "expire", "recover", "snapshot"])

@@ -207,7 +207,7 @@ def test_the_topic_id_says_whether_a_partition_is_the_same(tmp_path: Path) -> No
     (tmp_path / "moved").rename(tmp_path / "t-0")
     append(log, batch_bytes(3, "d"))
     assert followed.take(1) == [(0, 3)]
-    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+    Fs().replace_file(metadata, b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
     assert followed.take(4) == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert [text for text in followed.notices if "removed" not in text] == [
         "t-0 was created again and is read from its beginning"

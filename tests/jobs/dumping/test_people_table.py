@@ -33,6 +33,15 @@ def shown(*arguments: object, columns: int | None = 80) -> str:
     return done.stdout
 
 
+def test_a_variable_that_asks_for_colours_leaves_out_no_row_in_a_pipe(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = shown(log_dir, "--what", "topics", columns=None)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    assert shown(log_dir, "--what", "topics", columns=None) == pipe
+
+
 def add_group(log: CoordinatorLogBuilder, group: str, *topics: str) -> None:
     for topic in topics:
         log.add(offset_key(group, topic=topic), offset_value(1))

@@ -154,11 +154,14 @@ def test_the_catalogue_has_the_arguments_of_the_run(log_dir, tmp_path):
         ("orders:retention.ms=5", "orders:retention.ms=5"),
         ("sasl.jaas.config=x password=hush", "sasl.jaas.config=(hidden)"),
         ("s3://key:hush@bucket/archive?token=hush", "s3://bucket/archive"),
-        ("abfss://box@account.example/path", "abfss://account.example/path"),
+        ("abfss://box@account.example/path", "abfss://box@account.example/path"),
         ("/plain/path?really", "/plain/path?really"),
         ("s3://key:hu/sh@bucket/archive", "s3://bucket/archive"),
         (str(Path("s3://key:hush@bucket/archive?token=hush")), "s3:/bucket/archive"),
         ("hdfs://host:8020/a@b", "hdfs://host:8020/a@b"),
+        ("s3://b/my dir?region=x&secret_key=hush", "s3://b/my dir"),
+        ("see s3://key:hush@bucket/archive", "see s3://bucket/archive"),
+        ("orders:/mnt/nas:/export@daily", "orders:/mnt/nas:/export@daily"),
     ],
 )
 def test_values_of_options_lose_what_could_be_a_secret(value, public):

@@ -9,6 +9,7 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
 from sediment.jobs.command_line.standard_output import SafeConsole
 from sediment.jobs.reporting.columns import (
@@ -21,8 +22,9 @@ from sediment.jobs.reporting.columns import (
     text_column,
 )
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH
-from sediment.jobs.reporting.screen import Screen, View
+from sediment.jobs.reporting.screen import Screen, View, screen_text
 from sediment.segment_io.format.names import by_number
+from tests.jobs.terminal_text import StreamText
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def idle(number: int, code: str = "nothing-dirty", size_bytes: int = 0) -> Row:
 
 
 def shown(rows: Sequence[Row], *, width: int = 80, view: View | None = None, terminal: bool = False) -> str:
-    text = StringIO()
+    text = StreamText(is_terminal=terminal)
     console = SafeConsole(
         file=text, width=width, force_terminal=terminal, color_system="standard" if terminal else None
     )
@@ -119,7 +121,7 @@ def test_empty_partitions_are_folded_on_a_terminal_and_count_as_changed() -> Non
     rows = [Row("busy-0", bytes_before=1), *(Row(f"t-{number}") for number in range(20)), idle(0)]
 
     def listed(*, terminal: bool, view: View) -> str:
-        text = StringIO()
+        text = StreamText(is_terminal=terminal)
         console = SafeConsole(file=text, width=80, force_terminal=terminal, color_system=None)
         Screen(console, view).partitions(rows, COLUMNS, is_empty=lambda row: not row.bytes_before)
         return text.getvalue()
@@ -183,6 +185,20 @@ def test_a_reason_of_one_partition_names_it_and_its_status_has_a_colour() -> Non
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[31m" not in shown([Row("t-0", "failed")], terminal=True)
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_a_variable_that_asks_for_colours_leaves_out_no_row_and_no_column_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    rows = [Row("t" * 100 + "-0"), *map(idle, range(300))]
+    pipe = screen_text(lambda screen: screen.partitions(rows, COLUMNS))
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = screen_text(lambda screen: screen.partitions(rows, COLUMNS))
+    assert "\x1b[" in coloured
+    assert Text.from_ansi(coloured).plain.rstrip() == pipe.rstrip()
 
 
 def test_digits_have_no_colour() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sediment.compaction.config import CompactionConfig
+from sediment.compaction.config import CompactionConfig, offset_map_keys
 from sediment.engine.config import LogConfig
 from sediment.jobs.settings.resolve import Settings
 from sediment.retention.policy import RetentionConfig
@@ -340,6 +340,26 @@ def test_a_map_too_small_for_its_load_factor_is_refused_with_the_size_to_give() 
     assert "give at least 48" in refusal("log.cleaner.dedupe.buffer.size=47")
     assert "give at least 72" in refusal("log.cleaner.dedupe.buffer.size=48", "log.cleaner.io.buffer.load.factor=0.5")
     assert " takes " in refusal("log.cleaner.dedupe.buffer.size=0")
+
+
+@pytest.mark.parametrize("load_factor", ["2e-9", "1.1e-8", "5e-324"])
+@pytest.mark.parametrize("size", ["1000", "2147483647", "1000000000000"])
+def test_a_load_factor_too_small_for_the_largest_map_is_refused_with_the_one_to_give(
+    size: str, load_factor: str
+) -> None:
+    given = f"log.cleaner.dedupe.buffer.size={size}"
+    assert "give at least log.cleaner.io.buffer.load.factor=2e-08" in refusal(
+        given, f"log.cleaner.io.buffer.load.factor={load_factor}"
+    )
+
+
+def test_the_size_and_the_load_factor_that_refusals_name_are_accepted() -> None:
+    least = "log.cleaner.io.buffer.load.factor=2e-08"
+    assert "give at least 1200000024" in refusal("log.cleaner.dedupe.buffer.size=48", least)
+    for size in (1_200_000_024, 10**12):
+        compaction = sets(f"log.cleaner.dedupe.buffer.size={size}", least).for_topic("t").compaction
+        assert compaction.dedupe_buffer_bytes == size
+        assert offset_map_keys(size, compaction.dedupe_load_factor) == 1
 
 
 # --------------------------------------------------------------------------------------------------- checks across keys

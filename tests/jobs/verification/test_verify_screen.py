@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 from rich.console import Console
 
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.verification.report import Difference, PairReport, VerificationReport, print_report
+from tests.jobs.terminal_text import StreamText
 
 
 def test_a_terminal_counts_partitions_without_records_and_lists_wrong_ones_first() -> None:
@@ -17,7 +16,7 @@ def test_a_terminal_counts_partitions_without_records_and_lists_wrong_ones_first
         "w-0", "b", "a", "wrong", checks={"lost": 1}, differences=(Difference("lost", 4, "a record is gone"),)
     )
     report = VerificationReport(run_id="r", command="verify", now_ms=0, seconds=1.0, partitions=(*empty, right, wrong))
-    text = io.StringIO()
+    text = StreamText(is_terminal=True)
     print_report(report, Screen(Console(file=text, width=80, force_terminal=True, color_system=None)))
     lines = text.getvalue().splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["w-0", "r-0"]

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.names import HIGH_WATERMARK_FILE, TopicPartition
+from sediment.segment_io.format.names import HIGH_WATERMARK_FILE, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import write_offset_checkpoint
+from sediment.segment_io.partition.checkpoint_files import write_offset_checkpoint, write_partition_metadata
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.log_ends import LogEnds
 from sediment.segment_io.tables.schema import READ_COMMITTED
 from tests.segments import batch_bytes, write_segment
+
+TOPIC_ID = "2tnuGBvqTMuFy-1w2cKMTw"
 
 
 def test_read_committed_reads_each_checkpoint_file_once_for_all_partitions(
@@ -74,6 +76,51 @@ def test_a_partition_that_is_created_again_during_the_call_has_no_end_in_this_ca
         assert ends.of(sources.values()) == {sources["t-1"]: 3}
     assert recreated
     assert ends.now() == {"t-0": 8, "t-1": 3}
+
+
+def test_the_topic_id_is_read_again_only_after_the_directory_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    metadata = tmp_path / "t-0" / PARTITION_METADATA_FILE
+    write_partition_metadata(Fs(), metadata, TOPIC_ID)
+    read: list[Path] = []
+    read_bytes = Fs.read_bytes
+
+    def counted(fs: Fs, path: Path) -> bytes:
+        read.append(path)
+        return read_bytes(fs, path)
+
+    monkeypatch.setattr(Fs, "read_bytes", counted)
+    ends = LogEnds([tmp_path], "read_uncommitted")
+    for _ in range(3):
+        assert ends.now() == {"t-0": 3}
+    assert read.count(metadata) == 1
+    write_segment(tmp_path / "t-0", 3, [batch_bytes(3, "d")])
+    assert ends.now() == {"t-0": 4}
+    assert read.count(metadata) == 2
+
+
+def test_a_topic_id_that_cannot_be_read_does_not_hide_the_end(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    (tmp_path / "t-0" / PARTITION_METADATA_FILE).mkdir()  # a read of it raises OSError
+    assert LogEnds([tmp_path], "read_uncommitted").now() == {"t-0": 3}
+
+
+def test_an_error_is_not_lost_if_the_topic_id_appears_during_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segment(tmp_path / "t-0", 0, [batch_bytes(0, "abc")])
+    ends = LogEnds([tmp_path], "read_uncommitted")
+    sources = ends.sources()
+
+    def failing(_fs: Fs, directory: Path) -> object:
+        write_partition_metadata(Fs(), directory / PARTITION_METADATA_FILE, TOPIC_ID)
+        raise CorruptBatchError("a wrong CRC")
+
+    monkeypatch.setattr(Fs, "scan", failing)
+    with pytest.raises(CorruptBatchError):
+        ends.of(sources.values())
 
 
 def test_a_corrupt_partition_that_is_still_the_same_is_an_error(tmp_path: Path) -> None:
