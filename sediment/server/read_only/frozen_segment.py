@@ -253,7 +253,7 @@ class FrozenSegment:
     def _batches(self, opened: OpenSegment, from_offset: int, kind: int, target_ms: int) -> Iterator[FoundBatch]:
         """Yield the good batches that a search of `kind` finds, starting at the index entry for `from_offset`.
 
-        A search by time cannot notice that the entry points to a later batch, so a search by offset checks the entry
+        A search by time cannot notice that the entry points to a later batch.  So a search by offset checks the entry
         first, and makes the survey if it is wrong.
         """
         if self._survey is None:

@@ -239,7 +239,7 @@ def test_options_of_a_run_do_not_belong_to_a_check(copy: Path, logs: Path) -> No
         ([logs], "SOURCE"),
         (["--to", copy], "--to"),
         (["--topic", "a", "--since", copy], "--topic, --since"),
-        (["--no-hold"], "--hold"),
+        (["--no-hold"], "--no-hold"),
         (["--partition", "a-0"], "--partition"),
     ):
         outcome = check(copy, *more, status=2)

@@ -36,12 +36,16 @@ def test_spark_starts_with_the_archive_and_with_one_that_is_garbage(tmp_path, en
         )
         return sediment_process("compact", log_dir, *options, environment=environment)
 
+    def complaints(outcome):
+        """Return the lines of stderr except those that report progress every ten seconds."""
+        return [line for line in outcome.stderr.splitlines() if not line.startswith("cleaning ")]
+
     with_archive = dry_run()
-    assert (with_archive.status, with_archive.stderr) == (0, "")
+    assert (with_archive.status, complaints(with_archive)) == (0, [])
     archive.unlink()  # a JVM that is still ending has the other one mapped
     archive.write_bytes(b"not an archive" * 1000)
     with_garbage = dry_run()
-    assert (with_garbage.status, with_garbage.stderr) == (0, "")
+    assert (with_garbage.status, complaints(with_garbage)) == (0, [])
 
 
 def test_a_cache_folder_that_cannot_be_written_is_one_sentence(tmp_path, environment):
