@@ -62,15 +62,19 @@ class Member:
         )
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._poll)
-        self.assigned: set[int] = set()
         self.records = 0
         self._thread.start()
 
     def _poll(self) -> None:
         while not self._is_closing.is_set():
-            found = self._consumer.poll(timeout_ms=50)
+            # A poll that ends while the client waits for an answer to SyncGroup leaves kafka-python without its group.
+            found = self._consumer.poll(timeout_ms=1000)
             self.records += sum(map(len, found.values()))
-            self.assigned = {each.partition for each in self._consumer.assignment()}
+
+    @property
+    def assigned(self) -> set[int]:
+        """The numbers of the partitions that the consumer has now."""
+        return {each.partition for each in self._consumer.assignment()}
 
     def close(self) -> None:
         """Close the consumer; a dynamic member leaves its group."""
