@@ -25,7 +25,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import html
-import importlib.resources
 import logging
 import os
 import re
@@ -41,6 +40,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, Context, Param, TriggerRule, Var
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sediment.airflow.operators import APPLICATION, SUMMARY, SedimentOperator
+from sediment.jobs.reporting.html_template import stylesheet
 
 VARIABLE = "sediment"
 POOL = os.environ.get("SEDIMENT_POOL", "sediment")
@@ -388,11 +388,10 @@ def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
     notes = "".join(
         f"<li><code>{html.escape(row['log_dir'])}</code>: {html.escape(note)}" for row in rows for note in row["notes"]
     )
-    style = importlib.resources.files("sediment").joinpath("page.css").read_text("utf-8")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Sediment, run {html.escape(run)}</title><style>{style}</style>"
+        f"<title>Sediment, run {html.escape(run)}</title><style>{stylesheet()}</style>"
         f'<main><h1>Sediment, run {html.escape(run)}</h1><p class="soft">{_counted(len(rows))}</p>'
         f'<div class="wide"><table class="rows"><thead><tr>{head}<tbody>{body}</table></div>'
         f"{'<h2>Failed, or left for a setting</h2><ul>' + notes + '</ul>' if notes else ''}</main></html>\n"

@@ -17,14 +17,19 @@ MAP_SLOT_BYTES = 24
 """The bytes that Kafka counts for a key in log.cleaner.dedupe.buffer.size."""
 
 
-def offset_map_keys(dedupe_buffer_bytes: int, load_factor: float) -> int:
-    """Return the largest number of keys in an offset map: Kafka's slots times the load factor, rounded down.
+def offset_map_slots(dedupe_buffer_bytes: int) -> int:
+    """Return the number of slots in an offset map.
 
     The size of Kafka's map is an int, so bytes above 2^31 - 1 add no slots.
 
     Source: Kafka's LogCleaner.CleanerThread and SkimpyOffsetMap; kafka-log 02 §1.
     """
-    return int(min(dedupe_buffer_bytes, INT32_MAX) // MAP_SLOT_BYTES * load_factor)
+    return min(dedupe_buffer_bytes, INT32_MAX) // MAP_SLOT_BYTES
+
+
+def offset_map_keys(dedupe_buffer_bytes: int, load_factor: float) -> int:
+    """Return the largest number of keys in an offset map: its slots times the load factor, rounded down."""
+    return int(offset_map_slots(dedupe_buffer_bytes) * load_factor)
 
 
 @dataclass(frozen=True, slots=True)

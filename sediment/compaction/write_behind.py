@@ -1,4 +1,4 @@
-"""The write-behind thread: it writes finished outputs, in order, while the next output is swept.
+"""The write-behind thread, which writes finished outputs in order while the sweep fills the next one.
 
 Invariant: an output is submitted only after the previous one is written.  So a process holds at most two outputs, even
 if several partitions share the thread: the sweep fills one while the other is written.

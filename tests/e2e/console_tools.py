@@ -46,7 +46,7 @@ def tool(bootstrap: str, name: str, *arguments: str) -> str:
 def seeks(bootstrap: str, isolation: str, count: int, choices: list[str]) -> list[str]:
     """Return the first `count` records from each choice on, read by one of Kafka's own consumers.
 
-    A choice is a topic, a partition, `offset` or `time`, and a number; the file java/Seeks.java says what is printed.
+    A choice is a topic, a partition, `offset` or `time`, and a number.  java/Seeks.java defines the printed lines.
     """
     java = [program("java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF"]
     done = subprocess.run(

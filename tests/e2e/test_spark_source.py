@@ -1,4 +1,4 @@
-"""Spark's own Kafka source as a client of `serve`: it reads what a broker serves, and what is in the files."""
+"""Spark's own Kafka source as a client of `serve`: it reads the same records from a broker and from `serve`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from sediment.jobs.dumping.row_query import RowQuery
 from sediment.jobs.spark.cancellation import RunStopped, interruptible
 from sediment.segment_io.errors import NotALogDirectoryError, SourceChangedError
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.identity import Identities, PartitionIdentity
+from sediment.segment_io.partition.identity import PartitionIdentity
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.log_ends import LogEnds, end_offset, first_offset
@@ -60,7 +60,6 @@ class Follower:
         self._next: dict[str, int] = {}
         self._identities: dict[str, PartitionIdentity] = {}
         self._fs = Fs()
-        self._current = Identities(self._fs)
 
     def batches(self, stop: threading.Event) -> Iterator[pa.RecordBatch]:
         """Yield the records until `stop` is set.
@@ -92,7 +91,7 @@ class Follower:
         # skipped.
         for name, source in sources.items():
             with contextlib.suppress(FileNotFoundError):
-                self._identify(name, self._current.of(source))
+                self._identify(name, self._ends.identities.of(source))
         for source, end in self._ends.of(sources.values()).items():
             try:
                 yield from self._partition(source, end, last)
@@ -112,7 +111,7 @@ class Follower:
         """Return True if the directory of `source` is still that of the partition that is read."""
         known = self._identities.get(str(source.partition))
         try:
-            return known is None or known.is_same(self._current.of(source))
+            return known is None or known.is_same(self._ends.identities.of(source))
         except FileNotFoundError:
             return False
 

@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sediment.compaction.config import COMPACT, MAP_SLOT_BYTES, CompactionConfig
+from sediment.compaction.config import COMPACT, MAP_SLOT_BYTES, CompactionConfig, offset_map_slots
 from sediment.engine.config import LogConfig
 from sediment.engine.config_keys import (
     BROKER_FILE_MARKS,
@@ -370,8 +370,8 @@ class Settings:
             return
         if not _has_room(INT32_MAX, load_factor):
             raise SettingsError(
-                f"{_LOAD_FACTOR}={load_factor:g} is too small: a map has at most {INT32_MAX // MAP_SLOT_BYTES} slots, "
-                f"whatever {_DEDUPE_SIZE} is",
+                f"{_LOAD_FACTOR}={load_factor:g} is too small: a map has at most {offset_map_slots(INT32_MAX)} slots, "
+                f"so no {_DEDUPE_SIZE} is large enough",
                 advice=f"give at least {_LOAD_FACTOR}={_LEAST_LOAD_FACTOR:g}",
             )
         raise SettingsError(
@@ -382,8 +382,8 @@ class Settings:
 
 
 def _has_room(size_bytes: int, load_factor: float) -> bool:
-    """Return True if more than one slot of Kafka's offset map may be filled; its size is an int."""
-    return min(size_bytes, INT32_MAX) // MAP_SLOT_BYTES * load_factor > 1
+    """Return True if more than one slot of Kafka's offset map may be filled."""
+    return offset_map_slots(size_bytes) * load_factor > 1
 
 
 @dataclass(frozen=True, slots=True)

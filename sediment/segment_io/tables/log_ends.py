@@ -57,7 +57,9 @@ class LogEnds:
         self._isolation = isolation
         self._selects = selects
         self._fs = Fs()
-        self._identities = Identities(self._fs)
+        self.identities = Identities(self._fs)
+        """The identities of the partitions whose ends were looked up."""
+
         self._known: dict[str, tuple[Any, int]] = {}
 
     def sources(self) -> dict[str, Source]:
@@ -93,9 +95,9 @@ class LogEnds:
         """
         fs = self._fs
         of_log_dir = cache(lambda log_dir: read_checkpoints(log_dir, fs))  # reads each file once a call
+        is_committed = self._isolation == READ_COMMITTED
         ends = {}
         for source in sources:
-            is_committed = self._isolation == READ_COMMITTED
             checkpoints = of_log_dir(source.directory.parent).of(source.partition) if is_committed else None
             before = self._identity(source)
             try:
@@ -119,6 +121,6 @@ class LogEnds:
     def _identity(self, source: Source) -> PartitionIdentity | None:
         """Return the identity of the partition of `source`; None if its directory does not exist."""
         try:
-            return self._identities.of(source)
+            return self.identities.of(source)
         except FileNotFoundError:
             return None

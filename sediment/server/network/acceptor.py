@@ -66,6 +66,7 @@ class Acceptor:
             self._thread.start()
         except RuntimeError:
             os.close(self._wake)
+            self._wake = _NO_WAKE
             raise
 
     def stop(self) -> None:

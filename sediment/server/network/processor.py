@@ -57,7 +57,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""After so many bytes of one response, other connections get their turn.  A plain slice is sent without this limit."""
+"""Bytes of one response that are sent before other connections get their turn; a plain slice has no such limit."""
 
 _LONGEST_WAIT_MS = 20
 """Longest time of one send with waits; then the peer counts as slow, and the socket is watched like the others."""

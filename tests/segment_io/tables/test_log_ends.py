@@ -1,4 +1,4 @@
-"""Ends of logs that may grow: what is read for them, and partitions that disappear."""
+"""The ends of growing logs: the files that a look-up reads, and partitions that disappear meanwhile."""
 
 from __future__ import annotations
 
