@@ -208,7 +208,8 @@ def perform(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Read a secret from FILE; --evidence and --suppress-out write keys only as HMACs under this secret.",
+    help="Read a secret from FILE; --evidence and --suppress-out write keys and conditions only as HMACs under this "
+    "secret.",
 )
 @click.option(
     "--signing-key",

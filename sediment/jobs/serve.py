@@ -374,7 +374,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "--request-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Append each request, without its records, to this file as a line of JSON.",
+    help="Append one line of JSON for each request, without its content, to this file.",
 )
 @click.option(
     "--log-format",
