@@ -413,10 +413,10 @@ def command(
 
     With --read-only, the server serves any log directories, writes nothing into them, and takes no lock.
 
-    Without --read-only, LOG_DIR... must belong to a single-node cluster, such as `clone` and `adopt` make.  The server
-    accepts committed offsets, and records from producers, including idempotent producers.  It refuses transactions and
-    changes of topics or configs, keeps group members in memory, and deletes nothing.  A broker can use the directories
-    afterwards.
+    Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone` and `adopt` make such
+    directories.  The server accepts committed offsets, and records from producers, including idempotent producers.  It
+    refuses transactions and changes of topics or configs, keeps group members in memory, and deletes nothing.  A broker
+    can use the directories afterwards.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)
