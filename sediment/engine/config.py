@@ -74,10 +74,10 @@ class LogConfig:
     """The config of retention."""
 
     segment_ms: int = 604_800_000
-    """An append rolls the segment when its first record has this age."""
+    """An append rolls a segment whose first record has reached this age."""
 
     segment_jitter_ms: int = 0
-    """The largest random time subtracted from `segment_ms`; it is chosen anew for each segment."""
+    """The upper limit of the time subtracted from `segment_ms`; the time is chosen at random for each segment."""
 
     flush_messages: int = INT64_MAX
     """A log is flushed when it has this many unflushed records."""

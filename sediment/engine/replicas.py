@@ -156,8 +156,8 @@ def open_cluster_directory(
     """Return a log directory; `path` may also be the directory of one partition.
 
     A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable` is
-    called with its path and the error.  Pass no `advice_if_in_use` if the caller itself holds the lock of the
-    directory.
+    called with its path and the error.  If the caller itself holds the lock of the directory, pass None as
+    `advice_if_in_use`; the lock is then not checked.
 
     Raises:
         NotALogDirectoryError: `path` does not exist, cannot be read, or does not contain the files of a log directory.
@@ -269,7 +269,7 @@ def replicas_of_one_topic(
     advice_if_several: str,
     on_unreadable: OnUnreadable,
 ) -> tuple[list[Replica], str | None]:
-    """Return the replicas of the topic whose id is `known` to the cluster, and the id.
+    """Return the replicas that have the topic's id, and the id; `known` is the id in the cluster's metadata, or None.
 
     Raises:
         UsageError: the replicas have several topic ids, and the cluster knows none of them.

@@ -2,7 +2,8 @@
 
     1. pass a SASL token to the authenticator of its connection
     2. if the request repeats an earlier request that a handler has kept, answer it without decoding it
-    3. decode the header; if the API or version is unknown, close the connection (but answer ApiVersions with its range)
+    3. decode the header; if the API or its version is unknown, close the connection.  An unknown version of ApiVersions
+       is answered with the supported versions
     4. before authentication, accept only ApiVersions and the two SASL requests
     5. decode the body and call the handler
 

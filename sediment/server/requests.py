@@ -4,7 +4,7 @@ A handler takes a `Request` and returns the response message.  If it must wait, 
 `Request.respond` later from any thread.
 
 Invariants: a request is answered or failed at most once.  Until then, its connection reads no further request, so
-responses have the order of the requests.
+responses are sent in the order of the requests.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     FeatureLevelRecord        the levels of the source, metadata.version first
     TopicRecord               and for each topic
-      PartitionRecord         leader epoch: the last of the log; directory: the one of the clone
+      PartitionRecord         leader epoch: the log's last; directory: the clone's
       ConfigRecord
     ConfigRecord              the dynamic configs of all brokers that concern logs
-    ProducerIdsRecord         above every producer id in the source's metadata or in a log
+    ProducerIdsRecord         next producer id: above all ids in the source's metadata and the logs
     ACLs, quotas, SCRAM       only on request
 
 Invariant: a producer id that occurs in a log is never assigned to a new producer.
@@ -105,7 +105,7 @@ def topic_records(
 
 
 def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
-    """Return the record after which a controller assigns producer ids from `next_producer_id` on."""
+    """Return the record that makes a controller assign producer ids from `next_producer_id` on."""
     return _encoded(
         m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)
     )

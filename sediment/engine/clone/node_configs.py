@@ -1,4 +1,4 @@
-"""The topic configs of a clone: those of the source, changed for a single node, local storage, and a held clone.
+"""The topic configs of a clone: the source's configs, with the changes of this table.
 
     change      keys                                    reason
     single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all

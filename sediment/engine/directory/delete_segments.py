@@ -6,7 +6,7 @@ and by a load that cuts a log.  `expire_log` deletes the segments past their ret
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
     2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
     3  leader epochs      truncated to the new log start
-    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the rest
+    4  .deleted           producer snapshots, then logs with their indexes, in ascending order of base offsets
     5  unlinked           or left for the next start, which removes the files
 
 Invariants: after a crash, the log begins at the new log start, or still contains some of the expired segments below it;

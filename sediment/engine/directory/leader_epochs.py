@@ -1,6 +1,6 @@
-"""The leader epochs of a log as an immutable value, and the functions that change it (kafka-log 04 §4).
+"""The leader epochs of a log as an immutable value, with functions that derive changed entries (kafka-log 04 §4).
 
-The functions apply the changes of loading and appending.
+Loads and appends use these functions.
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """

@@ -141,7 +141,7 @@ class Publisher:
         self._fs = Fs()
 
     def begin(self) -> str | None:
-        """Claim the output and empty it; if files of an unfinished run were deleted, return that run.
+        """Claim the output and empty it; return the run whose unfinished files were deleted, or None.
 
         Call `check_output_path` first, and lock the directory if it is local.
         """

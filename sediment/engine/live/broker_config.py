@@ -55,7 +55,7 @@ class BrokerConfig:
     """Interval at which retention runs for logs that are not compacted."""
 
     log_flush_scheduler_interval_ms: int = INT64_MAX
-    """Interval at which logs not flushed for `flush.ms` are flushed."""
+    """Interval of the task that flushes each log whose last flush was `flush.ms` ago or earlier."""
 
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     """Interval at which the recovery points are written."""

@@ -2,7 +2,7 @@
 
     1 mark      the error is stored as the directory's failure, and its logs are removed from the manager's maps
     2 offline   each of these logs refuses further use
-    3 leave     later, without the lock of the log that failed: their files are closed, the directory is released
+    3 leave     later, without the lock of the failed log: close the files of these logs, and release the directory
 
 Invariant: nothing more is written to a failed directory.  Reaching the limit on open files is not a disk failure.
 
@@ -30,7 +30,7 @@ class LogDirFailureHandler:
     """Takes failed log directories offline; every method may be called from any thread.
 
     `remove_logs(directory, failure)` marks a directory as failed, removes its logs from the maps of the manager and
-    returns them; None if the directory had failed before.
+    returns these logs.  It returns None if the directory had failed before.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class LogDirectory:
         self.lock.release()
 
     def name_owner(self, cluster_id: str, node_id: int) -> None:
-        """Write meta.properties with a new `directory.id` into a directory without one."""
+        """Write meta.properties with a new `directory.id` into a directory without meta.properties."""
         self.meta = MetaProperties(1, cluster_id, node_id, format_uuid(uuid.uuid4().bytes))
         write_meta_properties(self._fs, self.path / META_PROPERTIES_FILE, self.meta)
 

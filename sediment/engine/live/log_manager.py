@@ -9,7 +9,8 @@
 Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
 nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
 directory was closed without error, and every log had been loaded or the marker existed at the start.  After an unclean
-stop, a caller that has further work to do (`marks_unclean`) withholds the marker until the work is done.
+stop, a caller may have further work to do; until that is done, it passes `marks_unclean=False` to `shutdown` to
+withhold the marker.
 
 There are two locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must not wait
 for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is

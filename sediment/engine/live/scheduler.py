@@ -1,4 +1,4 @@
-"""Background tasks: once after a delay, or repeatedly at a fixed rate.
+"""Background tasks, which run once after a delay or repeatedly at a fixed rate.
 
 Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without
 threads, `run_due` runs due tasks in the order of their times, in the calling thread.

@@ -49,7 +49,7 @@ def leader_change_records(
 
 
 def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records `values` with `changes`, from `leader_change_records`, applied to their partition records."""
+    """Return the records `values` after `changes`, which `leader_change_records` yields, were merged into them."""
     changed = {}
     for value in changes:
         change = decode_metadata_record(value, _CHANGES)

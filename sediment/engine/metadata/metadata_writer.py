@@ -17,7 +17,7 @@ DirectoryFailure = Callable[[], str | None]
 
 
 def never_fails() -> str | None:
-    """Return None, for a directory of which no other file is in use."""
+    """Return None; for a log directory in which nothing else is in use, so that nothing else can fail."""
     return None
 
 

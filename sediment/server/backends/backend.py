@@ -46,7 +46,7 @@ class Backend(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which nothing can be served any more; None if there was none."""
+        """The error that ended all service; None while the backend can serve."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""

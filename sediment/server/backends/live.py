@@ -13,7 +13,7 @@
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
 of this server or of a broker, recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
 during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
-a marker only after step 5.  With a marker, the next start would not raise the epochs.
+a marker only after step 5, because with a marker the next start would not raise the epochs.
 
 Nothing is deleted.  The cleaner and retention are off.  Segments below the log start are kept, and so are folders that
 a broker has marked for deletion; a broker deletes them after its next start.
@@ -105,7 +105,7 @@ class LiveBackend:
         SedimentError, OSError: a log or file cannot be read.
     """
 
-    # A read may wait for the lock of its log while a flush or a roll holds it.
+    # Reads are left out, because a read may wait for the lock of its log while a flush or a roll holds it.
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     can_write = True
 
@@ -216,7 +216,7 @@ class LiveBackend:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which nothing can be served any more: every log directory has failed.  None before."""
+        """The error that ended all service, because every log directory has failed; None while one is online."""
         if not self._manager.is_halted():
             return None
         return StorageError("every log directory has failed", advice="repair them and start again")
@@ -237,7 +237,7 @@ class LiveBackend:
 
 
 def keep_everything(config: LogConfig) -> LogConfig:
-    """Return the config without retention limits; keep the cleanup policy, because appends are validated by it."""
+    """Return the config without retention limits; keep the cleanup policy, which the validation of appends needs."""
     return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
 
 

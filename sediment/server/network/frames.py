@@ -60,7 +60,7 @@ class FrameLimits:
 
     @property
     def any_max_bytes(self) -> int:
-        """The size of the largest frame that is allowed for every request in every phase."""
+        """The size up to which a frame is allowed for every API, before and after authentication."""
         return min(self.unauthenticated_max_bytes, self.other_max_bytes, self.request_max_bytes)
 
     def of(self, api_key: int, *, is_authenticated: bool) -> int:
@@ -133,7 +133,7 @@ class FrameReader:
     )
 
     def __init__(self, limits: FrameLimits, is_authenticated: Callable[[], bool], memory: FrameMemory) -> None:
-        """Create a reader for a new connection; `is_authenticated` returns its phase."""
+        """Create a reader for a new connection; `is_authenticated` decides which limits apply."""
         self._limits = limits
         self._any_max_bytes = limits.any_max_bytes
         self._is_authenticated = is_authenticated

@@ -23,7 +23,7 @@ A peer that does not read its response has the same deadline as an idle peer: a 
 socket while it processes the previous response.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
-order of their requests.  A peer that does not read occupies no handler, and memory for at most one response.
+order of their requests.  A peer that does not read occupies no handler, and uses memory for at most one response.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""Bytes of one response that are sent before other connections get their turn; a plain slice has no such limit."""
+"""Bytes of one response that are sent before other connections get their turn; a slice sent without TLS has no limit.
+"""
 
 _LONGEST_WAIT_MS = 20
-"""Longest time of one send with waits; then the peer counts as slow, and the socket is watched like the others."""
+"""The longest time of one send, with its waits; after that, the socket is watched for events like the others."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
@@ -254,7 +255,9 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """Read once from each unfinished connection; those that still wait for their turn end the waits of a send."""
+        """Read once from each unfinished connection; while others wait for their turn, a send does not wait for its
+        socket.
+        """
         for _ in range(len(self._unfinished)):
             channel, _ = self._unfinished.popitem(last=False)
             if not channel.is_muted:
@@ -437,7 +440,7 @@ class Processor:
 
         The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.  If epoll
         watches this socket for writing, every wait would end with such an event, so the function returns False at once.
-        All waits of one send have a common end.
+        All waits of one send share one time limit.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)

@@ -89,7 +89,7 @@ _WITHOUT_FILE = {
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
 }
-"""The consequence, for clients, of each file that cannot be read."""
+"""For each file that cannot be read, the consequence for clients."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class FrozenLog:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which every later read fails; None if there was none."""
+        """The error that makes every later read fail; None if there is none."""
         return self._failure
 
     # ---------------------------------------------------------------------------------------------------------- offsets
@@ -471,7 +471,8 @@ class FrozenLog:
         return max(epoch, 0)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`, or (-1,
+        -1).
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """

@@ -15,8 +15,9 @@ Reading continues after an unreadable range at the first of these positions:
 
 If a search from an index entry finds no batch, all headers are searched once, so a wrong entry hides no batch.
 
-Invariants: except in these two cases, the cost of finding a batch does not depend on the size of the segment.  Nothing
-in an unreadable range is trusted, because a record may contain bytes that look like batches.
+Invariants: except for a survey and for this search of all headers, the cost of finding a batch does not depend on the
+size of the segment.  Nothing in an unreadable range is trusted, because a record may contain bytes that look like
+batches.
 """
 
 from __future__ import annotations
@@ -96,8 +97,7 @@ class VerifiedRanges:
     __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        # Starts and ends are replaced in one assignment, so that a look-up never combines the starts of before an
-        # addition with the ends of after it.
+        # Starts and ends are replaced in one assignment, so that a look-up never combines old starts with new ends.
         self._ranges: tuple[list[int], list[int]] = ([], [])
 
     def end_of(self, position: int) -> int:

@@ -1,7 +1,7 @@
 """The producer state of a log during a load: snapshots, and the state that is rebuilt from snapshots and batches.
 
-Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6): the next start knows producers
-only from the snapshots that this start leaves.
+Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the next start knows
+producers only from the snapshots that this load leaves.
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
 file exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, its file need not be
@@ -78,7 +78,7 @@ class Snapshots:
             self._dropped[offset] = why, is_routine
 
     def restore(self, offsets: Iterable[int]) -> None:
-        """Keep the snapshots at `offsets`, although `drop` was called for them."""
+        """Undo the `drop` of the snapshots at `offsets`."""
         for offset in offsets:
             self._dropped.pop(offset, None)
             self._offsets.add(offset)

@@ -1,6 +1,6 @@
 """Checks of an interrupted replacement: whether the new segments are whole, and which records the old ones contain.
 
-    whole      each batch has a correct checksum, the last one ends the file, and no index has an offset past the log;
+    whole      each batch has a correct checksum, no bytes follow the last one, and no index has an offset past the log;
                an empty log has both its indexes, also empty, and does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
@@ -185,8 +185,9 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
-        A cleaning copies a corrupt batch unchanged.  So if the first batch of a new segment is bad, an old log with the
-        same base offset is sufficient if the lengths of its batches lead to at least the same end offset.
+        A cleaning copies a corrupt batch unchanged.  So the first batch of a new segment may be bad.  Then an old log
+        with the same base offset is sufficient, provided that the lengths of its batches lead to at least the same end
+        offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

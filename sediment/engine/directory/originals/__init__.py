@@ -1,1 +1,2 @@
-"""Originals: the files that a run replaces or deletes, with a catalogue; for `verify`, links to whole partitions."""
+"""Originals, which are the files that a run replaces or deletes, with their catalogue; whole partitions for `verify`.
+"""

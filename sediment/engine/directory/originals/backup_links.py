@@ -191,7 +191,8 @@ class BackupLinks:
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; their list becomes durable, too.
+        `new_files` are the files that will replace the linked ones, in their final state; the list of them is written
+        durably.
 
         Raises:
             UsageError: as `link_files`.

@@ -2,7 +2,7 @@
 
     DIR/catalogue-RUN.json     the catalogue
     DIR/RUN/TOPIC-N/FILE       the originals of that run
-    DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace them
+    DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace the originals
 
     catalogue         2, the version of this format
     state             planned; done after the run has ended
@@ -21,8 +21,8 @@ files that the run wrote; null while planned.  `unchanged` are the other logs.  
 
 Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
 that may be removed, and each removed file has a link with the same inode in the run's folder.  The files that replace
-them are durably listed in `new-files.json` before their first rename.  When it is `done`, it lists exactly the removed
-files.
+the removed ones are durably listed in `new-files.json` before their first rename.  When it is `done`, it lists exactly
+the removed files.
 """
 
 from __future__ import annotations

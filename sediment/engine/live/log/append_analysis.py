@@ -168,7 +168,7 @@ class AppendBuffers:
         return self._buffer, source.size
 
     def more_rows(self) -> None:
-        """Replace the header rows with twice as many."""
+        """Replace the array of header rows with one that is twice as long."""
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:

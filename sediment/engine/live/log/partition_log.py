@@ -294,7 +294,7 @@ class PartitionLog:
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
-        """Return the segments as the type that retention takes."""
+        """Return the segments in the form that the retention policy reads."""
         with self._log.locked():
             return self._log.segments.states()
 
@@ -386,7 +386,7 @@ class PartitionLog:
 
     # ---------------------------------------------------------------------------------------------------- leader epochs
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Record that the leader of `epoch` begins at `start_offset`.
+        """Record that leader epoch `epoch` begins at `start_offset`.
 
         Raises:
             UsageError: `epoch` or `start_offset` is negative.
@@ -397,7 +397,8 @@ class PartitionLog:
             self._log.put_epochs(assign(self._log.epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`, or (-1,
+        -1).
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """
@@ -487,7 +488,7 @@ class PartitionLog:
             return log_retention.maybe_increment_log_start_offset(self._log, offset)
 
     def delete_records(self, before_offset: int) -> int:
-        """Delete the records below `before_offset`, -1 for the high watermark, as DeleteRecords does.
+        """Delete the records below `before_offset` (-1: the high watermark), as a DeleteRecords request does.
 
         Return the log start offset.
 

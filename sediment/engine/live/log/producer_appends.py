@@ -1,4 +1,4 @@
-"""The producers of a live log: an append is checked against them; after its write, they are updated.
+"""The producers of a live log: each append is checked against their state, and changes this state once it is written.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a

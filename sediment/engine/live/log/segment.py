@@ -60,7 +60,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 class Segment:
     """A segment by its base offset.
 
-    Without timestamps, its age counts from `created_ms`, the time when this object was created.
+    If its records have no timestamps, its age is measured from `created_ms`, the time when this object was created.
     """
 
     def __init__(
