@@ -5,8 +5,8 @@
     3. partitions with the same name in several directories are replicas of one partition if they share a topic id
     4. the replica with the highest `ReplicaRank` is used
 
-Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; it opens
-no segment.
+Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; no segment
+is opened.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -155,8 +155,8 @@ def open_cluster_directory(
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
-    A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable` is
-    called with its path and the error.  If the caller itself holds the lock of the directory, pass None as
+    A checkpoint file, lock or meta.properties that is malformed or cannot be read is treated as absent; `on_unreadable`
+    is called with its path and the error.  If the caller itself holds the lock of the directory, pass None as
     `advice_if_in_use`; the lock is then not checked.
 
     Raises:

@@ -183,7 +183,9 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the answer to an unknown version of ApiVersions: in version 0, with only the versions of this API."""
+    """Return the answer to an unknown version of ApiVersions; it has version 0 and lists only the versions of
+    ApiVersions.
+    """
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

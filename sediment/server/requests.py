@@ -149,7 +149,7 @@ class Request:
     correlation_id: int
     client_id: str | None
     message: Any
-    """The message class of the API; its `records` fields point into the received frame."""
+    """The decoded message, of the API's message class; its `records` fields point into the received frame."""
 
     connection: Connection
     size_bytes: int

@@ -86,7 +86,8 @@ def check_copy(
     """Read every file of a copy and compare it with the manifest, which is read first if `manifest` is None.
 
     A file that cannot be read is a difference.  Several threads call `on_bytes` with the size of each chunk that was
-    read; an error that it raises ends the check.  `on_folder` is called with the size of each folder that was checked.
+    read; an error raised by `on_bytes` ends the check.  `on_folder` is called with the size of each folder that was
+    checked.
 
     Raises:
         UsageError, CorruptDataError: as `read_copy_manifest`.

@@ -77,7 +77,7 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """The copying of one partition: `files` of `folder` in `source`, as the driver listed them, to `target`.
+    """The work of copying one partition: `files` of `folder` in `source`, as the driver listed them, go to `target`.
 
     `closed` names the files that no broker will change again (`closed_files`); `earlier` are the files of the partition
     in the earlier copy.
@@ -204,8 +204,8 @@ class _FileCopy:
             if self.publisher.link(self._target_name, root / self._source_name, kind, attempt=self.attempt):
                 if digest is None and work.rules.digests_links:
                     digest = self._digest()
-                # Each hard link changes the ctime, also a link that a later copy adds, so the stamp would not match
-                # again.
+                # Every hard link changes the ctime, including links that later copies add, so the stamp would not
+                # match.
                 stamped = kept if kind is LinkKind.REFLINK else None
                 file = ManifestFile(self._target_name, stamp.size_bytes, digest, source=stamped)
                 return CopiedFile(file, _METHOD_OF_LINK[kind], self.read_bytes, 0)

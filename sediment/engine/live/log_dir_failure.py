@@ -55,7 +55,7 @@ class LogDirFailureHandler:
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # Done later, because the log that reports the failure still holds its lock, and closing the logs waits for it.
+        # Done later, because closing a log needs its lock, and the log that reports the failure still holds its own.
         self._scheduler.schedule_once("log-dir-failure", partial(_leave, directory, lost))
 
     @contextmanager

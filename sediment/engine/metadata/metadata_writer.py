@@ -17,7 +17,7 @@ DirectoryFailure = Callable[[], str | None]
 
 
 def never_fails() -> str | None:
-    """Return None; for a log directory in which nothing else is in use, so that nothing else can fail."""
+    """Return None; for a log directory of which only the metadata is in use."""
     return None
 
 

@@ -179,8 +179,8 @@ class LiveBackend:
             _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
 
     def _close_logs(self) -> None:
-        # If the marker contains the broker's epoch, the broker's next registration counts as one after a clean stop.  A
-        # directory that had no marker gets one only if step 5 wrote one.
+        # The marker keeps the broker's epoch, so the broker's next registration is treated as one after a clean stop.
+        # A directory that had no marker at the start gets one only if step 5 has raised its epochs.
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition]:

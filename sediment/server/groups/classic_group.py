@@ -102,7 +102,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of a known member waits; a waiting request counts as a heartbeat."""
+        """True while a request of a known member waits; like a heartbeat, a waiting request keeps the session alive."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
@@ -388,7 +388,9 @@ class ClassicGroup:
             self._rebalance_or_complete(now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the answer to a member of the current generation; it names `leader`, not the real leader."""
+        """Return the answer to a member of the current generation; if `leader` is set, the answer names it as the
+        leader.
+        """
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(

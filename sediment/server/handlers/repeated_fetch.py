@@ -66,7 +66,7 @@ class RepeatedFetch:
     def __init__(
         self, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation, position: int
     ) -> None:
-        """Keep the parts that do not change; `position` is that of the fetch offset in the frame of `request`."""
+        """Keep the parts that do not change; `position` is the position of the fetch offset in its frame."""
         frame = bytes(request.frame)
         self.api_key = request.api_key
         self.api_version = version = request.api_version
@@ -137,7 +137,7 @@ class RepeatedFetch:
 def _offset_position(request: Request) -> int | None:
     """Return the position of the fetch offset in the frame; None if it is not found.
 
-    A second decoding verifies the position: another value there changes only this field.
+    The position is verified: if the frame is decoded with another value there, only the fetch offset differs.
     """
     message = request.message
     asked = message.topics[0].partitions[0]

@@ -2,7 +2,7 @@
 
     readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
     responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more.
-               As long as no other connection or thread needs the processor, it waits within the send
+               Within the send, the processor waits for the socket as long as no other connection or thread needs it
     sent       the connection is unmuted and reads again
 
 A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
@@ -255,8 +255,8 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """Read once from each unfinished connection; while others wait for their turn, a send does not wait for its
-        socket.
+        """Read once from each unfinished connection; a send does not wait for its socket while others wait for their
+        turn.
         """
         for _ in range(len(self._unfinished)):
             channel, _ = self._unfinished.popitem(last=False)

@@ -5,7 +5,7 @@
 A batch is returned only if its checksum and its offsets were verified.  Verified ranges are kept in memory, so each
 byte is verified once.  After an error, the whole segment is read once, from its first byte (the survey):
 
-    | batch | batch | unreadable | batch | batch |          its own index is not used any more
+    | batch | batch | unreadable | batch | batch |          its index file is not used any more
     '---- run ------'            '--- run -------'
 
 Reading continues after an unreadable range at the first of these positions:

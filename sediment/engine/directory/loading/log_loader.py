@@ -82,7 +82,7 @@ class LoadedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A partition in the state in which a broker leaves it after its start.
+    """A partition in the state that a broker's start leaves.
 
     Offsets are absolute, and ends are exclusive.  `high_watermark` comes from the checkpoint, limited to the log's
     range; without a checkpoint it is the log start offset.  `recovery_point` is the recovery point after the start;
@@ -222,8 +222,8 @@ def _load_segment_files(state: LoadState) -> None:
     """List the segments in ascending order; recover a segment immediately if its offset index is missing.
 
     A segment is also recovered immediately if its transaction index ends below the segment's base offset.  This needs
-    the producers of all earlier segments.  If an unverified one of them is corrupt, the recovery is postponed; a broker
-    does not load such a log.
+    the producers of all earlier segments.  If one of them is not verified yet and is corrupt, the recovery is
+    postponed; a broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """

@@ -120,7 +120,7 @@ class ReplayedSegment:
 
 
 def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
-    """Return True if a snapshot has to be taken at `map_end_offset`: no snapshot is at this offset or above.
+    """Return True if a snapshot has to be taken at `map_end_offset`, because none is at this offset or above.
 
     Source: kafka-log 04 §3.1 (takeSnapshot).
     """
@@ -233,7 +233,7 @@ class ProducerStateManager:
         """Apply the batches from the first one that ends at or above `start_offset`.
 
         The range ends before the first batch that ends at or above `end_offset`.  All batches in between are applied,
-        even if their offset is out of range: no checksum covers the offset, and a broker applies these batches.
+        even if their offsets are out of range.  A broker also applies them, because no checksum covers the offsets.
         """
         has_begun = False
         for rows in segment.batches():

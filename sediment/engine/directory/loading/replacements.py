@@ -1,7 +1,7 @@
 """Checks of an interrupted replacement: whether the new segments are whole, and which records the old ones contain.
 
     whole      each batch has a correct checksum, no bytes follow the last one, and no index has an offset past the log;
-               an empty log has both its indexes, also empty, and does not replace a segment with records
+               an empty log has both its indexes, which are empty too, and does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
 After a crash, all new segments are whole, because they are synced before their first rename.  A segment is not whole
@@ -95,7 +95,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """Return (offset, position) after the last batch to which the lengths of the batches lead."""
+    """Follow the lengths of the batches, and return (offset, position) after the last batch that they lead to."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):

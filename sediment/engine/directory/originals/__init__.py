@@ -1,2 +1,2 @@
-"""Originals, which are the files that a run replaces or deletes, with their catalogue; whole partitions for `verify`.
+"""Links to the files that a run replaces or deletes, with a catalogue; for `verify`, links to whole partitions.
 """

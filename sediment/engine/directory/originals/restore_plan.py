@@ -2,9 +2,9 @@
 
 The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
-    segments before the first anchor    insert those only in the list before, remove those only in the list after:
+    segments before the first anchor    insert those listed only before the run, remove those listed only after it:
                                         what `expire` deleted at the start, and the empty segment it rolled
-    an anchor, up to the next one       replace as one group if the run changed a file in it: what a cleaning merged,
+    from one anchor to the next         replace as one group if the run changed a file in it: what a cleaning merged,
                                         split or rewrote, or a recovery cut off
     segments past all listed ones       appended later; keep
 
@@ -126,8 +126,8 @@ def plan_restore(
 
     `live` are the current segment files, without files of interrupted changes; `kept` are the originals of this run;
     `log_start_checkpoint` is the current entry.  `copies` contains the names of the `live` files that have the same
-    bytes as their originals: a restore copies all files except closed logs.  `is_done` is False for a killed run, whose
-    catalogue lists more files than it removed.
+    bytes as their originals; there are such files because a restore copies all files except closed logs.  `is_done` is
+    False for a killed run, whose catalogue lists more files than it removed.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -279,7 +279,7 @@ class _Planner:
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
             return found is not None and before is not None
-        # A run may also have written a file with the same bytes as the file that it replaced.
+        # A run may also have written a file with the same bytes as the replaced file.
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:

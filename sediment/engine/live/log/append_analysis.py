@@ -56,7 +56,7 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """An append of records of the group or transaction coordinator, or of transaction markers."""
+    """An append by the group or transaction coordinator: its own records, or transaction markers."""
     REPLICATION = "replication"
     """An append by a follower or a recovery; a leader has already checked the batches."""
     RAFT_LEADER = "raft-leader"

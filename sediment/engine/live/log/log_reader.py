@@ -133,7 +133,7 @@ def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
-    """Return the segments in their current state; preallocated bytes of the active segment do not count."""
+    """Return the segments in their current state; their sizes exclude preallocated bytes of the active segment."""
     with log.locked():
         found = list_log(log.partition, log.directory, log.fs).segments
         sizes = log.segments.sizes_bytes()

@@ -290,7 +290,7 @@ class PartitionLog:
             return () if producer is None else producer.batches
 
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments in their current state; preallocated bytes of the active segment do not count."""
+        """Return the segments in their current state; their sizes exclude preallocated bytes of the active segment."""
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
@@ -397,8 +397,9 @@ class PartitionLog:
             self._log.put_epochs(assign(self._log.epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`, or (-1,
-        -1).
+        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+
+        Return (-1, -1) if such a point does not exist.
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """

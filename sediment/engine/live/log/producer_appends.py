@@ -266,7 +266,7 @@ class LogProducers:
         guard: VerificationGuard | None,
         transaction_version: int,
     ) -> ProducerUpdate:
-        """Return the changes of an append of `batches`; all of them have a producer.
+        """Return the changes that an append of `batches` makes; each of these batches has a producer.
 
         Raises:
             OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,
