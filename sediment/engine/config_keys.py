@@ -49,7 +49,7 @@ class BrokerName:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its type, default (None: unset) and range, which includes both ends."""
+    """One key with its type, its default (None if unset) and its range, which includes both ends."""
 
     name: str
     type: ValueType
@@ -248,11 +248,11 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("sediment.task.memory.bytes", _LONG, INT64_MAX, 1),
 ))
 
-# The configs with which Kafka creates its internal topics.  These are configs of the topic, so a broker's general
-# defaults do not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that
-# key (06 §4, and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator writes a snapshot and its
-# later updates under the same key, so compaction would lose updates.  Its topic therefore has the policy `delete`
-# without a retention limit, and the coordinator itself deletes old records.
+# The configs that Kafka gives its internal topics.  These are configs of the topic, so a broker's general defaults do
+# not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that key (06 §4,
+# and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator writes a snapshot and its later
+# updates under the same key, so compaction would lose updates.  Its topic therefore has the policy `delete` without a
+# retention limit, and the coordinator itself deletes old records.
 INTERNAL_TOPIC_CONFIGS: Mapping[str, Mapping[str, str | BrokerName]] = MappingProxyType({
     "__consumer_offsets": {
         "cleanup.policy": "compact",

@@ -59,7 +59,7 @@ from sediment.segment_io.stores import Store, StoredFile, by_folder
 _LOGGER = logging.getLogger(__name__)
 
 OnUnreadable = Callable[[Path, SedimentError | OSError], None]
-"""A callback with the path of a file that is treated as absent, and the error that is the reason."""
+"""A callback that gets the path of a file that is treated as absent, and the error that is the reason."""
 
 _Read = TypeVar("_Read")
 _NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})

@@ -183,9 +183,7 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the answer to an unknown version of ApiVersions; it has version 0 and lists only the versions of
-    ApiVersions.
-    """
+    """Return the answer to an unknown version of ApiVersions: a response of version 0 that lists only this API."""
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

@@ -126,7 +126,7 @@ class ResponseChannel(Protocol):
 
 @dataclass(slots=True)
 class RequestTimes:
-    """The times of the stages of a request, in nanoseconds of the monotonic clock; 0: not reached yet."""
+    """The times of the stages of a request, in nanoseconds of the monotonic clock; 0 if a stage was not reached yet."""
 
     received_ns: int
     dequeued_ns: int = 0

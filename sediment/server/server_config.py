@@ -60,10 +60,10 @@ class ServerConfig:
     """Limit on the bytes of all requests that are being received, queued or handled; Kafka has none by default."""
 
     socket_send_buffer_bytes: int = 102_400
-    """SO_SNDBUF of a connection; -1: the system's default."""
+    """SO_SNDBUF of a connection; -1 means the system's default."""
 
     socket_receive_buffer_bytes: int = 102_400
-    """SO_RCVBUF of a connection; -1: the system's default."""
+    """SO_RCVBUF of a connection; -1 means the system's default."""
 
     socket_request_max_bytes: int = 104_857_600
     """Largest request."""

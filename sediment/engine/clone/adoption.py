@@ -8,7 +8,7 @@
 
 A broker that starts before the last write of step 4 does not know the folders.  It would rename them to `-stray`, as it
 would have done before the adoption, and leave their records unchanged.  partition.metadata is written before the
-metadata records of its topic: if the file is missing, a broker that knows the topic also renames the topic's folder to
+metadata records of its topic.  Without this file, a broker that knows the topic would also rename the folder to
 `-stray`.
 
 Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
@@ -135,7 +135,7 @@ def _load(
 
 
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
-    """Return the checkpoints with which a log is loaded.
+    """Return the checkpoints to use when a log is loaded.
 
     A log without a recovery point is a bare copy; it is loaded as after a clean stop.  Otherwise, loading would verify
     the copy from its first batch, and would cut off everything after a corrupt batch, including good batches.
@@ -160,8 +160,8 @@ def write_start_files(
 ) -> tuple[str, ...]:
     """Write the files that concern the whole directory; return the names of the kept copies of replaced files.
 
-    meta.properties is replaced last: if the run is interrupted, the directory still belongs to its former node, or to
-    no node.  The server properties file is written only if it does not exist.
+    meta.properties is replaced last, so that after an interrupted run the directory still belongs to its former node,
+    or to no node.  The server properties file is written only if it does not exist.
     """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):

@@ -70,8 +70,8 @@ def added_topic_records(
 ) -> Iterator[bytes]:
     """Yield the records that add topics to a cluster with `metadata`.
 
-    They include a ProducerIdsRecord only if it raises the next producer id: a controller fails if a record lowers or
-    repeats that id.
+    They include a ProducerIdsRecord only if it raises the next producer id, because a controller fails if a record
+    lowers or repeats that id.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])

@@ -1,7 +1,7 @@
 """Appending to the metadata log of a stopped node that is the sole voter of its quorum.
 
     1. keep     every file of __cluster_metadata-0 -> __cluster_metadata-0.<run>.kept.tar in the log directory
-                After a crash, the node starts as before: a broker ignores the archive.
+                After a crash, the node starts as before, because a broker ignores the archive.
     2. load     the log as every start of the node does: cut a torn batch at the end, rebuild indexes
                 After a crash, the node starts as before.
     3. append   all batches in one write, in the last leader epoch of the log

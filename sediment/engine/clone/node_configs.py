@@ -22,7 +22,7 @@ UNLIMITED = "-1"
 _HELD_KEYS = ("retention.ms", "retention.bytes")
 _MIN_ISR = "min.insync.replicas"
 _TIERED_PREFIXES = ("remote.", "local.retention.")
-# The configs with which a broker creates its internal topics (GroupCoordinatorService, TransactionStateManager).
+# The configs that a broker gives its internal topics (GroupCoordinatorService, TransactionStateManager).
 _INTERNAL = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 _TRANSACTION_STATE = {
     "cleanup.policy": "compact",

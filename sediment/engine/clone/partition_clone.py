@@ -99,7 +99,7 @@ class CloneTask:
 
     compacts: bool = False
     encoding: Encoding | None = None
-    """New encoding of the records that the compaction keeps; None: each batch keeps its codec."""
+    """The new encoding of the records that the compaction keeps; if it is None, each batch keeps its codec."""
 
     earlier: EarlierFiles | None = None
     """The files of the partition in the earlier clone that this clone continues."""
@@ -128,7 +128,7 @@ class CloneTask:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """An open transaction of a log: its end marker is missing."""
+    """An open transaction; its end marker is not in the log."""
 
     producer_id: int
     producer_epoch: int
@@ -416,7 +416,7 @@ def _ignore_corruption(_error: SedimentError) -> None:
 
 
 def keeping_producers(config: LogConfig) -> LogConfig:
-    """Return a config with which loading keeps every producer; the clone's broker decides when producers expire."""
+    """Return a config that makes loading keep every producer; the clone's broker decides when producers expire."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
 
@@ -430,7 +430,10 @@ def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
 
 
 def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
-    """Return the offset below which no source broker truncates: records below it are durable and fully replicated."""
+    """Return the offset below which no source broker truncates.
+
+    Records below it are durable and fully replicated.
+    """
     bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
     return min(bounds, default=0)
 

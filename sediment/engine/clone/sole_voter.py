@@ -8,7 +8,7 @@
     KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
 
 Every source that exists must name only this node, and at least one source must name the voters.  With a second voter,
-appended records could be lost: the second voter does not have them, and may win the next election.
+appended records could be lost, because the second voter lacks them and may win the next election.
 
 This module is pure.
 

@@ -43,8 +43,7 @@ OnBytes = Callable[[int], None]
 """A callback with the number of bytes of each read.  It may wait, and it may raise an error to end the copy."""
 
 SETTLED_NS = 2_000_000_000
-"""The minimum age of a file's last change for which its stamp is stored; filesystem clocks tick at least every
-second."""
+"""The minimum age of a file's last change for which a stamp is stored; filesystem clocks tick at least every second."""
 
 
 class CopyMethod(StrEnum):
@@ -109,8 +108,8 @@ class CopiedFile:
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
     """Return the files of closed segments that end at or below `below_offset`.
 
-    For hard links, `below_offset` is the lower of the recovery point and the high watermark: a broker may truncate
-    segments above it in place.
+    For hard links, `below_offset` is the lower of the recovery point and the high watermark, because a broker may
+    truncate segments above it in place.
     """
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)

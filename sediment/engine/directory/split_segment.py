@@ -1,7 +1,7 @@
 """Splitting a segment whose offsets span more than 2^31; brokers before 2.1 could write these (kafka-log 02 §8.2).
 
 Invariants: the bytes of the log do not change; they are distributed over more files.  A segment is split only if its
-offsets ascend and end before the next segment: no checksum covers an offset, so one flipped bit can look like an
+offsets ascend and end before the next segment.  No checksum covers an offset, so one flipped bit can look like an
 overflow.
 """
 

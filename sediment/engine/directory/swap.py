@@ -132,8 +132,8 @@ def make_durable(swap: PreparedSwap, fs: Fs) -> None:
     """Sync every part of a swap and their names, before the first rename; many swaps may be synced in parallel.
 
     Raises:
-        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second sync succeeds: a
-            failed sync may have dropped dirty pages.
+        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second sync succeeds,
+            because the failed sync may have dropped dirty pages.
     """
     directory = Path(swap.directory)
     for part in swap.parts():

@@ -1,8 +1,8 @@
 """Marks of uncleanable partitions: each has a reason, a time and segments, and is valid until these segments change.
 
 Kafka's cleaner marks such a partition in memory, and forgets the mark when the broker restarts.  A run of Sediment is
-short, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file: its
-LogManager reads only sub-directories and the files that it knows by name.
+short, so marks are stored in a file of the log directory, next to the checkpoints.  A broker ignores this file, because
+its LogManager reads only sub-directories and the files that it knows by name.
 
 Invariants: a mark is valid as long as all its segments are unchanged, so a repair, a restored copy or retention
 invalidates the mark.  The files of a copy or a hard-link backup have other ctimes, so the mark is not valid there; the

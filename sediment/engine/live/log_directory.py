@@ -1,7 +1,7 @@
 """One log directory that an engine owns: its lock, meta.properties, marker of a clean stop, and checkpoints.
 
 Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
-is read, so a crash during loading counts as unclean. Only one thread at a time rewrites a checkpoint file. Nothing is
+is read, so a crash during loading is an unclean stop. Only one thread at a time rewrites a checkpoint file. Nothing is
 written to a directory after it failed.
 
 Source: kafka-log 04 §12, 05 §1.

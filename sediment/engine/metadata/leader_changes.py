@@ -50,9 +50,7 @@ def leader_change_records(
 
 
 def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records `values` with `changes` merged into their partition records; `leader_change_records` yields
-    the changes.
-    """
+    """Return the records `values`, with `changes` of `leader_change_records` merged into their partition records."""
     changed = {}
     for value in changes:
         change = decode_metadata_record(value, _CHANGES)

@@ -17,7 +17,7 @@ DirectoryFailure = Callable[[], str | None]
 
 
 def never_fails() -> str | None:
-    """Return None; for a log directory of which only the metadata is in use."""
+    """Return None; use this if nothing but the metadata is in use in the log directory."""
     return None
 
 

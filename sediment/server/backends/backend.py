@@ -38,7 +38,7 @@ class Backend(Protocol):
 
     @property
     def offset_store(self) -> OffsetStore | None:
-        """The store of committed offsets; None: offsets are kept only in memory."""
+        """The store of committed offsets; if it is None, offsets are kept only in memory."""
 
     @property
     def can_write(self) -> bool:

@@ -79,11 +79,11 @@ _NO_LIMIT = -1
 class LiveOptions:
     """The options of the backend.
 
-    `topic_configs` takes a node and returns the function that maps a topic to its config.
+    `topic_configs` returns, for a node, the function that maps a topic to its config.
 
-    `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records count
-    as replicated only when they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if `log.dirs` does not
-    contain it.
+    `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records are
+    treated as replicated only when they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if `log.dirs`
+    does not contain it.
     """
 
     directories: tuple[Path, ...]

@@ -380,7 +380,8 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # An older client that knows that it is the leader would assign partitions again, without a rebalance.
+                # An older client that gets its own id as the leader's would assign partitions again, without a
+                # rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._answer_joining(member, answer)
         else:
@@ -388,9 +389,7 @@ class ClassicGroup:
             self._rebalance_or_complete(now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the answer to a member of the current generation; if `leader` is set, the answer names it as the
-        leader.
-        """
+        """Return the answer to a member of the current generation; it names `leader`, by default the real leader."""
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(

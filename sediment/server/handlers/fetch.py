@@ -10,7 +10,7 @@ A read-only log never grows, so one byte is enough for an answer, regardless of 
 A read-only server remembers, for each connection, a fetch from one partition.  If the client repeats this fetch, the
 server answers without decoding the request.
 
-Every fetch is a full fetch: the session id in the response is 0, so clients send full fetches (KIP-227).
+Every fetch is a full fetch, because every response has session id 0, which makes clients send full fetches (KIP-227).
 
 Source: Kafka's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages.
 """
@@ -41,7 +41,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
 
 LONGEST_WAIT_MS = 30_000
-"""The longest wait at a log end, even if the client asks for more: a waiting request uses memory."""
+"""The longest wait at a log end, even if the client asks for more, because a waiting request uses memory."""
 
 _NO_SESSION = 0
 _FINAL_EPOCH = -1

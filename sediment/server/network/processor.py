@@ -19,8 +19,8 @@ Deadlines; each is checked several times before it can expire:
 If a peer closes its connection while the connection waits for a response, the processor closes it too, unless further
 requests have arrived.
 
-A peer that does not read its response has the same deadline as an idle peer: a consumer may leave a response in its
-socket while it processes the previous response.
+A peer that does not read its response has the same deadline as an idle peer, because a consumer may leave a response in
+its socket while it processes the previous response.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
 order of their requests.  A peer that does not read occupies no handler, and uses memory for at most one response.
@@ -57,8 +57,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""Bytes of one response that are sent before other connections get their turn; a slice sent without TLS has no limit.
-"""
+"""Bytes of a response that are sent before other connections get their turn; a slice without TLS has no limit."""
 
 _LONGEST_WAIT_MS = 20
 """The longest time of one send, with its waits; after that, the socket is watched for events like the others."""
@@ -94,7 +93,7 @@ class Listener:
 
     tls: ssl.SSLContext | None = None
     new_authenticator: Callable[[], Any] | None = None
-    """The function that creates the SASL state of a new connection; None: no authentication."""
+    """The function that creates the SASL state of a new connection; None if there is no authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +136,14 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The thread does not close this descriptor: the system could then reuse its number for a file, and another
-        # thread would write to that file.
+        # The thread does not close this descriptor, because the system could then reuse its number for a file, and
+        # another thread would write to that file.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
         self._is_stopping = False
         self._stop_at_ns = 0
-        """Time at which the thread ends even if peers have not read all responses; 0: not set."""
+        """Time at which the thread ends even if peers have not read all responses; 0 if it is not set."""
 
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
@@ -255,8 +254,9 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """Read once from each unfinished connection; a send does not wait for its socket while others wait for their
-        turn.
+        """Read once from each unfinished connection.
+
+        A send does not wait for its socket while unfinished connections wait for their turn.
         """
         for _ in range(len(self._unfinished)):
             channel, _ = self._unfinished.popitem(last=False)
@@ -436,7 +436,7 @@ class Processor:
             self._close(channel)
 
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
-        """Return a function that waits until this socket accepts bytes, and returns False if there is other work.
+        """Return a function that waits until this socket accepts bytes; it returns False if there is other work.
 
         The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.  If epoll
         watches this socket for writing, every wait would end with such an event, so the function returns False at once.

@@ -107,7 +107,7 @@ class CatalogOptions:
     """Accept a pattern that matches no partition."""
 
     metadata: Path | None = None
-    """The log directory with the metadata log of the cluster; None: search the served directories for this log."""
+    """The log directory with the metadata log of the cluster; None to search the served directories for this log."""
 
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""

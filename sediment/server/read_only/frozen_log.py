@@ -385,7 +385,7 @@ class FrozenLog:
         )
 
     def _cut_torn_end(self, active: FrozenSegment, log_end_offset: int) -> None:
-        """End the active segment with its last batch: after a crash, zeros or a partial batch may follow it."""
+        """End the active segment with its last batch, because after a crash zeros or a partial batch may follow it."""
         last = None
         if log_end_offset > active.base_offset and active.end_position:
             last = self._locate(active, self._open_segments.get(active.files), log_end_offset - 1)

@@ -306,7 +306,10 @@ _buffers = _Buffers()
 
 
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
-    """Return the end of the good batches from `start` on (at least `until` if all are good), and why they end."""
+    """Return the end of the good batches that begin at `start`, and why they end.
+
+    If all batches are good, the end is `until` or later.
+    """
     buffer, rows = _buffers.bytes, _buffers.rows
     good, previous = start, files.base_offset - 1
     while good < until:

@@ -64,11 +64,11 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
     `restored` contains the names of `.log.swap` files that a restore wrote and that the caller has compared with their
-    originals.  These files are accepted even if they end in a torn batch: a restore also undoes a recovery, and so puts
-    back the torn end that the recovery cut off.
+    originals.  These files are accepted even if they end in a torn batch, because a restore can put back a torn end
+    that a recovery cut off.
 
     The directory's lock must be held, and no task of this run may have started to write.  So the `.part` files of all
-    runs are deleted: a run that could still commit them would hold the lock.
+    runs are deleted, because a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
@@ -76,13 +76,13 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
       records.  It is completed if no old log is left and the new logs are framed.  In all other cases, the directory is
       refused.
     * If there is a `.cleaned` file, the replacement must be undone.  The directory is refused if a new segment has no
-      old segment.  A new segment with a second link needs no old segment: a restore linked it, so the original keeps
-      its bytes.
+      old segment.  A new segment with a second link needs no old segment, because a restore linked it and the original
+      keeps its bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * If there are several new segments, an old log between two of them is kept if it ends before the next one begins.
-    * An index of an old segment is deleted if the new segment with the same base offset has no index of that kind, even
-      if the new log is empty.  Kafka would keep a transaction index whose markers are gone, and consumers would treat
-      later transactions of those producers as aborted.
+    * An index of an old segment is deleted if the new segment with the same base offset, which may be empty, has no
+      index of that kind.  Kafka would keep a transaction index whose markers are gone, and consumers would treat later
+      transactions of those producers as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 

@@ -106,12 +106,12 @@ class LoadedLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open or whose marker is not below the high watermark."""
+        """The first offset of the first transaction that is open, or whose marker is at or above the high watermark."""
         return self.producers.first_unstable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset at which readers of committed data stop."""
+        """The end offset for readers of committed data."""
         return self.producers.last_stable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
 

@@ -200,7 +200,7 @@ class ProducerStateManager:
         """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
         Snapshots are taken at the bases of the last two segments and at the end.  If a log has no snapshot after a
-        clean stop, nothing is read and the state is empty: a broker treats this case as an upgrade.
+        clean stop, nothing is read and the state is empty, because a broker treats this case as an upgrade.
 
         Raises:
             CorruptBatchError: a batch to replay is malformed.

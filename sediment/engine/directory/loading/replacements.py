@@ -1,4 +1,4 @@
-"""Checks of an interrupted replacement: whether the new segments are whole, and which records the old ones contain.
+"""Checks of an interrupted replacement: are the new segments whole, and which records do the old segments contain?
 
     whole      each batch has a correct checksum, no bytes follow the last one, and no index has an offset past the log;
                an empty log has both its indexes, which are empty too, and does not replace a segment with records
@@ -137,9 +137,10 @@ def _index_problem(
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """Return how an index still named `.swap` contradicts its log, which already has its final name.
 
-    Return None if it does not.  The index of a log with a torn end may describe batches of that end.  Such an index is
-    kept, as in a broker: the recovery that cuts the log rebuilds the index, and removes the later segments.  If the
-    index were deleted, the log would be cut earlier, and the later segments would remain after a gap.
+    Return None if it does not.  The index of a log with a torn end may describe batches of that end.  A broker keeps
+    such an index, and so does Sediment, because the recovery that cuts the log also rebuilds the index and removes the
+    later segments.  If the index were deleted, the log would be cut earlier, and the later segments would remain after
+    a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)

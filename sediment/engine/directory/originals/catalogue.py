@@ -1,4 +1,4 @@
-"""The catalogue of a run that keeps originals: a JSON file from which the state before the run can be restored.
+"""The catalogue of a run that keeps originals, a JSON file that `restore` reads to bring back the state before the run.
 
     DIR/catalogue-RUN.json     the catalogue
     DIR/RUN/TOPIC-N/FILE       the originals of that run

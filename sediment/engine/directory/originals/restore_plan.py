@@ -283,7 +283,7 @@ class _Planner:
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is in the state in which the run left it, and this is not its state before the run."""
+        """Return True if a file is still as the run left it, and this differs from its state before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 

@@ -232,16 +232,16 @@ class PartitionLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open or whose marker is not below the high watermark.
+        """The first offset of the first transaction that is open, or whose marker is at or above the high watermark.
 
-        If that transaction began below the log start, return the base offset of the batch with which a read at the log
-        start begins.
+        If that transaction began below the log start, return the base offset of the first batch of a read at the log
+        start.
         """
         return log_reader.first_unstable_offset(self._log)
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset at which readers of committed data stop."""
+        """The end offset for readers of committed data."""
         return log_reader.last_stable_offset(self._log)
 
     @property
@@ -279,7 +279,7 @@ class PartitionLog:
 
     @property
     def producers(self) -> ProducerState:
-        """The producers at the log end; `completed` are transactions whose marker is not below the high watermark."""
+        """The producers at the log end; `completed` are transactions whose marker is at or above the high watermark."""
         with self.lock:
             return self._log.producers.state(self._log.offsets.log_end)
 
@@ -591,7 +591,7 @@ class PartitionLog:
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for a constant such as EARLIEST_TIMESTAMP.
 
-        Return None if such a record does not exist.
+        Return None if there is no such record.
 
         Raises:
             UsageError: the time is negative and not one of these constants.

@@ -202,8 +202,7 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of the batches (-1 if there is none), and the last offset of the first batch with it.
-        """
+        """The largest timestamp of the batches, or -1, and the last offset of the first batch with this timestamp."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
