@@ -63,8 +63,8 @@ class CopyRules:
     """The ways, other than copying, in which files may get into a copy.
 
     `links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy; only closed
-    segments get hard links.  Without `digests_links`, linked files are not read, so the manifest contains the digest of
-    a linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy
+    segments get hard links.  Without `digests_links`, linked files are not read.  The manifest then contains the digest
+    of a linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy
     only.
     """
 

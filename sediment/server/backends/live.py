@@ -16,7 +16,7 @@ during step 2, each directory that had the marker of a clean stop gets it back. 
 a marker only after step 5, because with a marker the next start would not raise the epochs.
 
 Nothing is deleted.  The cleaner and retention are off.  Segments below the log start are kept, and so are folders that
-a broker has marked for deletion; a broker deletes them after its next start.
+a broker has marked for deletion; a broker deletes both after its next start.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """

@@ -19,8 +19,8 @@ Deadlines; each is checked several times before it can expire:
 If a peer closes its connection while the connection waits for a response, the processor closes it too, unless further
 requests have arrived.
 
-A peer that does not read its response has the same deadline as an idle peer, because a consumer may leave a response in
-its socket while it processes the previous response.
+A consumer may leave a response in its socket while it processes the previous one.  So a peer that does not read has the
+same deadline as an idle peer.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
 order of their requests.  A peer that does not read occupies no handler, and uses memory for at most one response.
@@ -93,7 +93,7 @@ class Listener:
 
     tls: ssl.SSLContext | None = None
     new_authenticator: Callable[[], Any] | None = None
-    """The function that creates the SASL state of a new connection; None if there is no authentication."""
+    """The function that creates the SASL state of a new connection; None without authentication."""
 
 
 @dataclass(frozen=True, slots=True)

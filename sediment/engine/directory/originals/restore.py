@@ -152,7 +152,7 @@ def restore_partition(
     Raises:
         SourceChangedError: the partition changed since the plan was made.
         CommitStateUnknownError: as `commit`; the next start completes or undoes the group.
-        LockLostError: the lock of the directory is lost.
+        LockLostError: the lock of the directory was lost.
         CorruptCheckpointError: the leader epochs are malformed; nothing was changed.
         OSError: an operation failed; the steps before it are complete.
     """

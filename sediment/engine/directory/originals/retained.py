@@ -1,4 +1,4 @@
-"""Originals on disk: their size, pins, and their removal.
+"""Originals on disk: their size, their pins and their removal.
 
     DIR/pins.json names of pins, and the run that each one keeps
 

@@ -591,7 +591,7 @@ class PartitionLog:
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for a constant such as EARLIEST_TIMESTAMP.
 
-        Return None if there is no such record.
+        Return None if no record is found.
 
         Raises:
             UsageError: the time is negative and not one of these constants.
