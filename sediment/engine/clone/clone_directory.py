@@ -7,7 +7,7 @@
     5. owner         meta.properties: without it no broker starts on the directory
     6. manifest      the clone is complete
 
-Invariant: at any time, either the directory is complete, or no broker starts on it and the next run starts again.
+Invariant: at any time, either the directory is complete, or no broker starts on it and the next run builds it again.
 """
 
 from __future__ import annotations

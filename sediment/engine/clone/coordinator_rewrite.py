@@ -156,7 +156,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose transaction was being committed at `until_ms`; if it is None, at the end of the log.
+    """Return the producers whose transaction was being committed at `until_ms`, by default at the end of the log.
 
     Raises:
         CorruptDataError: a batch cannot be read.

@@ -1,4 +1,4 @@
-"""The task of one partition: copy the best replica, bring it into the state of a clean stop, and digest its files.
+"""The task of one partition: copy the best replica, bring its log into the state of a clean stop, digest the files.
 
     1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
@@ -11,8 +11,8 @@
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
-Invariant: if a log is corrupt in a way that a starting broker would not notice, it is cloned byte for byte, and the
-corruption is reported.
+Invariant: if a log is corrupt in a way that a starting broker would not notice, the log is cloned byte for byte, and
+the corruption is reported.
 """
 
 from __future__ import annotations

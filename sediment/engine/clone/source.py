@@ -161,7 +161,7 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
 
 
 def fetch_partition(replica: Replica, fs: Fs) -> None:
-    """Fetch the files of a partition at a URI into its stand-in directory, so that it can be read like a local one.
+    """Fetch the files of a partition at a URI into its stand-in directory, so that it can be read locally.
 
     Raises:
         OSError: a file cannot be fetched, or the disk failed.

@@ -22,7 +22,7 @@ def latest_epoch(entries: Sequence[EpochEntry]) -> int:
 
 
 def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
-    """Return the entries as they are once a batch of `epoch` has been appended at `start_offset`.
+    """Return the entries as they are after the append of a batch of `epoch` at `start_offset`.
 
     Entries that contradict this batch are removed.
 

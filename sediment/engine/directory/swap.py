@@ -74,7 +74,7 @@ def commit(
        from it.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
-    4.  Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
+    4. Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
        Start: `.deleted` is removed, the remaining sources are deleted because of their offsets or as indexes without a
        log, and `.swap` becomes final.
     5. Sync the directory.

@@ -106,7 +106,7 @@ class LogDirectory:
             raise
 
     def release(self) -> None:
-        """Unlock the directory; does nothing if it is not held."""
+        """Unlock the directory; do nothing if it is not locked."""
         self.lock.release()
 
     def name_owner(self, cluster_id: str, node_id: int) -> None:

@@ -24,10 +24,10 @@ def never_fails() -> str | None:
 def check_online(path: Path, failure: DirectoryFailure) -> None:
     """Check that the log directory of the metadata file or folder `path` is online.
 
-    A failed directory is not written to.
+    Nothing is written to a failed directory.
 
     Raises:
-        StorageError: it is offline.
+        StorageError: the directory is offline.
     """
     reason = failure()
     if reason is not None:

@@ -71,7 +71,7 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.
 class Member:
     """A member of a group; `joining` and `syncing` are the waiters of its requests.
 
-    A new member is one that waits for its first generation; its session timeout limits this wait.
+    A member is new while it waits for its first generation; its session timeout limits this wait.
     """
 
     member_id: str

@@ -1,4 +1,4 @@
-"""Produce: appends to the partitions that this node leads, and waits until they are replicated.
+"""Produce: append batches to partitions that this node leads, and wait until the batches are replicated.
 
     acks 0     no answer; after an error, the connection is closed
     acks 1     answered after the append

@@ -231,7 +231,7 @@ class FrameReader:
 
 
 class ResponseSend:
-    """A response that is being sent; it owns the file slices in it."""
+    """A response that is being sent; it owns its file slices."""
 
     __slots__ = ("_done", "_next", "_pieces", "sent_bytes", "size_bytes")
 

@@ -16,7 +16,7 @@ Deadlines; each is checked several times before it can expire:
     no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
     no activity, or a peer that reads no bytes         `connections.max.idle.ms`
 
-If a peer closes its connection while the connection waits for a response, the processor closes it too, unless further
+If a peer closes a connection that waits for a response, the processor also closes the connection, unless further
 requests have arrived.
 
 A consumer may leave a response in its socket while it processes the previous one.  So a peer that does not read has the

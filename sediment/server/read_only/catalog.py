@@ -274,7 +274,7 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
     """Return the cluster metadata from the log in `path`; `meta` comes from the served directories.
 
     Raises:
-        UsageError: `path` lacks a metadata log, or it belongs to another cluster.
+        UsageError: `path` lacks a metadata log, or the log belongs to another cluster.
         CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
     """
     metadata = read_cluster_metadata(path, fs)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A `.log.swap`: its range is [base_offset, next_offset), by the lengths of its batches.
+    """A `.log.swap` with the offsets [base_offset, next_offset), which follow from the lengths of its batches.
 
     `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
     None for a whole segment.
@@ -80,7 +80,7 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
 
 def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
     """Verify a segment file without indexing it."""
-    # Imported late: it compiles kernels that are needed only after an interrupted replacement.
+    # Imported late, because the module compiles kernels that are needed only after an interrupted replacement.
     from sediment.segment_io.segment.recovery_scan import scan_segment
 
     return scan_segment(

@@ -19,10 +19,10 @@ exist.  A file has name, size_bytes, mtime_ns and inode.  `files` were replaced 
 files that the run wrote; null while planned.  `unchanged` are the other logs.  So the log consisted of `files` and
 `unchanged` before the run, and consists of `new_files` and `unchanged` after it.
 
-Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
-that may be removed, and each removed file has a link with the same inode in the run's folder.  The files that replace
-the removed ones are durably listed in `new-files.json` before their first rename.  When it is `done`, it lists exactly
-the removed files.
+Invariants: the catalogue is durable as `planned` before the first original is removed.  While it is `planned`, it lists
+every file that may be removed, and each removed file has a link with the same inode in the run's folder.  The files
+that replace the removed ones are durably listed in `new-files.json` before their first rename.  When it is `done`, it
+lists exactly the removed files.
 """
 
 from __future__ import annotations

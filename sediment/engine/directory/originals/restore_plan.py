@@ -151,8 +151,7 @@ def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
 
 
 def _is_copy(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or if one is a copy of the other and has the same time.
-    """
+    """Return True if both are the same file in the same state, or if one is a copy of the other with the same mtime."""
     return file is not None and (file.size_bytes, file.mtime_ns) == (other.size_bytes, other.mtime_ns)
 
 

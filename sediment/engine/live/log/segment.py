@@ -259,7 +259,7 @@ class Segment:
         """Return the first batch whose last offset is at least `offset`; None if there is none.
 
         Raises:
-            CorruptBatchError: a header before it is malformed.
+            CorruptBatchError: a header before this batch is malformed.
         """
         start = self.offset_index.lookup(offset).position if from_position is None else from_position
         return self._scan(start, BY_LAST_OFFSET, offset)
@@ -271,7 +271,7 @@ class Segment:
         """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
 
         Raises:
-            CorruptBatchError: a batch before it is malformed.
+            CorruptBatchError: a batch before this record is malformed.
 
         Source: kafka-log 04 §9.
         """
