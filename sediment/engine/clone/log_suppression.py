@@ -2,7 +2,7 @@
 
     1. find      records that have a value and whose key is on the list
     2. rewrite   in a compacted topic, they become tombstones; in other topics, they are dropped
-    3. verify    search again: no such record may be left
+    3. verify    search again; none of these records may be left
 
 Invariant: if a log cannot be searched to its end, an error is raised, because the rest may contain erased records.
 """

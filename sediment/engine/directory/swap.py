@@ -8,8 +8,8 @@ Kafka's loader decides by file names alone (kafka-log 05 §2):
 * Otherwise the `.swap` files replace every file whose offset is between the lowest `.swap` and the end of the highest
   one.
 
-So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
-time.
+So the suffixes decide what happens to a whole group, and two groups must never have `.cleaned` or `.swap` files at the
+same time.
 
 Invariants of `commit`: groups are committed one at a time, in the order of their offsets.  A group's old files keep
 their names until all its new files are durably `.swap`.  The old files are removed after the new ones durably have

@@ -6,9 +6,9 @@
     the node is the sole voter of its quorum                  refused: other voters would lack the new records
     the node is the only replica of every partition           refused: other replicas would lack the new records
     every batch of the metadata log is good                   refused: loading truncates the log at a bad batch
-    no topic has segments in tiered storage                   refused: their offsets would count as deleted
+    no topic has segments in tiered storage                   refused: their offsets would be treated as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray
-    every partition of a node that was started has a folder   refused: its records may be in another directory
+    every partition has a folder, if the node was started     refused: its records may be in another directory
     a partition without a folder is in no checkpoint, and     refused: the server would create it empty
     the marker proves that no broker has used the directory
     the directory for new folders is in log.dirs              refused: a broker would not find the folder

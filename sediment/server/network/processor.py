@@ -11,7 +11,7 @@ requests take long on average, for example because the disk is slow, all frames 
 that other connections do not wait.  A single long request does not have this effect, because on a busy machine any
 thread is sometimes delayed.
 
-Deadlines; each is checked several times before it can expire:
+Deadlines, which are checked several times within the shortest of them:
 
     no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
     no activity, or a peer that reads no bytes         `connections.max.idle.ms`

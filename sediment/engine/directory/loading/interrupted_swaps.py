@@ -67,7 +67,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     originals.  These files are accepted even if they end in a torn batch, because a restore can put back a torn end
     that a recovery cut off.
 
-    The directory's lock must be held, and no task of this run may have started to write.  So the `.part` files of all
+    The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all
     runs are deleted, because a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:

@@ -3,10 +3,10 @@
 The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
     segments before the first anchor    insert those listed only before the run, remove those listed only after it:
-                                        what `expire` deleted at the start, and the empty segment it rolled
-    from one anchor to the next         replace as one group if the run changed a file in it: what a cleaning merged,
-                                        split or rewrote, or a recovery cut off
-    segments past all listed ones       appended later; keep
+                                        `expire` deleted segments here, and may have rolled an empty one
+    from one anchor to the next         replace as one group if the run changed a file of the group: a cleaning merged,
+                                        split or rewrote segments, or a recovery cut or removed them
+    segments past all listed ones       keep; they were appended later
 
 Invariants: nothing is read or written.  A log is replaced only if it is in its state before or after the run.  Only the
 last log may have grown, and only if the plan keeps it.  The plan is empty if the partition is already in its state

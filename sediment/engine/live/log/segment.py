@@ -249,7 +249,7 @@ class Segment:
             self._progress[INDEXED_TIMESTAMP] = largest.timestamp_ms
 
     def files(self) -> list[OpenFile]:
-        """Return the files to sync to make the segment durable."""
+        """Return the files that must be synced to make the segment durable."""
         files = [self.file, self.offset_index.open(), self.time_index.open()]
         transactions = self.transaction_index.changed_file()
         return files if transactions is None else [*files, transactions]
