@@ -52,7 +52,7 @@ def mark_deleted(
     a log, but would rebuild a log's missing index.  The next start also removes every `.deleted` file.
 
     Returns:
-        The new names of the files that existed.
+        The new names of the renamed files.
 
     Source: kafka-log 03 §3, 05 §3 step 2.
     """

@@ -20,7 +20,7 @@ from sediment.server.topic_catalog import TopicCatalog
 
 
 class Backend(Protocol):
-    """An open backend; `close` undoes what opening it did.
+    """An open backend; `close` undoes the steps that opened it.
 
     Between `open` and `close`, the handlers may be called from any thread.
     """

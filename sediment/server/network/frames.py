@@ -166,7 +166,7 @@ class FrameReader:
         """Return the next frame without its size, or None if it has not fully arrived.
 
         Raises:
-            InvalidReceiveError: the size is not positive or above the limit.
+            InvalidReceiveError: the size is negative, zero or above the limit.
             PeerClosedError: the stream ended.
             OSError: the connection failed.
         """

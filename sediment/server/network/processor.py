@@ -155,7 +155,9 @@ class Processor:
         """Time for writing responses so far."""
 
         self._mean_handling_ns = 0
-        """Moving average of the time for the requests that this thread handled itself, without writing."""
+        """Moving average of the time of a request that this thread handled itself; it excludes the writing of the
+        response.
+        """
 
         self._handles_from_ns = 0
         """Time from which this thread may handle requests itself again."""

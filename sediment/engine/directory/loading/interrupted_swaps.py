@@ -95,8 +95,8 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
         CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
             old segments do not contain all of its records.  Nothing was changed, except that outer suffixes of stacked
             names may have been removed.
-        UnsupportedDataError: a new segment contains a batch of a later version.  As above, only outer suffixes may have
-            been removed.
+        UnsupportedDataError: a new segment contains a batch of a later version.  Nothing was changed, except for outer
+            suffixes, as above.
         OSError: the disk failed.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.

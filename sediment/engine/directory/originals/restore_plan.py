@@ -262,7 +262,7 @@ class _Planner:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse if the logs at `bases` are neither those before the run nor those after it."""
+        """Refuse if the logs at `bases` are not as they were directly before or directly after the run."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):
@@ -335,8 +335,8 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # A start undoes an interrupted replacement whose files are links, even if the old segments end at a lower
-        # offset.
+        # Segments past the last present one become links, even the active one. The old segments do not contain their
+        # records, so a start undoes an interrupted replacement only if these files are links.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
@@ -379,7 +379,7 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return True if the log start entry changes, and the entry to write before the segments change."""
+        """Return (True if the log start entry changes, the entry to write before the segments change)."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)

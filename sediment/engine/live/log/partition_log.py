@@ -494,7 +494,7 @@ class PartitionLog:
         Return the log start offset.
 
         Raises:
-            InvalidTopicError: the topic belongs to the broker.
+            InvalidTopicError: the topic is internal.
             PolicyViolationError: the topic is compacted only.
             OffsetOutOfRangeError: the offset is below -1 or above the high watermark.
 
