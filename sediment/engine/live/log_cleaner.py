@@ -1,4 +1,4 @@
-"""The cleaner of an engine: in this process, it cleans the filthiest log, which stays open during the commit.
+"""The cleaner of an engine, which cleans the filthiest log in the engine's own process; the log stays open.
 
     1 grab     `log_cleaner_manager` chooses the filthiest log, which becomes InProgress
     2 clean    view, plan, clean_log into .part files, throttled; an abort stops it between two chunks

@@ -51,7 +51,8 @@ class LogDirFailureHandler:
         lost = self._remove_logs(directory, str(error))
         if lost is None:
             return
-        # Only the text is logged: a log handler that keeps the error object would keep the files in its traceback open.
+        # Only the text is logged, because a log handler that keeps the error would keep the files in its traceback
+        # open.
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")

@@ -685,7 +685,7 @@ class LogManager:
 
     # ----------------------------------------------------------------------------------------------------------- config
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """Change a topic's config, for its logs and for those created later.
+        """Change a topic's config, for its existing logs and for logs that are created later.
 
         If the new config ends compaction of the topic, a cleaning of its logs is aborted (LM-12).
 

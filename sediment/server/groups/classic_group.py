@@ -380,8 +380,7 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # An older client that gets its own id as the leader's would assign partitions again, without a
-                # rebalance.
+                # An older client that is named as the leader would assign partitions again, without a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._answer_joining(member, answer)
         else:
@@ -453,7 +452,7 @@ class ClassicGroup:
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all are absent.  The session of each ends before this wait does.
+            # Only static members are left, and all are absent.  Their sessions end before this wait does.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1

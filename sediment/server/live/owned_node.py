@@ -223,8 +223,8 @@ def _check_replicas(metadata: ClusterMetadata, node: Node) -> None:
 def _check_not_tiered(metadata: ClusterMetadata) -> None:
     for topic, configs in sorted(metadata.topic_configs.items()):
         if is_tiered(configs):
-            # The log start of the local log is above the remote segments.  If a checkpoint contained it, a broker would
-            # delete those segments.
+            # The log start of the local log is above the remote segments.  If a checkpoint contained this log start, a
+            # broker would delete those segments.
             raise UsageError(
                 f"topic {topic} has remote.storage.enable=true, and this server reads no tiered storage",
                 advice=f"clone the directory with --local-only, and serve the clone, {_READ_ONLY}",

@@ -155,9 +155,7 @@ class Processor:
         """Time for writing responses so far."""
 
         self._mean_handling_ns = 0
-        """Moving average of the time of a request that this thread handled itself; it excludes the writing of the
-        response.
-        """
+        """Moving average of the time of requests that this thread handled itself, without the writing of responses."""
 
         self._handles_from_ns = 0
         """Time from which this thread may handle requests itself again."""

@@ -70,7 +70,7 @@ class TransportLayer(Protocol):
     def send(self, data: memoryview, *, more: bool) -> int:
         """Send bytes and return the number accepted, 0 if the call would block.
 
-        With `more`, more bytes follow at once.
+        `more` is True if more bytes follow at once.
         """
         ...
 

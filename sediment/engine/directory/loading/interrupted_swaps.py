@@ -72,9 +72,9 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
 
     Beyond Kafka's rules:
 
-    * If a new segment is not whole (`replacements`), the replacement is undone if the old segments still contain all
-      records.  It is completed if no old log is left and the new logs are framed.  In all other cases, the directory is
-      refused.
+    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still contain
+      all records.  It is completed if no old log is left and the new logs are framed.  In all other cases, the
+      directory is refused.
     * If there is a `.cleaned` file, the replacement must be undone.  The directory is refused if a new segment has no
       old segment.  A new segment with a second link needs no old segment, because a restore linked it and the original
       keeps its bytes.

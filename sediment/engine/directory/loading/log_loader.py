@@ -221,8 +221,8 @@ def _remove_temporary_files(state: LoadState) -> None:
 def _load_segment_files(state: LoadState) -> None:
     """List the segments in ascending order; recover a segment immediately if its offset index is missing.
 
-    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  This needs
-    the producers of all earlier segments.  If one of them is not verified yet and is corrupt, the recovery is
+    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  A recovery
+    needs the producers of all earlier segments.  If one of them is not verified yet and is corrupt, the recovery is
     postponed; a broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.

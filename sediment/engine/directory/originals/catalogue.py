@@ -55,7 +55,7 @@ PLANNED = "planned"
 DONE = "done"
 ERASE = "erase"
 NEW_FILES_FILE = "new-files.json"
-"""The file in a partition's folder that lists, until the run has ended, the files that replace the originals."""
+"""The file in a partition's folder that lists the files replacing the originals; it exists until the run has ended."""
 
 _CATALOGUE_FILE = re.compile(r"catalogue-([0-9A-Za-z_-]{1,100})\.json")
 _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
@@ -143,7 +143,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
-    """Write the list of the files that replace the originals of `folder` into this folder, durably."""
+    """Write a durable list of the files that replace the originals in `folder` to this folder."""
     fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
 
 

@@ -1,6 +1,6 @@
 """The runs in a directory of originals, in chronological order, and the runs that undo each other.
 
-A run of `restore` undoes one other run.  To undo both of these runs, nothing has to be done.  An erasure is a run of
+A run of `restore` undoes one other run.  Undoing both of these runs requires no change.  An erasure is a run of
 `erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure contain erased records, and so
 do older originals of the same partitions.
 """

@@ -8,9 +8,9 @@ The catalogue lists the logs before and after the run.  Base offsets that are in
                                         split or rewrote segments, or a recovery cut or removed them
     segments past all listed ones       keep; they were appended later
 
-Invariants: nothing is read or written.  A log is replaced only if it is in its state before or after the run.  Only the
-last log may have grown, and only if the plan keeps it.  The plan is empty if the partition is already in its state
-before the run.  After a restore was killed, the plan contains the remaining changes.
+Invariants: nothing is read or written.  A log is replaced only if it is as it was before the run, or as the run left
+it.  Only the last log may have grown, and only if the plan keeps it.  The plan is empty if the partition is already in
+its state before the run.  After a restore was killed, the plan contains the remaining changes.
 """
 
 from __future__ import annotations

@@ -217,12 +217,12 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The first offset that may not be fully replicated."""
+        """The offset below which all records are fully replicated."""
         return self._log.offsets.high_watermark
 
     @property
     def recovery_point(self) -> int:
-        """The first offset that may not be durable."""
+        """The offset below which all records are durable."""
         return self._log.offsets.recovery_point
 
     @property
