@@ -129,7 +129,7 @@ def commit(
 
 
 def make_durable(swap: PreparedSwap, fs: Fs) -> None:
-    """Sync every part of a swap and their names, before the first rename; many swaps may be synced in parallel.
+    """Sync the parts of a swap and their names before the first rename; many swaps may be synced in parallel.
 
     Raises:
         OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second sync succeeds,

@@ -86,7 +86,7 @@ class FrameMemory:
     def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
         """Reserve bytes and return True.
 
-        If too few are free, return False, and call `when_freed` once when bytes are freed.
+        If too few are free, return False; a single call of `when_freed` follows after bytes are freed.
         """
         with self._guard:
             if size_bytes <= self._free_bytes:
