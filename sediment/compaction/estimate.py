@@ -41,7 +41,7 @@ class SampledBatches:
     """The batches of the sample as arrays of equal length, and the frequencies of their keys.
 
     `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
-    has an entry for each key; `key_bytes` is the total size of the different keys.
+    is the number of occurrences of each key; `key_bytes` is the total size of the different keys.
     """
 
     rows: npt.NDArray[np.void]
@@ -57,7 +57,7 @@ class Estimate:
     """The expected log after cleaning, from a sample of `sampled_bytes`; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if no batch with such tombstones has a horizon or gets one.
+    `last_horizon_ms`; both are None if none of their batches has a delete horizon after the cleaning.
     """
 
     keys: int
@@ -167,7 +167,7 @@ def _is_skewed(counts: Int64s) -> bool:
 
 
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, horizon_ms: int | None) -> Estimate:
-    """Estimate the result of cleaning a log of `log_bytes`, from an evenly distributed `sample`.
+    """Estimate the result of cleaning a log of `log_bytes`, from a `sample` spread evenly over the log.
 
     `horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
     """

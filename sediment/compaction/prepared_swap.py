@@ -41,7 +41,7 @@ _Row = TypeVar("_Row", SegmentRef, "CleanStats")
 
 @dataclass(frozen=True, slots=True)
 class CleanStats:
-    """The counts of one group, as Kafka's cleaner counts them: messages of dropped batches do not count as read.
+    """The counts of one group; as in Kafka's cleaner, `messages_read` leaves out messages of batches dropped whole.
 
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`; if
     none of their batches has a delete horizon, the first time is greater than the last.  `batches_without_horizon`

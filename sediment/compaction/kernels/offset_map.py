@@ -9,8 +9,8 @@ marks an empty slot; a key whose hash is zero is stored with low = 1.  Probing i
 
 A map is used in one of two ways:
 * A set of keys: a backward sweep only needs to know whether a key occurs nearer to the log's end.
-* A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by it.
-  Kafka limits the number of keys in such a map; `put_bounded` implements Kafka's rule for a full map.
+* A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by these
+  offsets.  Kafka limits the number of keys in such a map; `put_bounded` implements Kafka's rule for a full map.
 
 Invariant: every table has an empty slot, so probing ends.
 """
@@ -138,7 +138,7 @@ def get_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64) -
 
 @kernel
 def headroom(tables: npt.NDArray[np.int64]) -> int:
-    """Return the number of keys that fit, regardless of their hashes."""
+    """Return the number of keys that are certain to fit, regardless of their hashes."""
     least = tables[0, LIMIT] - tables[0, USED]
     for table in range(1, TABLES):
         least = min(least, tables[table, LIMIT] - tables[table, USED])

@@ -47,7 +47,7 @@ def filter_records(
     survivors: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Mark the surviving records in `kept`; return their number.  `expired` applies to tombstones."""
+    """Mark the surviving records in `kept`; return their number.  `expired`: tombstones of the batch have expired."""
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
         return keep_all(header.record_count, kept)
@@ -221,7 +221,7 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record, for a control batch: its records are not filtered one by one.  Return `count`."""
+    """Mark every record of a control batch, because its records are not filtered one by one; return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

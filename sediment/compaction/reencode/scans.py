@@ -5,8 +5,8 @@
 2. Scan again: encode and merge batches, and copy the others.
 
 These batches are copied: messages of magic 0 and 1, control batches such as transaction markers, batches without
-records, and batches that end at or above the bound.  So an aborted transaction keeps its entry in the transaction
-index.
+records, and batches that end at or above the bound.  Because markers are copied, an aborted transaction keeps its entry
+in the transaction index.
 
 Memory: one chunk, one decompressed batch, and the batches of a group.
 """
@@ -42,7 +42,7 @@ class BatchSource(BatchLocator, Protocol):
 
 
 class ReencodingScans:
-    """The scans over `source`, `scan_headers` first; batches that end at or above `bound` are not changed."""
+    """The scans over `source`: `scan_headers`, then `pieces`.  Batches that end at or above `bound` are not changed."""
 
     def __init__(self, source: BatchSource, encoding: Encoding, bound: int, config: CompactionConfig) -> None:
         self._source = source
@@ -95,7 +95,7 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the last scan; without a second scan, all batches are kept."""
+        """The counts of the last scan; they report no change if there was no second scan."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

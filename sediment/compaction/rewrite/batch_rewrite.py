@@ -68,17 +68,17 @@ class BatchRewriter:
 
     @property
     def dropped(self) -> int:
-        """The records dropped so far."""
+        """The number of records dropped so far."""
         return int(self._state[kernels.DROPPED])
 
     @property
     def tombstoned(self) -> int:
-        """The records turned into tombstones so far."""
+        """The number of records turned into tombstones so far."""
         return int(self._state[kernels.TOMBSTONED])
 
     @property
     def replaced(self) -> int:
-        """The records with a new key or value so far."""
+        """The number of records that got a new key or value so far."""
         return int(self._state[kernels.REPLACED])
 
     def rewrite(self, span: BatchSpan, wanted: npt.NDArray[np.bool_], keeps_header: npt.NDArray[np.bool_]) -> ByteArray:

@@ -101,7 +101,7 @@ class MatchColumns(NamedTuple):
 
 @kernel
 def enter_keys(table: KeyTable) -> int:
-    """Add the keys to the table, which has enough room.
+    """Add the keys of the set to the table, which must have enough room.
 
     Return the first key whose hash is already in the table, or -1.
     """

@@ -8,8 +8,8 @@
 `rewrite_batches` takes each batch with verdicts through four steps:
 
 1. Decode its records, if there is room for a row of each record.
-2.  Find their verdicts, move the surviving records together, and record the edits.
-3. If the batch changes, copy the batches before it.
+2. Find the verdicts on its records, move the surviving records together, and note the edits.
+3. If the batch changes, first copy the unchanged batches before it.
 4. Write the surviving records, compressed with the batch's own codec.  If none survives, write the header or nothing.
 
     field                                               after a rewrite
@@ -112,11 +112,10 @@ _ROW_BYTES = 8 * RECORD_FIELDS
 
 
 class VerdictColumns(NamedTuple):
-    """The columns of `Verdicts`, with two marks: the verdict's record was found.
+    """The columns of `Verdicts`, with two marks for each verdict.
 
-    A record to become a tombstone has no key.
-
-    `replacements` is the address of the replacement bytes.
+    `seen` is True if the verdict's record was found.  `without_key` is True if the record should become a tombstone but
+    has no key.  `replacements` is the address of the replacement bytes.
     """
 
     offsets: Int64s

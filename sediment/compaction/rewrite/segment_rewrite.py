@@ -1,13 +1,12 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
 1. Scan the headers: find the batches with verdicts, and decide which of them must keep their header.
-2.  Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
+2. Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
-* one of the last five data batches of a producer in the segment: a broker that loads the log keeps these batches in
-  memory, to recognise a duplicate from a client.  Their headers are kept, so the producer state at the end of the
-  segment does not change
+* one of the last five data batches of a producer in the segment.  A broker that loads the log keeps the last five in
+  memory, to recognise a duplicate from a client.  So the producer state at the end of the segment does not change.
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
 entry in the transaction index.
