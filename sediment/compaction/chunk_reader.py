@@ -82,7 +82,7 @@ Progress = Callable[[int], None]
 class ChunkBoundaries:
     """The positions at which the chunks of a segment begin, in ascending order, and the segment's size.
 
-    `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan, and are empty if there was no scan.
+    `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan; without such a scan, they are empty.
     `ordinals` counts the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges
     [from, to); each range counts as one batch, flagged UNREADABLE.
     """

@@ -68,10 +68,10 @@ _MOST_SEEDS = 8  # a collision under each of so many seeds cannot be a coinciden
 class SplitWork:
     """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
-    `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty if there was no
-    scan.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges` the
-    number of hash ranges; module `split` explains both.  `encoding` is the new encoding of the survivors; None: each
-    batch keeps its codec.
+    `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
+    empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges`
+    the number of hash ranges; module `split` explains both.  `encoding` is the new encoding of the survivors; None:
+    each batch keeps its codec.
     """
 
     plan: CleaningPlan

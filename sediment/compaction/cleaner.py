@@ -39,9 +39,9 @@ from sediment.segment_io.fs import Fs
 class CleaningPass:
     """One attempt to clean a partition or a split.
 
-    `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty if there was no
-    scan.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the
-    seed of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
+    `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
+    empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is
+    the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
     """
 
     def __init__(

@@ -339,7 +339,7 @@ class ListedFs(Fs):
 
 
 def _check_components(where: str) -> None:
-    """Refuse a URI whose path is not the only name of its directory; an object store resolves no `.` and no `..`.
+    """Refuse a URI whose path may be a second name of a directory; an object store does not resolve `.` and `..`.
 
     Raises:
         UsageError: a component of the path is empty, `.` or `..`.
@@ -382,7 +382,7 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
 
 
 def _with_single_puts(where: str) -> str:
-    """Return `where` with an option by which a small object is uploaded in one request instead of three."""
+    """Return `where` with an option, so that a small object is uploaded in one request instead of three."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
@@ -416,7 +416,7 @@ def _named(error: OSError, name: str, text: str | None = None) -> OSError:
 
 
 def _public_text(error: BaseException, where: str) -> str:
-    """Return the first line of the text of pyarrow's error, which may quote the URI that it was given."""
+    """Return the first line of pyarrow's error text; if the text quotes the URI, show the URI's public form."""
     return _first_line(
         str(error).replace(_with_single_puts(where), public_uri(where)).replace(where, public_uri(where))
     )

@@ -137,7 +137,7 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
 
 @kernel
 def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
-    """Set the offset range of the batch at `header` to the range of its `count` kept records, at least 1."""
+    """Set the offset range of the batch at `header` to the range of its kept records; their `count` is > 0."""
     first_delta = records[0, OFFSET_DELTA]
     for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta

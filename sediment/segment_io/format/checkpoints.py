@@ -1,7 +1,7 @@
 """Formats of checkpoint files and of partition.metadata (kafka-log 01 §9, §10).
 
-Offset checkpoints, leader epochs and partition.metadata.  A checkpoint is a text file: a version line,
-a line with the number of entries, then one line for each entry.
+A checkpoint contains offsets or leader epochs.  It is a text file: a version line, a line with the number of entries,
+then one line for each entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
 back.  `partition.checkpoint_files` reads and replaces the files.

@@ -26,7 +26,7 @@ class FileSlice:
         self.size_bytes = size_bytes
 
     def fileno(self) -> int:
-        """Return the file descriptor for a sendfile from `position` on; it stays open until `close`.
+        """Return the file descriptor for a sendfile from `position` on; the descriptor stays open until `close`.
 
         Raises:
             UsageError: the slice is closed.

@@ -54,7 +54,7 @@ def fold_rows(
     COMPLETED_FIELDS], receives the transactions that end.
 
     Returns:
-        (status, row of an error, transactions that ended).
+        (status, row of an error, number of transactions that ended).
 
     Source: kafka-log 04 §3 (origin REPLICATION).
     """

@@ -19,7 +19,7 @@ If several fields share a structure, a line such as `struct TopicPartitions  0+`
 | word of a field | meaning |
 | --- | --- |
 | `0-3`, `4+`, `7` | the versions with the field |
-| `default=` | the value in a new message, and in a version without the field; otherwise 0, false, empty |
+| `default=` | the value in a new message, and in a version without the field; if not given, 0, false or empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
 | `tagged=4+` | the versions in which it is tagged, if not in all |
@@ -103,7 +103,7 @@ class FieldSchema:
 
     @property
     def attribute(self) -> str:
-        """The name of the attribute in Python: `max_wait_ms` of `maxWaitMs`."""
+        """The name of the attribute in Python: `max_wait_ms` for `maxWaitMs`."""
         return snake_case(self.name)
 
 
@@ -134,7 +134,7 @@ class MessageSchema:
 
 
 def snake_case(name: str) -> str:
-    """Return `topic_id` of `topicId`."""
+    """Return the name in snake case: `topic_id` for `topicId`."""
     return _WORD_BOUNDARY.sub("_", name).lower()
 
 

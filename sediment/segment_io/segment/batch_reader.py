@@ -206,9 +206,10 @@ def batches(data: Buffer) -> Iterator[Batch]:
 
 
 def next_offset(data: Buffer, from_offset: int) -> int:
-    """Return the offset at which the next read begins: after the last whole batch of `data`, at least `from_offset`.
+    """Return the offset at which the next read begins: the offset after the last whole batch of `data`.
 
-    It cannot be derived from the records, because cleaning leaves gaps and batches without records.
+    If that offset is below `from_offset`, return `from_offset`.  The result cannot be derived from the records, because
+    cleaning leaves gaps and batches without records.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum.
@@ -414,7 +415,7 @@ def collect_fields(
 
 @kernel
 def _number_headers(base: int, fields: Int64s) -> int:
-    """Number the headers of the records; return the number of headers."""
+    """Number the headers of all records from 0 on; return the number of headers."""
     headers = 0
     for at in range(fields.shape[1]):
         fields[_FIRST_HEADER, at] = headers

@@ -3,8 +3,8 @@
     area      | records of a batch | records of the next | …        | padding |
     payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
 
-They call functions of the codecs' C libraries by address; this module implements snappy, which no library exports.  A
-batch is skipped if its framing differs, if it is malformed, or if the library of its codec is missing.
+The loops call functions of the codecs' C libraries by address; this module implements snappy, which no library
+exports.  A batch is skipped if its framing differs, if it is malformed, or if the library of its codec is missing.
 `batch_codecs.decompress` then reads the batch or reports the error.
 
 Invariants
