@@ -5,7 +5,7 @@
     keys         10⁸ keys with small values in one partition: each key once, and a tenth of the keys a second time
 
 The time is that of the whole command, from its start to its exit.  The memory is the peak of all its processes
-together.  It is measured as PSS, which counts a shared page only once, ten times per second.  The result is checked:
+together.  It is sampled ten times per second, as PSS, which counts a shared page only once.  The result is checked:
 every partition was compacted, and one record per key is left.
 """
 

@@ -9,8 +9,8 @@ A thread prepares the next chunk while the caller works on one.  Chunk boundarie
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
 Messages of magic 0 and 1 become equivalent batches of magic 2.
 
-Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
-checked against the listing.
+Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file is checked against
+the listing before it is read.
 
 Memory: two chunks, and up to _AHEAD_CHUNKS chunks of decompressed records for each of them.  If a chunk has messages of
 magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by kernels,
@@ -68,7 +68,7 @@ from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, read_into
 
 CHUNK_BYTES = 2 << 20
-_PLAIN_CHUNKS = 2  # a chunk that needs no decompression is this many times CHUNK_BYTES
+_PLAIN_CHUNKS = 2  # size of a chunk that needs no decompression, in multiples of CHUNK_BYTES
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
@@ -84,7 +84,7 @@ class ChunkBoundaries:
 
     `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan; without such a scan, they are empty.
     `ordinals` counts the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges
-    [from, to); each range counts as one batch, flagged UNREADABLE.
+    [from, to); each range is treated as one batch, flagged UNREADABLE.
     """
 
     positions: npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ class Chunk:
 
     `payloads`, int64[batches, 2], gives the address and the size in bytes of each batch's decompressed records;
     NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  `decompressed`
-    holds the decompressed records of other batches, by ordinal.
+    maps the ordinals of batches without an address to their decompressed records, if these already exist.
     """
 
     segment: SegmentRef
@@ -146,10 +146,10 @@ class Chunk:
 class ChunkReader:
     """The reader of one partition's segments; chunk n + 2 reuses the memory of chunk n.
 
-    `every` contains all segments of the partition, because the offsets of a segment end at the base offset of the
-    next.  `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 are expired if their
-    segment was last modified at or before `legacy_horizon_ms`.  Before a chunk is yielded, `progress` is called with
-    its size.
+    `every` contains all segments of the partition, because the offsets of a segment end at the base offset of the next
+    segment.  `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 are expired if
+    their segment was last modified at or before `legacy_horizon_ms`.  Before a chunk is yielded, `progress` is called
+    with its size.
     """
 
     def __init__(
@@ -181,7 +181,10 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Decompress no more batches without survivors; `survivors` is the bitmap passed to `sweep_chunk`."""
+        """Begin to skip the decompression of batches without survivors.
+
+        `survivors` is the bitmap that `sweep_chunk` takes.
+        """
         self._survivors = survivors
 
     def size_bytes(self) -> int:
@@ -265,7 +268,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the caller's order of reading, until their records fill _AHEAD_CHUNKS chunks."""
+        """Decompress batches in the order in which the caller reads them, up to _AHEAD_CHUNKS chunks of records."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:
@@ -295,7 +298,7 @@ class ChunkReader:
         return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Decompress those batches of `ordinals` that have a codec with a kernel.
+        """Decompress those batches of `ordinals` whose codec has a kernel.
 
         Set the payloads of these batches, and return the number of bytes used.
         """
@@ -425,7 +428,7 @@ def _scan_readable(
 ) -> tuple[int, int, int]:
     """Scan the readable parts of the first `size_bytes` of `buffer`.
 
-    `offsets` is the range (first, end) in which their batches' offsets must be.
+    `offsets` is the range (first, end) of offsets that batches of the segment may have.
     """
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
@@ -499,7 +502,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
 
 
 def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
-    """Yield the indexes of boundaries in ascending `positions`; boundaries are at least `times` * CHUNK_BYTES apart."""
+    """Choose boundaries among ascending `positions`, at least `times` * CHUNK_BYTES apart; yield their indexes."""
     while True:
         index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:

@@ -8,8 +8,8 @@ A pass is of one of three kinds:
 
 The plain pass is the default.  The scanned pass is used if the partition may hold transactions, or if the plain pass
 finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase, or if
-the config bounds the map: Kafka's rule for a full map needs a forward pass.  If the caller keeps unreadable batches,
-the scanned pass follows rules that drop fewer records (`corrupt_regions`).
+the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.  If the caller keeps
+unreadable batches, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
 Several tasks can share a large partition as splits.  Each split is swept twice.  In the first sweep,
 `collect_split_keys` collects the keys of the split.  When the survivors among the keys of all splits are known,
@@ -23,7 +23,7 @@ partition is being written.
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
-* If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more memory is skipped and
+* If `task_memory_bytes` is set, memory use stays within this limit; a partition that needs more memory is skipped and
   stays unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` also
   writes files, and `split` writes a temporary spill file.  Other modules of this package do no I/O.
@@ -156,8 +156,8 @@ def sweep_log(
     cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records that may depend on
     their unknown content.  Each group lists these batches in `unreadable`, and the checkpoint is not raised above them.
     With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are kept in memory.  Otherwise two
-    keys are equal if their hashes are.  With `encoding`, the batches of cleaned segments are re-encoded in this codec
-    or size.
+    keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned segments are re-encoded with this
+    codec or batch size.
 
     On any error, no `.part` file of the partition is left.
 
@@ -298,7 +298,7 @@ def clean_split(
     attempt: str,
     progress: Progress | None = None,
 ) -> tuple[CleanedGroup, ...]:
-    """Clean the groups of a split into synced `.part` files; `survivors` joins the folds of all hash ranges.
+    """Clean the groups of a split into synced `.part` files; `survivors` is the joined result of all hash ranges.
 
     Raises:
         SplitNotApplicableError, CorruptBatchError, SourceChangedError: as `collect_split_keys`; no file of the split

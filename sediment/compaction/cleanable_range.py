@@ -5,10 +5,10 @@
 
 Invariants
 * Pure; `now_ms` is the only clock.
-* `first_uncleanable_offset` is the base of a segment.  It is never above the base of the active segment.  It is never
-  above the last stable offset, and therefore never above the high watermark.  After an unclean stop, it is never above
-  the base of the segment that contains the recovery point.
-* Time alone never shrinks the cleanable range.
+* `first_uncleanable_offset` is the base of a segment.  It is at most the base of the active segment, and at most the
+  last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base of the
+  segment that contains the recovery point.
+* The passing of time never shrinks the cleanable range.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class CleanableRange:
 
     `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, both
     `clean_bytes` and `cleanable_bytes` include the whole segment.  `must_compact` is True if the maximum compaction lag
-    is exceeded.  `force_checkpoint` is a new cleaner checkpoint to write even if the log is not cleaned, or None.
-    `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.  `reason`
-    explains the result to an operator.
+    is exceeded.  `force_checkpoint`, if it is not None, is a cleaner checkpoint that is written even if the log is not
+    cleaned.  `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.
+    `reason` explains the result to an operator.
     """
 
     first_dirty_offset: int
@@ -197,7 +197,7 @@ class _Rules:
         """Return the first time at which no rule blocks; None if time alone does not unblock the log.
 
         The rules change their result only when the minimum lag of a segment ends, or the maximum lag is exceeded.  Both
-        only unblock a log, so a binary search finds the first such time.
+        events can only unblock a log, so a binary search finds the first such time.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())

@@ -133,7 +133,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish))
         except BaseException:
-            # Wait, because the caller removes the parts and no write may still be running then.
+            # Wait, because the caller removes the parts, which no thread may still be writing then.
             wait(pending)
             raise
         return pending[::-1]

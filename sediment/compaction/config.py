@@ -2,7 +2,7 @@
 
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).  The tests of
 `jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs.  The code
-that parses a value checks that it is in Kafka's range.
+that parses a value checks that Kafka allows it.
 """
 
 from __future__ import annotations

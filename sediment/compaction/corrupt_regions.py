@@ -71,8 +71,8 @@ class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
     `untouchable` contains the base offsets of segments that must not be replaced.  A broker may read a wrong last
-    offset from the batch headers of such a segment.  If the replacement is interrupted by a crash, a starting broker
-    would use that offset.
+    offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use that
+    offset at its next start.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -91,7 +91,7 @@ class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
     `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
-    Below this offset, the result is the same as without corruption, so a later round need not read those records again.
+    Below this offset, corruption does not change the result, so a later round need not read those records again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
@@ -294,7 +294,10 @@ def _raise_unless_ok(status: int) -> None:
 # ------------------------------------------------------------------------------------ records kept due to corruption
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A batch that can affect a transaction: data or a marker of `producer_id`, or an unreadable batch (None)."""
+    """A batch that can affect a transaction: data or a marker of `producer_id`.
+
+    `producer_id` is None for an unreadable batch.
+    """
 
     segment: int
     ordinal: int
@@ -325,7 +328,10 @@ def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progre
 
 
 def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> None:
-    """Keep the header of each active producer's last readable batch, as the producer's last batch may be unreadable."""
+    """Keep the header of each active producer's last readable batch.
+
+    The producer's very last batch may be one of the unreadable batches.
+    """
     waiting = {entry.producer_id for entry in plan.view.producers}
     for base in sorted(scans, reverse=True):
         for producer_id in waiting & scans[base].last_batches.keys():

@@ -74,7 +74,7 @@ def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
     """Estimate the log that `plan` leaves, from a sample of about `sample_bytes`.
 
     Raises:
-        CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.
+        CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.
     """
     listing = plan.view.listing
     return estimate_segments(
@@ -99,7 +99,7 @@ def estimate_segments(
     """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes` of their bytes.
 
     Raises:
-        CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.
+        CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.
     """
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
     log_bytes = sum(segment.log_bytes for segment in segments)

@@ -101,7 +101,7 @@ def prove_chunk(
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Check the keys of the batches below CURSOR, last batch first; store those at or above `first_mapped_offset`.
+    """Check the keys of the batches below CURSOR, last batch first; store keys from offset `first_mapped_offset` on.
 
     If memory is missing, the caller provides it and repeats the call.  Nothing is stored twice, because no key of a
     batch is stored before the memory for the whole batch is available.
@@ -188,8 +188,8 @@ class ExactKeys:
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
         """Compare the keys of a chunk with earlier keys that have the same hash, then store them.
 
-        Before each allocation, `check_memory` is called with the total size that the allocation will result in; an
-        exception from `check_memory` ends the check.
+        Before each allocation, `check_memory` is called with the total size after the allocation; an exception from
+        `check_memory` ends the check.
 
         Raises:
             HashCollisionError: two keys have the same hash.

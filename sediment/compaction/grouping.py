@@ -90,7 +90,7 @@ class CleaningPlan:
 
     @property
     def legacy_horizon_ms(self) -> int:
-        """Return the time; tombstones of magic 0 and 1 have expired in segments last modified at or before it."""
+        """Return the horizon: tombstones of magic 0 and 1 have expired in segments last modified at or before it."""
         segments = self.view.listing.segments
         return legacy_horizon_ms(segments, self.range.first_dirty_offset, self.config.delete_retention_ms)
 

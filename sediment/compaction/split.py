@@ -18,7 +18,7 @@ log whose offsets do not increase is not split.
 Keys and values never leave their split.
 
 Invariants
-* All records of a split are numbered, from its end.  Two sweeps of the same batches assign the same numbers;
+* The records of a split are numbered from its end.  Two sweeps of the same batches assign the same numbers;
   `SplitContents` proves that the batches are the same.
 * Only the fold does I/O: it writes a temporary spill file.
 """

@@ -74,7 +74,10 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The properties of a segment that the rules use; without record timestamps, the time is the modification time."""
+    """The properties of a segment that the rules use.
+
+    If no record has a timestamp, `largest_timestamp_ms` is the modification time of the file.
+    """
 
     base_offset: int
     log_bytes: int

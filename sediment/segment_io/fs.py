@@ -53,7 +53,7 @@ class FileEntry:
 class FileStamp:
     """The state of a file, without its content; times are in nanoseconds since the epoch.
 
-    Every change of a file also changes its ctime, and programs cannot set a ctime.  Inode and ctime are None for stores
+    Every change to a file also changes its ctime, and programs cannot set a ctime.  Inode and ctime are None for stores
     without them.
     """
 
@@ -352,9 +352,9 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file to its first `size_bytes`, in place; the change is not durable until a sync.
 
-        This changes an existing inode.  It is used for the torn end of a segment after a crash, because the disk may
-        not have space for a copy without that end.  If a file has several names, the caller must copy the remaining
-        part instead.
+        Unlike the other methods, this one changes an existing inode.  It is used for the torn end of a segment after a
+        crash, because the disk may not have space for a copy without that end.  If a file has several names, the caller
+        must copy the remaining part instead.
         """
         os.truncate(path, size_bytes)
 

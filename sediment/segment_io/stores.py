@@ -198,7 +198,7 @@ class Store:
                 filesystem.create_dir(self._path(folder), recursive=True)
 
     def write(self, name: str, chunks: Iterable[Buffer]) -> int:
-        """Write `chunks` to a file, replacing an existing one; return the bytes written."""
+        """Write `chunks` to a file, replacing an existing one; return the number of bytes written."""
         filesystem, _ = self._opened
         written = 0
         with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
@@ -330,7 +330,7 @@ class ListedFs(Fs):
         self._files = files
 
     def is_directory(self, path: Path) -> bool:
-        """Return True: the folder was listed."""
+        """Return True, because the folder was listed."""
         return True
 
     def scan(self, directory: Path) -> list[FileEntry]:

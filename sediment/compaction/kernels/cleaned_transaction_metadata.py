@@ -168,9 +168,10 @@ class TransactionScan:
         self._states = _empty_states(64)
 
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
-        """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row number.
+        """Return the flags, the transaction index entries that survive with these batches, and a row number.
 
-        The row number is the row of the last marker that contradicts the transaction index, or -1.
+        The flags are uint8[rows].  The row number is the row of the last marker that contradicts the transaction index,
+        or -1.
         """
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)

@@ -47,7 +47,10 @@ def filter_records(
     survivors: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Mark the surviving records in `kept`; return their number.  `expired`: tombstones of the batch have expired."""
+    """Mark the surviving records in `kept`; return their number.
+
+    `expired` is True if the tombstones of the batch have expired.
+    """
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
         return keep_all(header.record_count, kept)
@@ -128,7 +131,7 @@ def find_survivors(
 ) -> int:
     """Set `surviving`, bool[batches], for each batch whose records `sweep_chunk` has to read when it filters BY_BITMAP.
 
-    `first` is the value of RECORDS before the chunk.  Return its value after the chunk.
+    `first` is the value of RECORDS before the chunk.  Return the value of RECORDS after the chunk.
     """
     number = first
     for ordinal in range(positions.size - 1, -1, -1):

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 # ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
-CURSOR = 0  # batches of the chunk that are not done yet
+CURSOR = 0  # batches of the chunk that are not processed yet
 OUT_START = 1  # first used byte of the output
-LAST_BASE_OFFSET = 2  # base offset of the last batch that was done
+LAST_BASE_OFFSET = 2  # base offset of the batch that was processed last
 HEADROOM = 3  # keys that are certain to fit into the map, regardless of their hashes
 NEEDED = 4  # the amount that a status requests
 RAW_BYTES = 5  # bytes of `raw` to be compressed
@@ -37,7 +37,7 @@ NOW_MS = 2
 NEXT_HORIZON_MS = 3  # now + delete.retention.ms, or NO_HORIZON
 FILTER = 4  # BY_OCCURRENCE, BY_OFFSET or BY_BITMAP
 MAP_LIMIT = 5  # keys that fit into the map while it is filled
-RUN_LIMIT = 6  # most keys of a run; a single batch may exceed it
+RUN_LIMIT = 6  # largest number of keys in a run; a single batch may exceed it
 RULE_REGISTERS = 7
 
 # How records are filtered

@@ -130,7 +130,7 @@ def sweep_chunk(
 
     `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
     `survivors` is read only if the filter is BY_BITMAP.  It has one bit for each record of the split; RECORDS counts
-    the records.  A bit is 1 if no later record of any split supersedes the bit's record.
+    the records.  A record's bit is 1 if no later record of any split supersedes the record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)
@@ -222,7 +222,8 @@ def sweep_chunk(
             if status != OK:
                 return status
         elif keeps_it and flags & LEGACY:
-            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the log end offset.
+            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the log end offset, so
+            # the original is kept.
             state[MESSAGES_WRITTEN] += header.record_count
             return NEEDS_ORIGINAL
         else:

@@ -40,8 +40,8 @@ _FIRST_BYTES = 256 << 10
 class BatchEncoder:
     """The encoder for the chunks of one segment or group; `source` names their batches in errors.
 
-    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits a merged batch before
-    compression, and any batch that is larger than its originals.
+    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits the size of merged batches
+    before compression, and of batches that become larger than their originals.
     """
 
     def __init__(self, source: BatchLocator, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:
@@ -73,7 +73,7 @@ class BatchEncoder:
         return int(self._state[kernels.BATCHES_ENCODED])
 
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
-        """Encode the batches of a checked chunk; return them after the batches that earlier calls left open.
+        """Encode a checked chunk; return the batches that earlier calls left open, then those of the chunk.
 
         The result is valid until the next call.
 

@@ -3,8 +3,8 @@
 The rule reads only headers.
 
 A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
-previous batch if both may change, neither is among the last five data batches of its producer in the segment, and these
-header fields are equal:
+previous batch under three conditions.  Both batches may change.  Neither batch is among the last five data batches of
+its producer in the segment.  These header fields are equal:
 
     field                                         reason
     codec, unless all batches get a new one       each batch keeps its codec
@@ -139,7 +139,7 @@ def mark_batches(
 
 @kernel
 def _skip_to(position: int, positions: Int64s, index: int) -> int:
-    """Search the ascending `positions` from `index` on; return the index of the first one at or after `position`."""
+    """Return the index of the first of the ascending `positions` at or after `position`; search from `index` on."""
     while index < positions.size and positions[index] < position:
         index += 1
     return index

@@ -8,7 +8,7 @@
                                     ^ OUT_END
 
 A group consists of batches that become one batch.  It may extend from one chunk into the next.  For each batch:
-1. Add the batch to the open group if the batch may join, and if the result stays within the limit.  Done.
+1. If the batch may join the open group and the result stays within the limit, add the batch and go on to the next one.
 2. Otherwise end the open group: compress `raw` and write one batch.  If that batch is not smaller, copy `originals`
    instead.
 3. If the batch is not wanted, copy it.  If the batch is wanted but no other batch may join it, encode it alone.
@@ -78,7 +78,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.record_decoder import decode_records
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
-CURSOR = 0  # batches of the chunk that are done
+CURSOR = 0  # batches of the chunk that are processed
 OUT_END = 1  # used bytes of the output
 NEEDED = 2  # the amount that a status requests
 GROUP_BATCHES = 3  # 0: no group is open

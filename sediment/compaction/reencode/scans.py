@@ -1,4 +1,4 @@
-"""The two scans of a re-encoding, over a segment, or over a cleaned group before it is written.
+"""The two scans of a re-encoding; they read a segment, or a cleaned group before it is written.
 
 1. Scan the headers, to see if any batch may change.  If batches may be merged, also find the last five batches of each
    producer; otherwise, stop at the first batch that may change.

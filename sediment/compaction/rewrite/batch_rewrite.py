@@ -90,7 +90,7 @@ class BatchRewriter:
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
             UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-            UsageError: a batch with its replacements would be larger than a segment can be.
+            UsageError: the replacements would make a batch larger than a segment can be.
         """
         state = self._state
         batches = self._opener.begin(span, wanted)

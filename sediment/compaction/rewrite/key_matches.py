@@ -75,7 +75,7 @@ class KeyMatches:
 
 # -------------------------------------------------------------------------------------------------------------- kernels
 # registers besides NEEDED, which `decode_and_hash` sets
-CURSOR = 0  # batches of the chunk that are done
+CURSOR = 0  # batches of the chunk that are processed
 MATCHES = STATE_REGISTERS
 SCANNED = STATE_REGISTERS + 1
 _REGISTERS = STATE_REGISTERS + 2

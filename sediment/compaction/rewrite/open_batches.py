@@ -1,4 +1,4 @@
-"""Batches of a chunk whose records are decompressed and in magic 2, for kernels that read batches in order.
+"""Batches of a chunk, decompressed and converted to magic 2, for kernels that read batches in order.
 
     edges      int64[batches + 1]  addresses in the chunk where the batches begin, and where the last one ends
     headers    int64[batches]      address of each batch's header, in magic 2

@@ -62,7 +62,9 @@ class RewritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteStats:
-    """Counts of records in one segment; a compressed message of magic 0 or 1 counts as one record if it has no verdict.
+    """Counts of records in one segment.
+
+    A compressed message of magic 0 or 1 is counted as one record if it has no verdict.
 
     `matched` are all changed records: `dropped`, `tombstoned` and `replaced`.
     """

@@ -90,12 +90,12 @@ from sediment.segment_io.format.record_decoder import (
 from sediment.segment_io.format.timestamps import kept_timestamps
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
-CURSOR = 0  # batches of the chunk that are done
+CURSOR = 0  # batches of the chunk that are processed
 COPIED = 1  # address in the chunk; everything before it is in the output
 OUT_END = 2  # used bytes of the output
 NEEDED = 3  # the amount that a status requests
 RAW_BYTES = 4  # bytes of `raw` to be compressed
-PENDING_KEPT = 5  # of the batch to be compressed: records, timestamps, horizon
+PENDING_KEPT = 5  # PENDING_...: properties of the batch that waits for compression
 PENDING_BASE_TIMESTAMP = 6
 PENDING_MAX_TIMESTAMP = 7
 PENDING_HAS_HORIZON = 8
@@ -156,9 +156,9 @@ def rewrite_batches(
 ) -> int:
     """Write the batches from CURSOR on to the output; return DONE, a request, or the status of a bad batch.
 
-    If a batch loses all its records, it keeps its header if `keeps_header`, bool[batches], is set; otherwise it is
-    dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is
-    zeros.
+    A batch that loses all its records is reduced to its header if `keeps_header`, bool[batches], is set; otherwise it
+    is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or
+    is zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:

@@ -6,7 +6,8 @@
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
 * one of the last five data batches of a producer in the segment.  A broker that loads the log keeps the last five in
-  memory, to recognise a duplicate from a client.  So the producer state at the end of the segment does not change.
+  memory, to recognise a duplicate from a client.  Keeping these headers leaves the producer state at the end of the
+  segment unchanged.
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
 entry in the transaction index.
@@ -72,7 +73,7 @@ def rewrite_segment(
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
         CorruptIndexError: the transaction index cannot be read.
         SourceChangedError: the segment differs from the planned one.
-        UsageError: a batch with its replacements would be larger than a segment can be.
+        UsageError: the replacements would make a batch larger than a segment can be.
         OwnerNotKeptError, OSError: a part could not be written.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):

@@ -7,7 +7,7 @@ Each number has one meaning, so a kernel can return the status of another kernel
     20-29   batches inside a segment (`segment.recovery_scan`)
     30-39   producer state (`partition.producer_replay`)
     100-    requests: the caller does the requested work and calls again
-    130- final results of a sweep or of a comparison of keys
+    130-    final results of a sweep or of a comparison of keys
 
 Invariants: numbers are disjoint, and only this file defines them.
 """
@@ -61,8 +61,8 @@ NEEDS_ORIGINAL = 108  # copy the original bytes of the batch at CURSOR to the ou
 NEEDS_SLOTS = 109  # make room for NEEDED keys in the hash table
 NEEDS_BLOCK = 110  # provide NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
 RUN_FULL = 111  # take the complete key run, and start the next run with an empty map
-NEEDS_BEFORE = 112  # provide the next records of the log before a compaction
-NEEDS_AFTER = 113  # provide the next records of the log after a compaction
+NEEDS_BEFORE = 112  # provide the next records of the log as it was before a compaction
+NEEDS_AFTER = 113  # provide the next records of the log as it is after a compaction
 NEEDS_EVENT_ROOM = 114  # take the events
 
 # ------------------------------------------------------------------------------------------------------ final results

@@ -140,7 +140,7 @@ def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def check_header(address: int, size_bytes: int) -> int:
-    """Check the counts that later loops rely on in the header of the complete batch of magic 2 at `address`."""
+    """Check the header counts on which later loops rely; the batch of magic 2 at `address` is complete."""
     if load_i32(address + LAST_OFFSET_DELTA) < 0:
         return BAD_LAST_OFFSET
     codec = load_i16(address + ATTRIBUTES) & CODEC_MASK

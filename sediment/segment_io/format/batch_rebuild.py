@@ -1,9 +1,10 @@
 """Compiled loops that rebuild a batch from its kept records, or one batch from several.
 
-kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
-records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The bytes from the key length
-on are unchanged, unless an edit replaces key or value.  The target needs `rebuilt_bound` free bytes, `edited_bound` for
-edited records, or `rebased_bound` for records that are appended to an earlier batch.
+kafka-log 02 §6.4 lists which fields of a batch are kept and which are recomputed.  The loops get packed rows: the rows
+of the kept records come first (`pack_kept`).  A record is written as length, attributes 0, timestamp delta and offset
+delta.  The bytes from the key length on are unchanged, unless an edit replaces key or value.  The target needs
+`rebuilt_bound` free bytes, `edited_bound` for edited records, or `rebased_bound` for records that are appended to an
+earlier batch.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
     """Return the topic id, 22 characters.
 
     Raises:
-        CorruptCheckpointError: a line is not `name: value`, the version is negative, the id is malformed or all zero.
+        CorruptCheckpointError: a line is not `name: value`, the version is negative, or the id is malformed or zero.
 
     Source: kafka-log 01 §10.
     """

@@ -3,7 +3,8 @@
 `add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
 batches of one append.  The steps for each batch are:
 
-1. If the batch's timestamp is larger than all earlier ones, it becomes the largest, with the batch's last offset.
+1. If the batch's timestamp is larger than all earlier ones, it becomes the largest timestamp; its offset is the batch's
+   last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
    position).  The largest timestamp gets a time index entry, unless it already has one.  The first batch never gets an
    entry.

@@ -231,8 +231,8 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
 def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
     """Convert the relative offsets inside a wrapper of magic 1 to absolute offsets.
 
-    The offset of a wrapper is that of its last message.  Old versions of librdkafka wrote offset 0 for the wrapper, but
-    absolute offsets for the messages in the wrapper.
+    The offset of a wrapper is the offset of its last message.  Old versions of librdkafka wrote offset 0 for the
+    wrapper, but absolute offsets for the messages in the wrapper.
     """
     if wrapper_offset == 0:
         return

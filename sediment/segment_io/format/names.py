@@ -50,7 +50,7 @@ class SegmentFileKind(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """The state of a partition directory, named by the suffix of the directory."""
+    """The state of a partition directory, which the suffix of its name shows."""
 
     LIVE = ""
     DELETE = "-delete"

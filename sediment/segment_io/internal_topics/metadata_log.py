@@ -4,11 +4,11 @@
     batches from that offset on ─────────────> the changes since
     bootstrap.checkpoint ────────────────────> the state of a clone or an adopted directory before its first start
 
-Every complete batch with a valid CRC is applied, up to the log's end.  No file shows up to which offset the quorum had
-committed when the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the
-last batches may be uncommitted; clients got no acknowledgement for these changes.  A metadata transaction that was
-aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of `ClusterMetadata` are
-ignored.
+Every complete batch with a valid CRC is applied, up to the log's end.  No file contains the offset up to which the
+quorum had committed when the node stopped.  With one controller, every batch on disk is committed.  With several
+controllers, the last batches may be uncommitted; clients got no acknowledgement for these changes.  A metadata
+transaction that was aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of
+`ClusterMetadata` are ignored.
 
 Invariants: nothing is written, and no data is skipped silently.  These are errors:
 
@@ -410,7 +410,7 @@ class _VerifiedScan:
 
 
 class _State:
-    """The topics and configs after the records so far; the changes of an open transaction are applied at its end."""
+    """The topics and configs after the applied records; changes of an open transaction are applied at its end."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}

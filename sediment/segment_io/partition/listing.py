@@ -28,8 +28,8 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 class SegmentRef:
     """A segment and the sizes of its files.
 
-    Equal sizes later show, without opening a file, that a segment is still the same.  Sizes are file lengths in bytes;
-    the size of a missing index is None.
+    If the sizes are unchanged later, the segment is still the same; this check opens no file.  Sizes are file lengths
+    in bytes; the size of a missing index is None.
     """
 
     base_offset: int

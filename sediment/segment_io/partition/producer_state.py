@@ -57,8 +57,8 @@ class RememberedBatch:
 class ProducerEntry:
     """The state of one producer, with the fields of a snapshot entry.
 
-    `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch; without a data
-    batch, they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
+    `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch; without a data batch,
+    they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -173,7 +173,10 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without expired producers, as a broker loads it; with `expiration_ms` None, none expires."""
+        """Return the state without expired producers, as a broker loads it.
+
+        If `expiration_ms` is None, no producer expires.
+        """
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)

@@ -1,7 +1,7 @@
 """The compiler for message schemas: it generates Python source of a decoder or encoder for one version of a message.
 
-Each function handles the fields of all nested structures inline, because a call for each field would take longer than
-the field itself:
+Each function handles the fields of all nested structures inline, because a function call would take longer than
+decoding or encoding a field:
 
 1. adjacent fields of fixed size, and a plain length that follows them, become one `struct` format
 2. a structure is created without its constructor, and its attributes are set one by one

@@ -334,7 +334,7 @@ _FIELDS = 10
 
 
 class _Rooms:
-    """Arrays for `count` decoded records of one batch, and for the fields of `count` records."""
+    """Arrays for `count` records: the decoded records of one batch, and the fields of the records that were read."""
 
     def __init__(self, count: int) -> None:
         self.records = np.empty((count, RECORD_FIELDS), dtype=np.int64)
@@ -354,7 +354,7 @@ def _read_plain(
     """Read the wanted batches among rows[first:], up to a compressed batch, until the arrays are full.
 
     Returns:
-        (status, index of the first batch that was not read, records).
+        (status, index of the first batch that was not read, number of records).
     """
     done = 0
     for index in range(first, rows.size):
@@ -445,7 +445,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 
 
 def _records(content: bytes, buffer: ByteArray, fields: Int64s, found: list[Batch]) -> Iterator[Record]:
-    """Return the records with these fields; positions refer to `content` and to its padded copy `buffer`.
+    """Return the records that `fields` describes; positions refer to `content` and to its padded copy `buffer`.
 
     The columns are joined without running Python code for each record, which would take twice as long.
     """

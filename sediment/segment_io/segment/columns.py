@@ -586,7 +586,10 @@ class BadBatchError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Gathered records; `headers` are BATCH_ROW rows and `counts` the records of each.  Columns are pyarrow arrays."""
+    """Gathered records, with columns as pyarrow arrays.
+
+    `headers` are the BATCH_ROW rows of the batches; `counts` are the numbers of records in each batch.
+    """
 
     _arrays: _TableArrays
     headers: Rows

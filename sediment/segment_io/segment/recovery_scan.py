@@ -271,8 +271,8 @@ class SegmentScan:
     `is_torn` is True if the rest of the file is shorter than any batch, or shorter than the next batch according to its
     length field.  `next_offset` is the offset after the last good batch; `producers_end_offset` is the same for batches
     of a magic with producers.  Both are the base offset if the segment has no such batch.  `largest_timestamp_ms` is -1
-    if no batch has a timestamp.  The indexes are the contents of complete files.  `leader_epochs` are the epochs above
-    the known epoch, each with the base offset of its first batch.
+    if no batch has a timestamp.  `offset_index` and `time_index` are the contents of complete files.  `leader_epochs`
+    are the epochs above the known epoch, each with the base offset of its first batch.
     """
 
     good_bytes: int

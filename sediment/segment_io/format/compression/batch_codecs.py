@@ -325,7 +325,7 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------- zstd (§6.4)
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
-_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # after a first byte of 50 to 5f
+_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # preceded by one byte from 50 to 5f
 _ZSTD_SKIPPABLE_HEADER_BYTES = 8
 _ZSTD_BLOCK_HEADER_BYTES = 3
 _ZSTD_MAX_BLOCK_BYTES = 128 << 10

@@ -1,10 +1,10 @@
 """Compiled loops that decompress many batches at once, as Kafka's producers frame them (kafka-log 01 §6).
 
     area      | records of a batch | records of the next | …        | padding |
-    payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
+    payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if the records are not in the area
 
 The loops call functions of the codecs' C libraries by address; this module implements snappy, which no library
-exports.  A batch is skipped if its framing differs, if it is malformed, or if the library of its codec is missing.
+exports.  A batch is skipped if it is framed differently, is malformed, or needs a library that is missing.
 `batch_codecs.decompress` then reads the batch or reports the error.
 
 Invariants
