@@ -1,6 +1,6 @@
 """The cleaner's entry points, which run a cleaning plan and, if one kind of pass fails, try another kind.
 
-A pass is of one of three kinds:
+There are three kinds of pass:
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown
     scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
@@ -153,11 +153,11 @@ def sweep_log(
 
     `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  After a
     chunk is read and before it is swept, `progress` is called with its size; an exception from `progress` ends the
-    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records that may depend on
-    their unknown content.  Each group lists these batches in `unreadable`, and the checkpoint is not raised above them.
-    With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are kept in memory.  Otherwise two
-    keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned segments are re-encoded with this
-    codec or batch size.
+    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records that may depend on the
+    unknown content of these batches.  Each group lists its unreadable batches in `unreadable`, and the checkpoint is
+    not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are kept
+    in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned
+    segments are re-encoded with this codec or batch size.
 
     On any error, no `.part` file of the partition is left.
 

@@ -164,7 +164,7 @@ class _Segments:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules for one log at any given time."""
+    """The cleaning rules of one log, which `at` applies at a given time."""
 
     view: LogView
     config: CompactionConfig
@@ -197,7 +197,7 @@ class _Rules:
         """Return the first time at which no rule blocks; None if time alone does not unblock the log.
 
         The rules change their result only when the minimum lag of a segment ends, or the maximum lag is exceeded.  Both
-        events can only unblock a log, so a binary search finds the first such time.
+        events can only unblock a log, so a binary search finds the first time at which the log is not blocked.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())

@@ -2,8 +2,8 @@
 
 The number of different keys is estimated with the hybrid estimator of Haas and others, which databases use to estimate
 the distinct values of a column from a sample of rows.  A test of the sample shows whether keys are about equally
-frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator.  Both are exact if the
-sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
+frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator is used.  Both are exact if
+the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 

@@ -153,7 +153,10 @@ def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Sp
 
 
 def ranges_for(keys: int, budget_bytes: int) -> int:
-    """Return the number of hash ranges, a power of 2, that keeps each fold of `keys` keys within `budget_bytes`."""
+    """Return the number of hash ranges, a power of 2, into which `keys` keys are divided.
+
+    The memory of each range's fold then stays within `budget_bytes`.
+    """
     wanted = max(2, -(-keys * _MAPPED_KEY_BYTES // budget_bytes))
     return int(min(1 << (wanted - 1).bit_length(), 1 << 15))
 

@@ -389,7 +389,7 @@ def _with_single_puts(where: str) -> str:
 
 
 def _with_retries(filesystem: FileSystem) -> FileSystem:
-    """Return the filesystem; for S3, add retries, with increasing waits, for servers that are busy or drop connections.
+    """Return the filesystem; for S3, retry with increasing waits if a server is busy or drops the connection.
 
     Without these retries, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write`
     returns; otherwise pyarrow would queue an unlimited number of them in memory.

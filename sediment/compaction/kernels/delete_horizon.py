@@ -26,8 +26,8 @@ from sediment.segment_io.format.layout import INT64_MAX
 def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
     """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
 
-    It writes none if `delete_retention_ms` is None, or if the sum of both exceeds INT64_MAX.  In a broker, such a sum
-    overflows and becomes negative, and brokers ignore a negative horizon.
+    It writes none if `delete_retention_ms` is None, or if `now_ms` + `delete_retention_ms` exceeds INT64_MAX.  In a
+    broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
     """
     if delete_retention_ms is None:
         return None

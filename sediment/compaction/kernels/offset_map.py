@@ -191,7 +191,7 @@ class OffsetMap:
         return sum({id(block): block.size for block in self._blocks}.values())
 
     def size_bytes_with(self, keys: int) -> int:
-        """Return the size that `size_bytes` will have after `reserve(keys)`."""
+        """Return the size in bytes of the map after a call of `reserve(keys)`."""
         return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:

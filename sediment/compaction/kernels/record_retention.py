@@ -181,7 +181,7 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records of a batch whose bit in `survivors` is set; bit `first` belongs to the last record.
+    """Mark each record of a batch if its bit in `survivors` is set; bit `first` belongs to the last record.
 
     `rows` is the number of decoded records: all of the `count` records, or only the survivors.  Return the number of
     records kept.

@@ -128,7 +128,7 @@ def sweep_chunk(
 ) -> int:
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
-    `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
+    `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is all zeros.
     `survivors` is read only if the filter is BY_BITMAP.  It has one bit for each record of the split; RECORDS counts
     the records.  A record's bit is 1 if no later record of any split supersedes the record.
     """

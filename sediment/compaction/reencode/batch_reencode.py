@@ -38,7 +38,7 @@ _FIRST_BYTES = 256 << 10
 
 
 class BatchEncoder:
-    """The encoder for the chunks of one segment or group; `source` names their batches in errors.
+    """The encoder for the chunks of one segment or group; `source` adds the positions of batches to errors.
 
     Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits the size of merged batches
     before compression, and of batches that become larger than their originals.

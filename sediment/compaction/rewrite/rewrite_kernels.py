@@ -158,7 +158,7 @@ def rewrite_batches(
 
     A batch that loses all its records is reduced to its header if `keeps_header`, bool[batches], is set; otherwise it
     is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or
-    is zeros.
+    is all zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:
@@ -307,7 +307,10 @@ def _write_changed(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Do step 4 for a batch with surviving records, for which the output has room; return OK or NEEDS_COMPRESSION."""
+    """Do step 4 for a batch with surviving records; return OK or NEEDS_COMPRESSION.
+
+    The output must have room for the batch.
+    """
     count = changes.kept
     has_horizon = header.has_horizon and changes.tombstoned == 0
     base_timestamp, max_timestamp = kept_timestamps(header.address, rows.records, count)

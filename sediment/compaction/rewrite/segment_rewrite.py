@@ -83,7 +83,10 @@ def rewrite_segment(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Targets:
-    """The batches with verdicts: their positions in the file, int64[n], and True if their header is kept, bool[n].
+    """The batches with verdicts.
+
+    `positions`, int64[n], are their positions in the file; `keeps_header`, bool[n], is True if a batch keeps its
+    header.
 
     `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
     `excluded`, bool[verdicts], marks the same verdicts.

@@ -119,7 +119,9 @@ def add_batches(
     offset_entries: ByteArray,
     time_entries: ByteArray,
 ) -> None:
-    """Append the entries of appended batches, `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
+    """Append the index entries of the appended batches in `rows`, BATCH_ROW[n].
+
+    The batches begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
     index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after the call, it contains the number of

@@ -256,9 +256,9 @@ class _Opening:
     def _first_batch_from(self, offset: int) -> int:
         """Return the base offset of the first batch that ends at or above `offset`.
 
-        If a transaction was open below the log start offset, the first unstable offset is the base offset of the first
-        batch that a read at the log start offset returns.  If offsets are missing there, this batch can be far above
-        the log start offset.
+        A transaction may have been open below the log start offset.  The first unstable offset is then the base offset
+        of the first batch that a read at the log start offset returns.  If offsets are missing there, this batch can be
+        far above the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):

@@ -149,7 +149,9 @@ class ProducerState:
     def first_unstable_offset(self, high_watermark: int, *, log_start_offset: int = 0) -> int | None:
         """Return the lowest first offset of a transaction that is open or has its marker at or above `high_watermark`.
 
-        Source: kafka-log 04 §3: never below the log start offset.
+        The result is never below the log start offset.
+
+        Source: kafka-log 04 §3.
         """
         unreplicated = [txn.first_offset for txn in self.completed if txn.last_offset >= high_watermark]
         undecided = self.first_undecided_offset()

@@ -1,4 +1,4 @@
-r"""Slices: byte ranges of segments that contain a range of offsets and times, cut at batches with index entries.
+r"""Slices: byte ranges of segments, cut at batches with index entries, that contain a range of offsets and times.
 
     bounds ----> segments that can contain them         by base offsets, and by the largest indexed timestamp
              \-> first and last position in a segment   by the entries of its offset and time index
@@ -353,7 +353,7 @@ def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
 
 
 def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
-    """Return np.searchsorted for a target of any size."""
+    """Return np.searchsorted; `target` may exceed the range of int64."""
     return int(np.searchsorted(column, max(min(target, INT64_MAX), INT64_MIN), side=side))
 
 

@@ -14,7 +14,8 @@ its structure follow with deeper indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-If several fields share a structure, a line such as `struct TopicPartitions  0+` and its own fields follow the fields.
+If several fields share a structure, a line such as `struct TopicPartitions  0+` describes it after the fields of the
+message, followed by the structure's own fields.
 
 | word of a field | meaning |
 | --- | --- |
