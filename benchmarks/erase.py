@@ -1,4 +1,4 @@
-"""Speed of `erase` compared with `compact`, which run alternately on the same data in one Spark session.
+"""Speed of `erase` compared with `compact`; both run alternately on the same data in one Spark session.
 
     erase     turn the records of 1,000 keys into tombstones: find the records, rewrite their segments, commit
     compact   clean the log, timed from the lock to the checkpoint as in `benchmarks.race`

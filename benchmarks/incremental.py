@@ -7,8 +7,8 @@
 
 The figures are the kernel's counts of the bytes that all processes of a command read and write.  Before each command,
 the files are dropped from the page cache, so bytes that a command reads through a memory mapping are counted as read
-from the disk.  The counts include reading the programs of Python and Java: a few hundred megabytes by system calls, and
-none from the disk.
+from the disk.  The counts include the programs of Python and Java: a few hundred megabytes are read by system calls,
+and nothing from the disk.
 """
 
 from __future__ import annotations

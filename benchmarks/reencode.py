@@ -4,8 +4,8 @@
     reencode   read, check and encode the log, and write and sync the result
 
 Both produce the same batches: each batch alone, or merged up to `--batch-bytes`.  CPU time is the better measure if
-other work shares the machine; the table shows both.  The exit status is 1 if the codec takes less than `--bar` of the
-CPU time of the re-encoding, in the median of all rounds.
+other work shares the machine; the table shows both.  The exit status is 1 if, in the median of all rounds, the CPU time
+of the codec is less than `--bar` times that of the re-encoding.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return the memory in bytes that the output needs from `take` until it is written."""
+        """Return the bytes of memory that the output needs from the call of `take` to the end of its write."""
         encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
         return self.buffer.size - self._start + encoder_bytes
 

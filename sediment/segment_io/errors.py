@@ -65,8 +65,8 @@ _MOST_NAMED = 5
 class SedimentError(Exception):
     """The root of the tree.
 
-    `partition` is `topic-N`, `path` the file or directory, `position` a byte position in `path`, `offset` a log offset,
-    `advice` the next action.  All are optional, and all are part of `str(error)`.
+    `partition` is `topic-N`, `path` is the file or directory, `position` is a byte position in `path`, `offset` is a
+    log offset, and `advice` is the next action.  All are optional, and all are part of `str(error)`.
     """
 
     def __init__(

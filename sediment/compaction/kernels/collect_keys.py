@@ -134,8 +134,8 @@ def _collect_latest(
     """Collect the records that `keep_latest` would keep, in the same order.
 
     `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already contain `keys` keys.  For
-    each new key, they receive its hash, 1 if it enters the map, and the number of its record.  Number `first` belongs
-    to the last record of the batch.  Return the new number of keys.
+    each new key, the three arrays receive the key's hash, 1 if the key enters the map, and the number of its record.
+    Number `first` belongs to the last record of the batch.  Return the new number of keys.
     """
     for index in range(count - 1, -1, -1):
         if records[index, KEY_BYTES] < 0:

@@ -4,8 +4,8 @@
               | low | high | offset |     24 bytes, a map with offsets
 
 A map is 64 tables, selected by the top bits of the hash.  Each table grows separately, so at most one 64th of the map
-exists twice at any time.  Small tables share a large page, which is freed when all of them have grown. low = high = 0
-marks an empty slot; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
+exists twice at any time.  Small tables share a large page, which is freed when all of them have grown.  An empty slot
+has low = high = 0; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
 
 A map is used in one of two ways:
 * A set of keys: a backward sweep only needs to know whether a key occurs nearer to the log's end.

@@ -68,7 +68,7 @@ _GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), an
 
 @kernel
 def rebuilt_bound(payload_bytes: int, records: int) -> int:
-    """Return the largest size of an uncompressed batch rebuilt from `records` in `payload_bytes`."""
+    """Return the largest size of an uncompressed batch rebuilt from `records` records of `payload_bytes` in total."""
     return BATCH_HEADER_BYTES + payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -183,7 +183,7 @@ def write_records(
 
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
-    """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
+    """Return the most bytes that `write_edited_records` writes for `records` records of `payload_bytes` in total."""
     # A longer key or value can lengthen its length field, and also the length field of the record.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
@@ -233,7 +233,7 @@ def write_edited_records(
 
 @kernel
 def rebased_bound(payload_bytes: int, records: int) -> int:
-    """Return the largest size of the records that `write_rebased_records` writes from `records` in `payload_bytes`."""
+    """Return the most bytes that `write_rebased_records` writes for `records` records of `payload_bytes` in total."""
     return payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 

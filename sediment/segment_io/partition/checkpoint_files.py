@@ -127,7 +127,7 @@ def _read(fs: Fs, path: Path) -> bytes | None:
 # ------------------------------------------------------------------------------------------- checkpoints of a directory
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoints:
-    """The entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
+    """The entries of one partition in the checkpoint files, and a flag: the broker's last stop was clean.
 
     An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
     its file does not list the partition.  A directory that has no recovery point file and no marker of a clean stop is

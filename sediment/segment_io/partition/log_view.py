@@ -79,8 +79,8 @@ class LogView:
     not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
     segment; otherwise it is None.  `producers` and `last_stable_offset` do not cover unverified segments.
 
-    `producers` are the active producers.  `aborted` contains every aborted transaction of the log, in the order of
-    their markers.  Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
+    `producers` are the active producers.  `aborted` contains all aborted transactions of the log, in the order of their
+    markers.  Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
     """
 
     listing: LogListing

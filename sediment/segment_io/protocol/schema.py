@@ -27,8 +27,8 @@ message, followed by the structure's own fields.
 | `flexible=none` | its length is always written as in versions that are not flexible |
 | `ignorable` | a version without the field silently drops a value that is not the default |
 
-The kind of a message is `request`, `response`, `header`, `data`, or one of the records: `metadata`, `coordinator-key`,
-`coordinator-value`.  The number after it is the API key or the type of the record.
+The kind of a message is `request`, `response`, `header` or `data`; records have the kind `metadata`, `coordinator-key`
+or `coordinator-value`.  The number after the kind is the API key or the type of the record.
 """
 
 from __future__ import annotations

@@ -195,7 +195,9 @@ class AbortedTransaction(Protocol):
 
 # -------------------------------------------------------------------------------------------------------------- reading
 def batches(data: Buffer) -> Iterator[Batch]:
-    """Yield the header of each whole batch of `data`, which begins with a batch; checksums are verified.
+    """Verify the checksum of each whole batch of `data`, and yield its header.
+
+    `data` must begin with a batch.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum; the batches before it were yielded.

@@ -248,7 +248,7 @@ def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> 
 
 @kernel
 def _looks_like_batch(address: int, least_offset: int) -> bool:
-    """Return True if the bytes at `address` may be a header of magic 2; the caller has checked their number."""
+    """Return True if a header of magic 2 may begin at `address`; the caller has checked that enough bytes follow."""
     offset = load_i64(address + BASE_OFFSET)
     looks: bool = (
         load_i8(address + MAGIC) == MAGIC_V2

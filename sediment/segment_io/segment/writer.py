@@ -210,7 +210,7 @@ def _base_offset_at(batches: ByteArray, position: int) -> int:
 def write_segment(
     image: SegmentImage, directory: Path, *, like: Path, mtime_ns: int, run_id: str, attempt: str, fs: Fs
 ) -> tuple[PartFile, ...]:
-    """Write and sync the files of `image` under names unique to the attempt in `directory`.
+    """Write and sync the files of `image` in `directory`, under names unique to the attempt.
 
     The files get the owner, group and mode of `like`, and the modification time `mtime_ns`.
 

@@ -48,7 +48,7 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 
 
 def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
-    """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
+    """Return int64[COMPRESSOR_REGISTERS]: the addresses of the libraries' functions, with new contexts.
 
     Each codec has Kafka's default level, except `codec` if `level` is given.  The contexts exist as long as the array,
     and only one thread at a time may use them.

@@ -78,7 +78,7 @@ _ZSTD_MAX_WINDOW_EXPONENT = 17  # a window of 128 MiB, the largest that streamin
 
 
 def find_tools() -> Tools:
-    """Return the functions of the libraries with new contexts, int64[TOOL_REGISTERS].
+    """Return int64[TOOL_REGISTERS]: the addresses of the libraries' functions, with new contexts.
 
     The contexts exist as long as the array, and only one thread at a time may use them.
     """
