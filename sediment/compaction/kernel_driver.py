@@ -54,7 +54,7 @@ from sediment.segment_io.errors import MemoryBudgetError, SourceChangedError
 from sediment.segment_io.format import padding, record_decoder
 from sediment.segment_io.format.batch_rebuild import NO_HORIZON
 from sediment.segment_io.format.compression.batch_codecs import compress
-from sediment.segment_io.format.compression.compress_kernels import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.format.compression.compress_fast_path import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.hashing import hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.padding import padded_buffer

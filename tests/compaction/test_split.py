@@ -36,7 +36,7 @@ from sediment.compaction.split import (
     splits_at,
 )
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints

@@ -103,7 +103,7 @@ from sediment.segment_io.format.batch_rebuild import (
     write_plain,
     write_records,
 )
-from sediment.segment_io.format.compression.compress_kernels import NOT_COMPRESSED, compress_records
+from sediment.segment_io.format.compression.compress_fast_path import NOT_COMPRESSED, compress_records
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 from sediment.segment_io.format.record_decoder import VALUE_BYTES
 from sediment.segment_io.format.timestamps import kept_timestamps

@@ -65,12 +65,12 @@ from sediment.segment_io.format.batch_rebuild import (
     write_header,
     write_records,
 )
-from sediment.segment_io.format.compression.compress_kernels import (
+from sediment.segment_io.format.compression.compress_fast_path import (
     NOT_COMPRESSED,
     compress_records,
     compressed_bound,
 )
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_NONE,

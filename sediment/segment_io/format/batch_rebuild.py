@@ -22,7 +22,7 @@ from sediment.segment_io.compiled.memory import (
     store_i64,
 )
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.compression.compress_kernels import compressed_bound
+from sediment.segment_io.format.compression.compress_fast_path import compressed_bound
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
