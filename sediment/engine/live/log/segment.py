@@ -21,7 +21,7 @@ import numpy as np
 
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.append_analysis import Batches
-from sediment.segment_io.format.index_entries import (
+from sediment.segment_io.format.index_appends import (
     INDEXED_TIMESTAMP,
     LARGEST_TIMESTAMP,
     LARGEST_TIMESTAMP_OFFSET,
