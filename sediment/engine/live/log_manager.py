@@ -42,7 +42,7 @@ from sediment.engine.live.log_directory import LogDirectory, check_owners
 from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.engine.live.spool_committer import SpoolCommitter
-from sediment.engine.live.topic_names import LONGEST_FILE_NAME, check_partition, check_topic, check_topic_id
+from sediment.engine.live.topic_names import check_partition, check_topic, check_topic_id
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     DirectoryInUseError,
@@ -58,6 +58,7 @@ from sediment.segment_io.format.names import (
     REMOTE_INDEX_CACHE,
     DirectoryState,
     TopicPartition,
+    aside_directory_name,
     parse_partition_directory,
 )
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
@@ -632,9 +633,7 @@ class LogManager:
 
     @staticmethod
     def _rename_aside(log: PartitionLog, directory: LogDirectory, state: DirectoryState) -> None:
-        """Rename `topic-N` to `topic-N.<32 hex digits>-delete`, with a shortened topic if the name is too long."""
-        suffix = f"-{log.partition.partition}.{uuid.uuid4().hex}{state}"
-        log.rename_directory(directory.path / (log.partition.topic[: LONGEST_FILE_NAME - len(suffix)] + suffix))
+        log.rename_directory(directory.path / aside_directory_name(log.partition, state, uuid.uuid4().hex))
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Truncate logs to the given offsets, and write the recovery points of their directories.
