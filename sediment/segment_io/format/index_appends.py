@@ -9,7 +9,7 @@
 3. The batch's bytes count towards the next entry.
 
 `end_time_index` appends an entry for the largest timestamp to the time index, unless it already has one.
-`relative_offset` refuses an offset that an entry cannot store.
+`fits_segment` says which offsets an entry can store.
 
 Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
 an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
@@ -42,24 +42,31 @@ PROGRESS_FIELDS = 8
 _NO_OFFSET = -1
 
 
-def relative_offset(offset: int, base_offset: int) -> int:
-    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
+def fits_segment(offset: int, base_offset: int) -> bool:
+    """Return True if the index entries of a segment can store `offset`.
 
     An entry has 4 bytes for it, so a segment holds offsets from its base offset to 2^31 - 1 above it.
+
+    Source: Kafka's LogSegment.canConvertToRelativeOffset.
+    """
+    return 0 <= offset - base_offset <= INT32_MAX
+
+
+def relative_offset(offset: int, base_offset: int) -> int:
+    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
 
     Raises:
         IndexOffsetOverflowError: the offset is outside the segment's range.
 
     Source: Kafka's AbstractIndex.relativeOffset.
     """
-    relative = offset - base_offset
-    if not 0 <= relative <= INT32_MAX:
+    if not fits_segment(offset, base_offset):
         raise IndexOffsetOverflowError(
             f"offset is not within 2^31 of the segment's base offset {base_offset}",
             offset=offset,
             advice="split the segment",
         )
-    return relative
+    return offset - base_offset
 
 
 @kernel

@@ -13,6 +13,7 @@ from sediment.segment_io.format.index_appends import (
     add_batch,
     end_time_index,
     entry_goes_back,
+    fits_segment,
     relative_offset,
     start_indexes,
 )
@@ -121,10 +122,12 @@ def test_the_entries_are_those_of_the_plain_twin(steps, interval_bytes):
 
 @pytest.mark.parametrize(("offset", "relative"), [(7, 0), (8, 1), (7 + 2**31 - 1, 2**31 - 1)])
 def test_an_entry_stores_its_offset_relative_to_the_segment(offset, relative):
+    assert fits_segment(offset, 7)
     assert relative_offset(offset, 7) == relative
 
 
 @pytest.mark.parametrize("offset", [6, 7 + 2**31])
 def test_an_offset_that_an_entry_cannot_store_is_refused(offset):
+    assert not fits_segment(offset, 7)
     with pytest.raises(IndexOffsetOverflowError, match="not within 2\\^31 of the segment's base offset 7"):
         relative_offset(offset, 7)

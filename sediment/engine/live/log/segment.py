@@ -30,6 +30,7 @@ from sediment.segment_io.format.index_appends import (
     SINCE_ENTRY_BYTES,
     TIME_INDEX_BYTES,
     add_batches,
+    fits_segment,
 )
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -145,6 +146,10 @@ class Segment:
             self.transaction_index.close_file()
 
     # ----------------------------------------------------------------------------------------------------------- append
+    def can_hold(self, last_offset: int) -> bool:
+        """Return True if an append that ends at `last_offset` fits into the range of offsets of this segment."""
+        return fits_segment(last_offset, self.base_offset)
+
     def append(self, batches: Batches) -> None:
         """Write batches after the last one, and their index entries.
 
