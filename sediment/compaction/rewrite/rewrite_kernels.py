@@ -59,6 +59,7 @@ from sediment.segment_io.format.batch_rebuild import (
     NEW_VALUE_START,
     UNCHANGED,
     edited_bound,
+    kept_timestamps,
     write_compressed,
     write_edited_records,
     write_empty_batch,
@@ -87,7 +88,6 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_START,
     decode_records,
 )
-from sediment.segment_io.format.timestamps import kept_timestamps
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
 CURSOR = 0  # batches of the chunk that are done
