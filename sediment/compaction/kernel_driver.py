@@ -27,7 +27,7 @@ from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
 from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows
-from sediment.compaction.kernels.batch_retention import ActiveProducers
+from sediment.compaction.kernels.batch_retention import active_producers
 from sediment.compaction.kernels.cleaned_transaction_metadata import UNREADABLE
 from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
@@ -86,7 +86,7 @@ class KernelDriver:
         self._reader = reader
         self._seed = seed
         self._secrets = hash_secrets(seed)
-        self._producers = _active_producers(plan)
+        self._producers = active_producers(plan.view.producers)
         self._memory = WorkingMemory()
         self._rules = np.zeros(registers.RULE_REGISTERS, dtype=np.int64)
         self._set_rules(filter_by)
@@ -373,15 +373,6 @@ class WorkingMemory:
 
 def _run_of(keys: int) -> RunKeys:
     return RunKeys(np.zeros((keys, 2), dtype=np.uint64), np.zeros(keys, dtype=np.uint8), np.zeros(keys, dtype=np.int64))
-
-
-def _active_producers(plan: CleaningPlan) -> ActiveProducers:
-    entries = sorted(plan.view.producers, key=lambda entry: entry.producer_id)
-    return ActiveProducers(
-        np.array([entry.producer_id for entry in entries], dtype=np.int64),
-        np.array([entry.last_offset for entry in entries], dtype=np.int64),
-        np.array([entry.producer_epoch for entry in entries], dtype=np.int64),
-    )
 
 
 def _map_limit(config: CompactionConfig) -> int:
