@@ -33,7 +33,7 @@ from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, dige
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
-from sediment.compaction.split import SplitContents
+from sediment.compaction.partition_splits import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BEYOND_SIGHTED,
