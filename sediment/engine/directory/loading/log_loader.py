@@ -8,6 +8,8 @@
     4  settle ends           log end, recovery point; at least one segment                     §3
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 
+A load leaves every index trimmed to its entries.  LocalLog then extends those of the active segment for appends.
+
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  In a trusted part of the
   log, only a tail without a batch is cut off; other corruption is reported.

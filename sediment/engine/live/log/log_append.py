@@ -6,6 +6,8 @@
     4  roll             if the active segment is full
     5  write            leader epochs, batches, producers, log end; flush after flush.messages
 
+partition.metadata is not part of an append: it is written when the log is opened.
+
 Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.
 """
 
