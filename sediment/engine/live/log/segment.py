@@ -48,12 +48,12 @@ from sediment.segment_io.format.time_index import TimestampOffset
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
+from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
 from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
 from sediment.segment_io.segment.timestamp_search import FoundRecord, first_record_at, first_record_since
-from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
@@ -215,10 +215,8 @@ class Segment:
     def largest_timestamp_ms(self) -> int:
         """The largest timestamp; the modification time of the file if no batch has one."""
         largest_ms = self.largest.timestamp_ms
-        if largest_ms >= 0:
-            return largest_ms
-        entry = self._fs.entry(self.path())
-        return 0 if entry is None else entry.mtime_ns // NS_PER_MS
+        entry = self._fs.entry(self.path()) if largest_ms < 0 else None
+        return largest_timestamp_or_mtime_ms(largest_ms, 0 if entry is None else entry.mtime_ns)
 
     def first_timestamp_ms(self) -> int:
         """Return the largest timestamp of the first batch; -1 if there is none.
