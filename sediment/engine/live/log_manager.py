@@ -53,16 +53,10 @@ from sediment.segment_io.errors import (
     StorageError,
     UsageError,
 )
-from sediment.segment_io.format.names import (
-    METADATA_TOPIC,
-    REMOTE_INDEX_CACHE,
-    DirectoryState,
-    TopicPartition,
-    aside_directory_name,
-    parse_partition_directory,
-)
+from sediment.segment_io.format.names import DirectoryState, TopicPartition, aside_directory_name
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints, log_start_entries
+from sediment.segment_io.partition.partition_directories import partition_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -295,15 +289,14 @@ class LogManager:
 
     @staticmethod
     def _to_load(directory: LogDirectory, name: str, state: LogDirCheckpoints) -> _ToLoad | None:
-        if name == REMOTE_INDEX_CACHE:
-            return None
         try:
-            partition, what = parse_partition_directory(name)
+            found = partition_of(name)
         except UsageError as error:
             error.path = str(directory.path / name)
             raise
-        if partition.topic == METADATA_TOPIC:
+        if found is None:
             return None
+        partition, what = found
         return _ToLoad(directory, name, partition, what, state.of(partition))
 
     def _load(self, item: _ToLoad, counted: _Counted, stop: threading.Event, threads: int) -> None:
