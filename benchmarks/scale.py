@@ -46,7 +46,7 @@ from sediment.compaction.clean_log import SplitWork, collect_split_keys
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.grouping import CleaningPlan, plan_cleaning
-from sediment.compaction.split import cut_into_splits
+from sediment.compaction.partition_splits import cut_into_splits
 from sediment.compaction.strategy import Strategy
 from sediment.jobs.cleaning.splits import SPLITS_PER_SLOT
 from sediment.jobs.spark.session import spark_context

@@ -46,7 +46,7 @@ from sediment.segment_io.compiled.status import (
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format import padding
 from sediment.segment_io.format.compression.batch_codecs import decompress
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED, decompress_batches, find_tools
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED, decompress_batches, find_tools
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BATCH_HEADER_BYTES,

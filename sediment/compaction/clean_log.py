@@ -26,7 +26,7 @@ Invariants
 * If `task_memory_bytes` is set, memory use stays within this limit; a partition that needs more memory is skipped and
   stays unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` also
-  writes files, and `split` writes a temporary spill file.  Other modules of this package do no I/O.
+  writes files, and `partition_splits` writes a temporary spill file.  Other modules of this package do no I/O.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from sediment.compaction.corrupt_regions import NOTHING_CORRUPT, find_corrupt_re
 from sediment.compaction.group_output import PartWriter
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.registers import BY_BITMAP, BY_OCCURRENCE, BY_OFFSET
+from sediment.compaction.partition_splits import KeyRun, Split, SplitNotApplicableError, SurvivorBitmap
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.source_errors import errors_of_partition
-from sediment.compaction.split import KeyRun, Split, SplitNotApplicableError, SurvivorBitmap
 from sediment.compaction.transaction_scan import scan_segments
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.status import OFFSETS_NOT_INCREASING

@@ -26,8 +26,8 @@ from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments, isolate
 from sediment.compaction.kernel_driver import KernelDriver, release_shared_memory
 from sediment.compaction.kernels import registers
+from sediment.compaction.partition_splits import KeyRun, RunNumber, Split, SurvivorBitmap
 from sediment.compaction.prepared_swap import CleanedGroup
-from sediment.compaction.split import KeyRun, RunNumber, Split, SurvivorBitmap
 from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled.status import OFFSETS_NOT_INCREASING
 from sediment.segment_io.errors import MapFullError

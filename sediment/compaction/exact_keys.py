@@ -47,7 +47,7 @@ from sediment.segment_io.compiled.status import (
     PROVED,
 )
 from sediment.segment_io.errors import HashCollisionError
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,

@@ -3,6 +3,8 @@
 If the batches get another encoding, they are re-encoded while they are written.  A group with unreadable batches keeps
 its encoding.
 
+The files have `.part` names; `.cleaned` appears only in `swap`, at the commit.
+
 Invariant: parts are written only if the log or an index differs from the source.
 """
 

@@ -27,13 +27,13 @@ from sediment.compaction.group_output import OUTPUT_PAGES, GroupOutput
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels import registers, sweep
 from sediment.compaction.kernels.batch_decoder import Batches, KeyMap, Rows
-from sediment.compaction.kernels.batch_retention import ActiveProducers
+from sediment.compaction.kernels.batch_retention import active_producers
 from sediment.compaction.kernels.cleaned_transaction_metadata import UNREADABLE
 from sediment.compaction.kernels.collect_keys import RunKeys, collect_keys, digest_of
 from sediment.compaction.kernels.delete_horizon import next_horizon_ms
 from sediment.compaction.kernels.fill_map import fill_map
 from sediment.compaction.kernels.offset_map import TABLE_PAGES, OffsetMap
-from sediment.compaction.split import SplitContents
+from sediment.compaction.partition_splits import SplitContents
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.status import (
     BEYOND_SIGHTED,
@@ -54,7 +54,7 @@ from sediment.segment_io.errors import MemoryBudgetError, SourceChangedError
 from sediment.segment_io.format import padding, record_decoder
 from sediment.segment_io.format.batch_rebuild import NO_HORIZON
 from sediment.segment_io.format.compression.batch_codecs import compress
-from sediment.segment_io.format.compression.compress_kernels import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.format.compression.compress_fast_path import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.hashing import hash_secrets
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.padding import padded_buffer
@@ -86,7 +86,7 @@ class KernelDriver:
         self._reader = reader
         self._seed = seed
         self._secrets = hash_secrets(seed)
-        self._producers = _active_producers(plan)
+        self._producers = active_producers(plan.view.producers)
         self._memory = WorkingMemory()
         self._rules = np.zeros(registers.RULE_REGISTERS, dtype=np.int64)
         self._set_rules(filter_by)
@@ -373,15 +373,6 @@ class WorkingMemory:
 
 def _run_of(keys: int) -> RunKeys:
     return RunKeys(np.zeros((keys, 2), dtype=np.uint64), np.zeros(keys, dtype=np.uint8), np.zeros(keys, dtype=np.int64))
-
-
-def _active_producers(plan: CleaningPlan) -> ActiveProducers:
-    entries = sorted(plan.view.producers, key=lambda entry: entry.producer_id)
-    return ActiveProducers(
-        np.array([entry.producer_id for entry in entries], dtype=np.int64),
-        np.array([entry.last_offset for entry in entries], dtype=np.int64),
-        np.array([entry.producer_epoch for entry in entries], dtype=np.int64),
-    )
 
 
 def _map_limit(config: CompactionConfig) -> int:

@@ -361,7 +361,7 @@ class _CompactionRun(CleaningRun):
 
     def _choose(self, sc: Any, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
         """Return the tasks that fit into --max-bytes, filthiest first, and a report for every other partition."""
-        from sediment.engine.live.filthiest_log import filthiest_first
+        from sediment.engine.live.cleaning_order import filthiest_first
 
         reports: list[PartitionReport] = []
         cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []

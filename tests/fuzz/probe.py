@@ -19,7 +19,6 @@ from sediment.segment_io.format.hashing import hash_key, hash_secrets
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CODEC_MASK, MIN_RECORD_BYTES
 from sediment.segment_io.format.padding import PADDING_BYTES
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS
-from sediment.segment_io.format.timestamps import kept_timestamps
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 from sediment.segment_io.segment.search import find_batch
 from tests.fuzz.guard_pages import GuardedBuffer
@@ -75,7 +74,7 @@ def _probe_rebuild(
     if left == 0:
         return 0
     batch_rebuild.pack_kept(records, count, kept)
-    first, largest = kept_timestamps(base, records, left)
+    first, largest = batch_rebuild.kept_timestamps(base, records, left)
     size = BATCH_HEADER_BYTES + batch_rebuild.records_size(base, records, left, first)
     if size > batch_rebuild.rebuilt_bound(payload_bytes, count):
         return BROKEN_REBUILD

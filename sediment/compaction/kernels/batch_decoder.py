@@ -24,7 +24,7 @@ from sediment.segment_io.compiled.status import (
     NEEDS_RECORD_ROOM,
     OK,
 )
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import hash_key
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,

@@ -9,6 +9,7 @@ Invariant: a rule depends only on header fields, batch flags and the last batche
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, LE
 from sediment.segment_io.compiled.jit import inlined_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i16, load_i64
 from sediment.segment_io.format.layout import PRODUCER_EPOCH, PRODUCER_ID
+from sediment.segment_io.partition.producer_state import ProducerEntry
 
 
 @kernel
@@ -36,6 +38,16 @@ class ActiveProducers(NamedTuple):
     producer_ids: npt.NDArray[np.int64]
     last_offsets: npt.NDArray[np.int64]
     epochs: npt.NDArray[np.int64]
+
+
+def active_producers(producers: Iterable[ProducerEntry]) -> ActiveProducers:
+    """Return the last batches of the producers that a view of the log found, for `is_last_of_producer`."""
+    entries = sorted(producers, key=lambda entry: entry.producer_id)
+    return ActiveProducers(
+        np.array([entry.producer_id for entry in entries], dtype=np.int64),
+        np.array([entry.last_offset for entry in entries], dtype=np.int64),
+        np.array([entry.producer_epoch for entry in entries], dtype=np.int64),
+    )
 
 
 @inlined_kernel

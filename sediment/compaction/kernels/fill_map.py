@@ -1,7 +1,9 @@
-"""The kernel that fills a map with offsets before a sweep filters by offset: Kafka's buildOffsetMap.
+"""The kernel that fills a map with offsets before a sweep filters by offset: buildOffsetMapForSegment.
 
 It reads the dirty range forward, because the last entry of a key replaces the earlier ones.  A bounded map may be full
-before the end of the range; the round then ends where the map became full (kafka-log 02 §4.2).
+before the end of the range; the round then ends where the map became full (kafka-log 02 §4.2).  The loop over segments
+(Kafka's buildOffsetMap) is in `cleaner`.  `transaction_scan` looks up the position at which Kafka begins in the first
+segment.
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ from sediment.segment_io.compiled.status import (
 from sediment.segment_io.format.batch_rebuild import (
     begin_at_first_kept,
     copy_batch,
+    kept_timestamps,
     pack_kept,
     rebuild_room,
     write_compressed,
@@ -103,10 +104,9 @@ from sediment.segment_io.format.batch_rebuild import (
     write_plain,
     write_records,
 )
-from sediment.segment_io.format.compression.compress_kernels import NOT_COMPRESSED, compress_records
+from sediment.segment_io.format.compression.compress_fast_path import NOT_COMPRESSED, compress_records
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, CRC
 from sediment.segment_io.format.record_decoder import VALUE_BYTES
-from sediment.segment_io.format.timestamps import kept_timestamps
 
 _SMALL_BATCH_RECORDS = 4
 _BATCHES_AHEAD = 8

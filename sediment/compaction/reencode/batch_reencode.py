@@ -28,7 +28,7 @@ from sediment.segment_io.compiled.status import (
 )
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
 from sediment.segment_io.format.compression.batch_codecs import compress
-from sediment.segment_io.format.compression.compress_kernels import COMPRESSOR_REGISTERS, find_compressors
+from sediment.segment_io.format.compression.compress_fast_path import COMPRESSOR_REGISTERS, find_compressors
 from sediment.segment_io.format.layout import ATTRIBUTES, CODEC_MASK
 from sediment.segment_io.format.record_decoder import RECORD_FIELDS
 from sediment.segment_io.segment.reader import BatchSpan

@@ -58,12 +58,12 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.format.batch_rebuild import rebased_bound, write_joined_header, write_rebased_records
-from sediment.segment_io.format.compression.compress_kernels import (
+from sediment.segment_io.format.compression.compress_fast_path import (
     NOT_COMPRESSED,
     compress_records,
     compressed_bound,
 )
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,

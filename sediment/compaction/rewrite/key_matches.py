@@ -42,7 +42,7 @@ from sediment.segment_io.compiled.status import (
     OK,
 )
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.hashing import draw_seed, hash_key, hash_secrets
 from sediment.segment_io.format.layout import BASE_OFFSET, CONTROL_BIT, MAGIC_V2, MIN_RECORD_BYTES, RECORD_COUNT
 from sediment.segment_io.format.names import TopicPartition

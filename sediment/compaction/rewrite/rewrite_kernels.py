@@ -59,18 +59,19 @@ from sediment.segment_io.format.batch_rebuild import (
     NEW_VALUE_START,
     UNCHANGED,
     edited_bound,
+    kept_timestamps,
     write_compressed,
     write_edited_records,
     write_empty_batch,
     write_header,
     write_records,
 )
-from sediment.segment_io.format.compression.compress_kernels import (
+from sediment.segment_io.format.compression.compress_fast_path import (
     NOT_COMPRESSED,
     compress_records,
     compressed_bound,
 )
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_NONE,
@@ -87,7 +88,6 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_START,
     decode_records,
 )
-from sediment.segment_io.format.timestamps import kept_timestamps
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
 CURSOR = 0  # batches of the chunk that are processed

@@ -1,7 +1,7 @@
 """The choice of the log to clean, and the cleaning state of each partition: Kafka's LogCleanerManager.
 
     candidates   compacted logs that are free (`cleaning_states`), not marked uncleanable, and not already clean
-    choice       the largest dirty ratio among those that may be cleaned (`filthiest_log`)
+    choice       the largest dirty ratio among those that may be cleaned (`cleaning_order`)
 
 After an error in one partition, the others are still cleaned (`cleaning_failures`).
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from sediment.compaction.cleanable_range import CleanableRange, cleanable_range
 from sediment.engine.live.cleaner_checkpoints import CleanerCheckpoints
 from sediment.engine.live.cleaning_failures import CleanerOwner, CleaningFailures
+from sediment.engine.live.cleaning_order import filthiest_first
 from sediment.engine.live.cleaning_states import CleaningStates
-from sediment.engine.live.filthiest_log import filthiest_first
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_directory import LogDirectory
 from sediment.engine.live.scheduler import Clock

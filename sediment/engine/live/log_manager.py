@@ -43,7 +43,7 @@ from sediment.engine.live.log_directory import LogDirectory, check_owners
 from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.engine.live.spool_committer import SpoolCommitter
-from sediment.engine.live.topic_names import LONGEST_FILE_NAME, check_partition, check_topic, check_topic_id
+from sediment.engine.live.topic_names import check_partition, check_topic, check_topic_id
 from sediment.segment_io.errors import (
     CorruptCheckpointError,
     DirectoryInUseError,
@@ -54,15 +54,10 @@ from sediment.segment_io.errors import (
     StorageError,
     UsageError,
 )
-from sediment.segment_io.format.names import (
-    METADATA_TOPIC,
-    REMOTE_INDEX_CACHE,
-    DirectoryState,
-    TopicPartition,
-    parse_partition_directory,
-)
+from sediment.segment_io.format.names import DirectoryState, TopicPartition, aside_directory_name
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints, log_start_entries
+from sediment.segment_io.partition.partition_directories import partition_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -295,15 +290,14 @@ class LogManager:
 
     @staticmethod
     def _to_load(directory: LogDirectory, name: str, state: LogDirCheckpoints) -> _ToLoad | None:
-        if name == REMOTE_INDEX_CACHE:
-            return None
         try:
-            partition, what = parse_partition_directory(name)
+            found = partition_of(name)
         except UsageError as error:
             error.path = str(directory.path / name)
             raise
-        if partition.topic == METADATA_TOPIC:
+        if found is None:
             return None
+        partition, what = found
         return _ToLoad(directory, name, partition, what, state.of(partition))
 
     def _load(self, item: _ToLoad, counted: _Counted, stop: threading.Event, threads: int) -> None:
@@ -633,9 +627,7 @@ class LogManager:
 
     @staticmethod
     def _rename_aside(log: PartitionLog, directory: LogDirectory, state: DirectoryState) -> None:
-        """Rename `topic-N` to `topic-N.<32 hex digits>-delete`, with a shortened topic if the name is too long."""
-        suffix = f"-{log.partition.partition}.{uuid.uuid4().hex}{state}"
-        log.rename_directory(directory.path / (log.partition.topic[: LONGEST_FILE_NAME - len(suffix)] + suffix))
+        log.rename_directory(directory.path / aside_directory_name(log.partition, state, uuid.uuid4().hex))
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Truncate logs to the given offsets, and write the recovery points of their directories.

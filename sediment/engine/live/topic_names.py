@@ -8,10 +8,7 @@ from __future__ import annotations
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.format.layout import INT32_MAX
-from sediment.segment_io.format.names import TopicPartition, is_topic_name
-
-LONGEST_FILE_NAME = 255
-"""The largest length of a file name in bytes."""
+from sediment.segment_io.format.names import LONGEST_FILE_NAME, TopicPartition, is_topic_name
 
 
 def check_topic(topic: str) -> None:

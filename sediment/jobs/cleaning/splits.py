@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from sediment.compaction.clean_log import SplitWork, clean_split, collect_split_keys, scan_log
-from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
-from sediment.compaction.split import (
+from sediment.compaction.partition_splits import (
     RunNumber,
     Split,
     SplitContents,
@@ -31,6 +30,7 @@ from sediment.compaction.split import (
     pack_run,
     ranges_for,
 )
+from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.compaction.strategy import Strategy
 from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.cleaning.environment import OnBytes, task_environment

@@ -65,8 +65,8 @@ def _codecs() -> Iterator[Check]:
         yield failed("codecs", f"Python packages are missing: {', '.join(missing)}", advice)
         return
     yield passed("codecs", "gzip, snappy, lz4 and zstd can be read and written")
-    from sediment.segment_io.format.compression.compress_kernels import compressors_found
-    from sediment.segment_io.format.compression.decompress_kernels import decompressors_found
+    from sediment.segment_io.format.compression.compress_fast_path import compressors_found
+    from sediment.segment_io.format.compression.decompress_fast_path import decompressors_found
 
     found = {
         **{f"reading {codec}": is_on for codec, is_on in decompressors_found().items()},

@@ -23,7 +23,7 @@ from sediment.segment_io.compiled.memory import (
     store_i64,
 )
 from sediment.segment_io.format.checksum import crc32c
-from sediment.segment_io.format.compression.compress_kernels import compressed_bound
+from sediment.segment_io.format.compression.compress_fast_path import compressed_bound
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -37,6 +37,7 @@ from sediment.segment_io.format.layout import (
     LOG_OVERHEAD_BYTES,
     MAX_TIMESTAMP,
     RECORD_COUNT,
+    TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.record_decoder import (
     HEADERS_START,
@@ -134,6 +135,23 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
         # Every row is copied, because a branch on `kept` would be unpredictable.
         copy_bytes(first + packed * _ROW_BYTES, first + index * _ROW_BYTES, _ROW_BYTES)
         packed += kept[index]
+
+
+@kernel
+def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
+    """Return (timestamp of the first of `count` > 0 kept records, maxTimestamp of their batch).
+
+    If the timestamp type is LogAppendTime, both are the batch's append time.
+    """
+    if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
+        append_time = load_i64(header + MAX_TIMESTAMP)
+        return append_time, append_time
+    base = load_i64(header + BASE_TIMESTAMP)
+    first = base + records[0, TIMESTAMP_DELTA]
+    largest = first
+    for index in range(1, count):
+        largest = max(largest, base + records[index, TIMESTAMP_DELTA])
+    return first, largest
 
 
 @kernel

@@ -38,6 +38,9 @@ SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
 PART_SUFFIX = ".part"
 
+LONGEST_FILE_NAME = 255
+"""The largest length of a file name in bytes."""
+
 
 class SegmentFileKind(StrEnum):
     """The files of one segment, in the order in which Kafka renames them."""
@@ -127,6 +130,18 @@ def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState
             "of the log directory",
         )
     return partition, state
+
+
+def aside_directory_name(partition: TopicPartition, state: DirectoryState, unique: str) -> str:
+    """Return the name of a directory that is deleted or stray: `topic-N.<unique>-delete` or `topic-N.<unique>-stray`.
+
+    `unique` is a UUID without dashes, 32 hexadecimal digits.  The topic is shortened if the name would be longer than
+    LONGEST_FILE_NAME.
+
+    Source: kafka-log 01 §1.2; Kafka's UnifiedLog.logDeleteDirName and logStrayDirName.
+    """
+    suffix = f"-{partition.partition}.{unique}{state}"
+    return partition.topic[: LONGEST_FILE_NAME - len(suffix)] + suffix
 
 
 def _not_a_partition(name: str) -> UsageError:

@@ -53,8 +53,8 @@ from sediment.segment_io.partition.index_files import read_last_entry
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from sediment.segment_io.partition.producer_snapshots import load_producer_state
 from sediment.segment_io.partition.producer_state import ProducerEntry, ProducerState, replay
+from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 from sediment.segment_io.segment.reader import HeaderScan, Rows
-from sediment.segment_io.units import NS_PER_MS
 
 
 # ------------------------------------------------------------------------------------------------------------ view
@@ -278,9 +278,10 @@ class _Opening:
             first_ms = NO_TIMESTAMP
             if first_batch_timestamps:
                 first_ms = _first_batch_timestamp_ms(self._path(segment, SegmentFileKind.LOG), self.fs)
-            times.append(SegmentTimes(_or_mtime(largest_ms, segment), first_ms))
+            times.append(SegmentTimes(largest_timestamp_or_mtime_ms(largest_ms, segment.mtime_ns), first_ms))
         if segments:
-            times.append(SegmentTimes(_or_mtime(tail.largest_timestamp_ms, segments[-1]), NO_TIMESTAMP))
+            largest_ms = largest_timestamp_or_mtime_ms(tail.largest_timestamp_ms, segments[-1].mtime_ns)
+            times.append(SegmentTimes(largest_ms, NO_TIMESTAMP))
         return tuple(times)
 
     def _indexed_timestamp_ms(self, segment: SegmentRef, last_offset: int) -> int | None:
@@ -346,10 +347,6 @@ def _high_watermark(checkpoints: PartitionCheckpoints, log_start: int, log_end: 
     if checkpoints.high_watermark is None:
         return None if checkpoints.high_watermark_file else log_end
     return min(max(checkpoints.high_watermark, log_start), log_end)
-
-
-def _or_mtime(timestamp_ms: int, segment: SegmentRef) -> int:
-    return timestamp_ms if timestamp_ms >= 0 else segment.mtime_ns // NS_PER_MS
 
 
 def _last_entry(path: Path, entry: struct.Struct, fs: Fs) -> tuple[int, int] | None:

@@ -26,6 +26,20 @@ _MOST_WARNINGS = 10
 _NEAREST_NAMES = 3
 
 
+def partition_of(name: str) -> tuple[TopicPartition, DirectoryState] | None:
+    """Return the partition of the sub-directory `name` of a log directory, and its state.
+
+    Return None for the metadata log and the index cache of tiered storage.
+
+    Raises:
+        UsageError: as `parse_partition_directory`; a broker refuses to start.
+    """
+    if name == REMOTE_INDEX_CACHE:
+        return None
+    partition, state = parse_partition_directory(name)
+    return None if partition.topic == METADATA_TOPIC else (partition, state)
+
+
 def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple[TopicPartition, DirectoryState]]:
     """Return the partitions in `log_dir`, by the names of their directories; warn about every other name.
 
@@ -35,15 +49,13 @@ def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple
     found = {}
     refused: list[UsageError] = []
     for name in sorted(names):
-        if name == REMOTE_INDEX_CACHE:
-            continue
         try:
-            partition, state = parse_partition_directory(name)
+            partition = partition_of(name)
         except UsageError as error:
             refused.append(error)
             continue
-        if partition.topic != METADATA_TOPIC:
-            found[name] = (partition, state)
+        if partition is not None:
+            found[name] = partition
     _warn(log_dir, refused)
     return found
 

@@ -69,7 +69,7 @@ from sediment.segment_io.format.record_decoder import (
     read_varint,
 )
 from sediment.segment_io.format.timestamps import record_timestamp
-from sediment.segment_io.segment.append_kernels import NO_EPOCH_LIMIT, read_verified
+from sediment.segment_io.segment.append_check_kernels import NO_EPOCH_LIMIT, read_verified
 
 LIMIT_BYTES = 256 << 20
 """The default limit on the size of one decompressed batch."""

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i32, load_i64
-from sediment.segment_io.errors import IndexOffsetOverflowError, SettingsError
-from sediment.segment_io.format.layout import INT32_MAX
+from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import FileMapping, Fs, OpenFile
 
@@ -159,19 +158,3 @@ class MappedIndex:
     def warm_entries(self) -> int:
         """The number of entries in the warm section, which a search tries first."""
         return _WARM_BYTES // self.entry_bytes
-
-
-def relative_offset(offset: int, base_offset: int) -> int:
-    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
-
-    Raises:
-        IndexOffsetOverflowError: the offset is outside the segment's range.
-    """
-    relative = offset - base_offset
-    if not 0 <= relative <= INT32_MAX:
-        raise IndexOffsetOverflowError(
-            f"offset is not within 2^31 of the segment's base offset {base_offset}",
-            offset=offset,
-            advice="split the segment",
-        )
-    return relative

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from sediment.segment_io.errors import IndexFullError, IndexOrderError
+from sediment.segment_io.format.index_appends import relative_offset
 from sediment.segment_io.format.layout import (
     NO_TIMESTAMP,
     TIME_ENTRY_BYTES,
     TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.time_index import TimestampOffset
-from sediment.segment_io.segment.mapped_index import MappedIndex, last_at_most_i32, last_at_most_i64, relative_offset
+from sediment.segment_io.segment.mapped_index import MappedIndex, last_at_most_i32, last_at_most_i64
 
 
 class MappedTimeIndex(MappedIndex):

@@ -1,7 +1,7 @@
 """Recovery scan of a segment: verify every checksum and rebuild both indexes in one pass (Kafka's LogSegment.recover).
 
 An untrusted segment (kafka-log 05 §4) is good up to its first bad batch.  The good batches get index entries by the
-rule of `format.index_entries`.  During the scan, the caller gets the batches of producers and the first batch of each
+rule of `format.index_appends`.  During the scan, the caller gets the batches of producers and the first batch of each
 leader epoch, so that nothing has to be read twice.
 
 Invariants
@@ -40,7 +40,7 @@ from sediment.segment_io.compiled.status import (
 from sediment.segment_io.errors import CorruptBatchError, IndexOffsetOverflowError, UnsupportedDataError
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT, batch_at, read_headers
 from sediment.segment_io.format.checksum import check_crc
-from sediment.segment_io.format.index_entries import (
+from sediment.segment_io.format.index_appends import (
     LARGEST_TIMESTAMP,
     OFFSET_INDEX_BYTES,
     PROGRESS_FIELDS,
@@ -77,7 +77,7 @@ from sediment.segment_io.segment.reader import CHUNK_BYTES, Rows, batch_error, r
 
 ByteArray = npt.NDArray[np.uint8]
 
-# ------------------------------------------ further registers of the progress of `format.index_entries`, int64[_FIELDS]
+# ------------------------------------------ further registers of the progress of `format.index_appends`, int64[_FIELDS]
 _NEXT_OFFSET = PROGRESS_FIELDS
 _PRODUCERS_END_OFFSET = PROGRESS_FIELDS + 1  # after the last batch of magic 2
 _LEADER_EPOCH_SO_FAR = PROGRESS_FIELDS + 2

@@ -1,6 +1,6 @@
 """Writing rebuilt batches as segment files with indexes, under names that loaders ignore.
 
-Index entries follow the rule of `format.index_entries` (kafka-log 01 §7.5).  If an index is full, Kafka fails.  Here,
+Index entries follow the rule of `format.index_appends` (kafka-log 01 §7.5).  If an index is full, Kafka fails.  Here,
 `lay_out_segments` keeps the entries that fit, because look-ups also work in an index with fewer entries.
 `write_segments` begins another segment, so that a broker can also rebuild the indexes.
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i32, load_i64
-from sediment.segment_io.format.index_entries import (
+from sediment.segment_io.format.index_appends import (
     OFFSET_INDEX_BYTES,
     PROGRESS_FIELDS,
     SINCE_ENTRY_BYTES,

@@ -22,7 +22,7 @@ from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from sediment.segment_io.fs import DryRunFs, Fs
 from tests.compaction.test_clean_log import Round, plan_of
-from tests.compaction.test_split import Splitting, clean_in_splits, contents
+from tests.compaction.test_partition_splits import Splitting, clean_in_splits, contents
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.reencodes import random_encoding
 from tests.rewrites import view_of, visible_records

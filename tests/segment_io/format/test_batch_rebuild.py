@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.status import OK
 from sediment.segment_io.format import batch_rebuild, record_decoder
-from sediment.segment_io.format.timestamps import kept_timestamps
 from tests.segment_io.format.test_record_decoder import blobs, padded
 from tests.twin.batches import Record, encode_batch, encode_empty_batch, parse_batch
 
@@ -20,7 +19,7 @@ def rebuilt(batch, kept, horizon=batch_rebuild.NO_HORIZON):
     assert record_decoder.decode_records(base, 61, len(batch), count, rows) == OK
     marks = np.array(kept, dtype=np.uint8)
     batch_rebuild.pack_kept(rows, count, marks)
-    first, largest = kept_timestamps(base, rows, sum(kept))
+    first, largest = batch_rebuild.kept_timestamps(base, rows, sum(kept))
     if horizon != batch_rebuild.NO_HORIZON:
         first = horizon
     size = 61 + batch_rebuild.records_size(base, rows, sum(kept), first)

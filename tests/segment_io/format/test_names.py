@@ -10,6 +10,7 @@ from sediment.segment_io.format.names import (
     SegmentFileKind,
     SegmentFileName,
     TopicPartition,
+    aside_directory_name,
     by_number,
     parse_partition_directory,
     parse_segment_file,
@@ -96,6 +97,22 @@ def test_topics_that_kafka_does_not_allow_are_refused_and_the_sentence_can_be_pr
 def test_names_that_no_broker_starts_on_are_refused(name):
     with pytest.raises(UsageError, match="a broker refuses to start on it"):
         parse_partition_directory(name)
+
+
+@pytest.mark.parametrize("state", [DirectoryState.DELETE, DirectoryState.STRAY])
+def test_a_directory_set_aside_is_read_as_its_partition_again(state):
+    name = aside_directory_name(TopicPartition("foo-bar", 3), state, UUID)
+    assert name == f"foo-bar-3.{UUID}{state}"
+    assert parse_partition_directory(name) == (TopicPartition("foo-bar", 3), state)
+
+
+@pytest.mark.parametrize("partition", [0, 3, 2**31 - 1])
+@pytest.mark.parametrize("state", [DirectoryState.DELETE, DirectoryState.STRAY])
+def test_the_topic_of_a_directory_set_aside_is_cut_to_the_longest_file_name(partition, state):
+    suffix = f"-{partition}.{UUID}{state}"
+    fits = "t" * (255 - len(suffix))
+    assert aside_directory_name(TopicPartition(fits, partition), state, UUID) == fits + suffix
+    assert aside_directory_name(TopicPartition(fits + "ab", partition), state, UUID) == fits + suffix
 
 
 def test_a_partition_is_printed_as_its_directory_is_named():

@@ -8,6 +8,8 @@
     4  settle ends           log end, recovery point; at least one segment                     §3
     5  finish                leader epochs, producer state and snapshots, log start            §2, §6
 
+A load leaves every index trimmed to its entries.  LocalLog then extends those of the active segment for appends.
+
 Invariants
 * After an unclean stop, the log may be cut at or above the recovery point, as a broker would.  In a trusted part of the
   log, only a tail without a batch is cut off; other corruption is reported.
@@ -58,7 +60,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints, read_leader_epochs
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.producer_state import ProducerState
-from sediment.segment_io.units import NS_PER_MS
+from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 
 _Result = TypeVar("_Result")
 
@@ -259,7 +261,7 @@ def _loaded(state: LoadState, segment: LoadingSegment) -> LoadedSegment:
         offset_index_entries=(ref.offset_index_bytes or 0) // OFFSET_ENTRY_BYTES,
         time_index_entries=(ref.time_index_bytes or 0) // TIME_ENTRY_BYTES,
         next_offset=end_of(state, segment)[0],
-        largest_timestamp_ms=largest_ms if largest_ms >= 0 else ref.mtime_ns // NS_PER_MS,
+        largest_timestamp_ms=largest_timestamp_or_mtime_ms(largest_ms, ref.mtime_ns),
     )
 
 

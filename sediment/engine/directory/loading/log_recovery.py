@@ -4,6 +4,9 @@
     recover_unverified   after an unclean stop, every segment from the recovery point on
     settle_ends          the recovery point and the log end offset
 
+An offset that goes back ends the scan of a segment as a corrupt batch does (`recovery_scan`).  An I/O error is not
+corruption: it ends the load of the partition.
+
 Source: Kafka's LogLoader.recoverLog (kafka-log 05 §3).
 """
 

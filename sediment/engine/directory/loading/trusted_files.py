@@ -1,10 +1,13 @@
 """The files that a load trusts, and the checks of these files (kafka-log 05 §5).
 
-    situation                                  log                    offset and time index   transaction index
-    clean stop                                 trusted                trusted                 last offset >= base
-    unclean stop, below recovery point         trusted                trusted                 last offset >= base
-    unclean, from the recovery point on        every CRC              rebuilt                 rebuilt
-    no offset index                            every CRC              rebuilt                 rebuilt
+    situation                             log         offset, time index   transaction index     decided by
+    clean stop                            trusted     trusted              last offset >= base   unverified_from
+    unclean stop, below recovery point    trusted     trusted              last offset >= base   unverified_from
+    unclean, from the recovery point on   every CRC   rebuilt              rebuilt               unverified_from
+    no offset index                       every CRC   rebuilt              rebuilt               why_recover
+    corrupt transaction index             every CRC   rebuilt              rebuilt               why_recover
+
+`unverified_from` is in `log_recovery`, `why_recover` here.
 
 A broker calls sanityCheck only on the transaction index.  After a clean stop, Sediment also checks the end of the log;
 with `verify_trusted`, it checks every batch.

@@ -41,7 +41,7 @@ from sediment.segment_io.format.padding import PADDING_BYTES, padded_buffer
 from sediment.segment_io.format.record_decoder import (
     RECORD_FIELDS,
 )
-from sediment.segment_io.segment.append_kernels import (
+from sediment.segment_io.segment.append_check_kernels import (
     NO_EPOCH_LIMIT,
     read_verified,
 )

@@ -6,6 +6,8 @@
     4  roll             if the active segment is full
     5  write            leader epochs, batches, producers, log end; flush after flush.messages
 
+partition.metadata is not part of an append: it is written when the log is opened.
+
 Invariant: an append is checked completely before anything changes, so a refused append leaves no trace.
 """
 
@@ -28,6 +30,7 @@ from sediment.engine.live.log.validation import validate
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import RecordBatchTooLargeError, SedimentError, UnexpectedAppendOffsetError, UsageError
 from sediment.segment_io.format import legacy
+from sediment.segment_io.format.index_appends import fits_segment
 from sediment.segment_io.format.layout import CODEC_NONE, INT32_MAX, MAGIC_V2, NO_TIMESTAMP
 from sediment.segment_io.format.record_decoder import OFFSET_DELTA
 from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBatch
@@ -130,7 +133,7 @@ def _check_given_offsets(log: LocalLog, batches: Batches) -> None:
             advice="truncate the log or fetch from its end",
         )
     last_offset = int(batches.rows["last_offset"][-1])
-    if last_offset - first.base_offset > INT32_MAX:
+    if not fits_segment(last_offset, first.base_offset):
         raise UnexpectedAppendOffsetError(
             f"batches at offsets {first.base_offset} to {last_offset} do not fit into one segment",
             first_offset=first.base_offset,

@@ -7,7 +7,6 @@ from sediment.engine.live.log.local_log import LocalLog
 from sediment.engine.live.log.log_flush import flush
 from sediment.engine.live.log.segment import Segment
 from sediment.segment_io.errors import StorageError, UsageError
-from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 
 _SNAPSHOT = SegmentFileKind.SNAPSHOT
@@ -30,7 +29,7 @@ def should_roll(
     active.open_to_append()
     if active.offset_index.is_full or active.time_index.is_full:
         return True
-    return not 0 <= last_offset - active.base_offset <= INT32_MAX
+    return not active.can_hold(last_offset)
 
 
 def roll(log: LocalLog, expected_offset: int) -> int:

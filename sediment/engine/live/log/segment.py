@@ -21,7 +21,7 @@ import numpy as np
 
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.append_analysis import Batches
-from sediment.segment_io.format.index_entries import (
+from sediment.segment_io.format.index_appends import (
     INDEXED_TIMESTAMP,
     LARGEST_TIMESTAMP,
     LARGEST_TIMESTAMP_OFFSET,
@@ -30,6 +30,7 @@ from sediment.segment_io.format.index_entries import (
     SINCE_ENTRY_BYTES,
     TIME_INDEX_BYTES,
     add_batches,
+    fits_segment,
 )
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -47,12 +48,12 @@ from sediment.segment_io.format.time_index import TimestampOffset
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.segment.file_search import FoundBatch, find_in_file
+from sediment.segment_io.segment.largest_timestamp import largest_timestamp_or_mtime_ms
 from sediment.segment_io.segment.mapped_offset_index import MappedOffsetIndex
 from sediment.segment_io.segment.mapped_time_index import MappedTimeIndex
 from sediment.segment_io.segment.open_transaction_index import OpenTransactionIndex
 from sediment.segment_io.segment.search import BY_LAST_OFFSET, BY_TIMESTAMP
 from sediment.segment_io.segment.timestamp_search import FoundRecord, first_record_at, first_record_since
-from sediment.segment_io.units import NS_PER_MS
 
 _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 
@@ -145,6 +146,10 @@ class Segment:
             self.transaction_index.close_file()
 
     # ----------------------------------------------------------------------------------------------------------- append
+    def can_hold(self, last_offset: int) -> bool:
+        """Return True if an append that ends at `last_offset` fits into the range of offsets of this segment."""
+        return fits_segment(last_offset, self.base_offset)
+
     def append(self, batches: Batches) -> None:
         """Write batches after the last one, and their index entries.
 
@@ -210,10 +215,8 @@ class Segment:
     def largest_timestamp_ms(self) -> int:
         """The largest timestamp; the modification time of the file if no batch has one."""
         largest_ms = self.largest.timestamp_ms
-        if largest_ms >= 0:
-            return largest_ms
-        entry = self._fs.entry(self.path())
-        return 0 if entry is None else entry.mtime_ns // NS_PER_MS
+        entry = self._fs.entry(self.path()) if largest_ms < 0 else None
+        return largest_timestamp_or_mtime_ms(largest_ms, 0 if entry is None else entry.mtime_ns)
 
     def first_timestamp_ms(self) -> int:
         """Return the largest timestamp of the first batch; -1 if there is none.

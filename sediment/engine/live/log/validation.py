@@ -69,7 +69,7 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_START,
     decode_records,
 )
-from sediment.segment_io.segment.append_kernels import (
+from sediment.segment_io.segment.append_check_kernels import (
     KEY_IS_MISSING,
     NO_EPOCH_LIMIT,
     RECORD_IS_GOOD,

@@ -19,9 +19,7 @@ from sediment.compaction.chunk_reader import ChunkReader
 from sediment.compaction.clean_log import SplitWork, clean_log, clean_split, collect_split_keys, scan_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, plan_cleaning
-from sediment.compaction.prepared_swap import CleanedGroup
-from sediment.compaction.reencode.plan import Encoding
-from sediment.compaction.split import (
+from sediment.compaction.partition_splits import (
     KeyRun,
     RunNumber,
     Split,
@@ -35,8 +33,10 @@ from sediment.compaction.split import (
     ranges_for,
     splits_at,
 )
+from sediment.compaction.prepared_swap import CleanedGroup
+from sediment.compaction.reencode.plan import Encoding
 from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
-from sediment.segment_io.format.compression.decompress_kernels import NOT_DECOMPRESSED
+from sediment.segment_io.format.compression.decompress_fast_path import NOT_DECOMPRESSED
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints

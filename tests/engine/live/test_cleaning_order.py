@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sediment.engine.live.filthiest_log import filthiest_first
+from sediment.engine.live.cleaning_order import filthiest_first
 from tests.compaction.test_cleanable_range import range_of, with_ratio
 from tests.segments import log_view
 
@@ -45,8 +45,8 @@ def test_exceeded_lag_makes_a_log_eligible_but_not_first():
 def test_the_order_needs_no_live_log():
     asked = """
 import sys
-import sediment.engine.live.filthiest_log
-print([name for name in sys.modules if name.startswith("sediment.engine.live.") and "filthiest" not in name])
+import sediment.engine.live.cleaning_order
+print([name for name in sys.modules if name.startswith("sediment.engine.live.") and "cleaning_order" not in name])
 """
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -1,16 +1,20 @@
 """Kafka's rule for index entries, and entries that Sediment leaves out although a broker would fail."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sediment.segment_io.format.index_entries import (
+from sediment.segment_io.errors import IndexOffsetOverflowError
+from sediment.segment_io.format.index_appends import (
     OFFSET_INDEX_BYTES,
     PROGRESS_FIELDS,
     TIME_INDEX_BYTES,
     add_batch,
     end_time_index,
     entry_goes_back,
+    fits_segment,
+    relative_offset,
     start_indexes,
 )
 from sediment.segment_io.format.offset_index import parse_offset_index
@@ -114,3 +118,16 @@ def test_the_entries_are_those_of_the_plain_twin(steps, interval_bytes):
         max_index_bytes=10_000,
     )
     assert ours == build_indexes(batches, 0, interval_bytes=interval_bytes)
+
+
+@pytest.mark.parametrize(("offset", "relative"), [(7, 0), (8, 1), (7 + 2**31 - 1, 2**31 - 1)])
+def test_an_entry_stores_its_offset_relative_to_the_segment(offset, relative):
+    assert fits_segment(offset, 7)
+    assert relative_offset(offset, 7) == relative
+
+
+@pytest.mark.parametrize("offset", [6, 7 + 2**31])
+def test_an_offset_that_an_entry_cannot_store_is_refused(offset):
+    assert not fits_segment(offset, 7)
+    with pytest.raises(IndexOffsetOverflowError, match="not within 2\\^31 of the segment's base offset 7"):
+        relative_offset(offset, 7)

@@ -1,4 +1,4 @@
-"""Kafka's rule for entries of offset and time indexes, as kernels (kafka-log 01 §7.5).
+"""Kafka's rule for the entries that are appended to offset and time indexes, as kernels (kafka-log 01 §7.5).
 
 `add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
 batches of one append.  The steps for each batch are:
@@ -11,6 +11,7 @@ batches of one append.  The steps for each batch are:
 3. The batch's bytes count towards the next entry.
 
 `end_time_index` appends an entry for the largest timestamp to the time index, unless that timestamp already has one.
+`fits_segment` says which offsets an entry can store.
 
 Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
 an index with fewer entries.  The last slot of a time index is reserved for `end_time_index`.
@@ -23,7 +24,8 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import store_i32, store_i64
-from sediment.segment_io.format.layout import NO_TIMESTAMP, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from sediment.segment_io.errors import IndexOffsetOverflowError
+from sediment.segment_io.format.layout import INT32_MAX, NO_TIMESTAMP, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 
 Int64s = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
@@ -40,6 +42,33 @@ TIME_INDEX_BYTES = 7
 PROGRESS_FIELDS = 8
 
 _NO_OFFSET = -1
+
+
+def fits_segment(offset: int, base_offset: int) -> bool:
+    """Return True if the index entries of a segment can store `offset`.
+
+    An entry has 4 bytes for it, so a segment holds offsets from its base offset to 2^31 - 1 above it.
+
+    Source: Kafka's LogSegment.canConvertToRelativeOffset.
+    """
+    return 0 <= offset - base_offset <= INT32_MAX
+
+
+def relative_offset(offset: int, base_offset: int) -> int:
+    """Return `offset` relative to the base offset of its segment, as stored in an index entry.
+
+    Raises:
+        IndexOffsetOverflowError: the offset is outside the segment's range.
+
+    Source: Kafka's AbstractIndex.relativeOffset.
+    """
+    if not fits_segment(offset, base_offset):
+        raise IndexOffsetOverflowError(
+            f"offset is not within 2^31 of the segment's base offset {base_offset}",
+            offset=offset,
+            advice="split the segment",
+        )
+    return offset - base_offset
 
 
 @kernel

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sediment.segment_io.compiled import native
 from sediment.segment_io.errors import CorruptBatchError
-from sediment.segment_io.format.compression import decompress_kernels
+from sediment.segment_io.format.compression import decompress_fast_path
 from sediment.segment_io.format.compression.batch_codecs import compress, decompress
 from sediment.segment_io.format.layout import CODEC_GZIP, CODEC_LZ4, CODEC_NAMES, CODEC_SNAPPY, CODEC_ZSTD
 from sediment.segment_io.format.padding import PADDING_BYTES
@@ -42,13 +42,13 @@ def decompressed(batches, *, area_bytes=LIMIT, limit_bytes=LIMIT, tools=None):
     positions = np.cumsum([0, *map(len, batches[:-1])]).astype(np.int64)
     chunk = np.frombuffer(b"".join(batches) + bytes(PADDING_BYTES), dtype=np.uint8)
     area = np.full(area_bytes + 2 * PADDING_BYTES, GUARD, dtype=np.uint8)
-    found = np.full((len(batches), 2), decompress_kernels.NOT_DECOMPRESSED, dtype=np.int64)
-    used = decompress_kernels.decompress_batches(
+    found = np.full((len(batches), 2), decompress_fast_path.NOT_DECOMPRESSED, dtype=np.int64)
+    used = decompress_fast_path.decompress_batches(
         chunk.ctypes.data,
         positions,
         np.arange(len(batches), dtype=np.int64)[::-1].copy(),
         limit_bytes,
-        decompress_kernels.find_tools() if tools is None else tools,
+        decompress_fast_path.find_tools() if tools is None else tools,
         area.ctypes.data,
         area_bytes,
         found,
@@ -148,4 +148,4 @@ def test_lz4_frames_of_other_shapes_and_several_gzip_members_are_left_out():
 def test_without_libraries_all_but_snappy_is_left_out(monkeypatch):
     monkeypatch.setattr(native, "_library", lambda module: None)
     batches = [batch(codec, compress(codec, b"records" * 100)) for codec in CODECS]
-    assert decompressed(batches, tools=decompress_kernels.find_tools()) == [None, b"records" * 100, None, None]
+    assert decompressed(batches, tools=decompress_fast_path.find_tools()) == [None, b"records" * 100, None, None]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sediment.segment_io.compiled import native
-from sediment.segment_io.format.compression import batch_codecs, compress_kernels
-from sediment.segment_io.format.compression.compress_kernels import (
+from sediment.segment_io.format.compression import batch_codecs, compress_fast_path
+from sediment.segment_io.format.compression.compress_fast_path import (
     COMPRESSOR_REGISTERS,
     NOT_COMPRESSED,
     compress_records,
@@ -75,5 +75,5 @@ def test_snappy_and_what_has_no_library_are_left_to_others(monkeypatch):
 
 
 def test_a_context_that_cannot_be_set_up_is_not_used(monkeypatch):
-    monkeypatch.setattr(compress_kernels, "_prepare_zstd", lambda *_: False)
+    monkeypatch.setattr(compress_fast_path, "_prepare_zstd", lambda *_: False)
     assert compressed(CODEC_ZSTD, b"records", find_compressors()) is None

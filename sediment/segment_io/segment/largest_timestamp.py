@@ -1,0 +1,16 @@
+"""The largest timestamp of a segment, from which its age counts (kafka-log 03 §2.4).
+
+Source: Kafka's LogSegment.largestTimestamp.
+"""
+
+from __future__ import annotations
+
+from sediment.segment_io.units import NS_PER_MS
+
+
+def largest_timestamp_or_mtime_ms(timestamp_ms: int, mtime_ns: int) -> int:
+    """Return the largest timestamp of a segment's batches, or the modification time of its `.log` if none has one.
+
+    `timestamp_ms` comes from the last entry of the time index or from a scan, and is negative if no batch has one.
+    """
+    return timestamp_ms if timestamp_ms >= 0 else mtime_ns // NS_PER_MS
