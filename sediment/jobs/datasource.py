@@ -334,7 +334,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream that follows the partitions of a directory.
 
     A new partition is read from its beginning.  If retention removes records before the stream reads them, the reader
-    logs a warning and skips them.  Records that compaction removed were superseded.
+    logs a warning and skips them.  Records that compaction removed are not reported, because newer records superseded
+    them.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -351,7 +352,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_starts(self._options, self._ends.sources(), Fs())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`max_offsets_per_trigger`."""
+        """Return `max_offsets_per_trigger` as a limit."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -362,7 +363,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition: in total at most `limit` offsets above `start`, and never below."""
+        """Return the next offset of each partition: in total at most `limit` offsets above `start`, and none below."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if self._options.kafka.fails_on_data_loss:

@@ -136,7 +136,7 @@ def print_report(report: DoctorReport, console: Console) -> None:
 
 
 def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a check, wrapped to `width` at blanks only; a longer word, such as a path, keeps its line.
+    """Yield the lines of a check, wrapped to `width` at blanks only; a longer word, such as a path, is not broken.
 
     On a narrow terminal the text starts below the name.
     """

@@ -4,9 +4,9 @@
     tasks                     view · rules · sample
     tasks                     with --exact: clean in memory
 
-Invariants: nothing is written and no lock is taken.  After each reading of a partition, also after a cleaning with
---exact, its segments are checked to be the listed ones.  The rule that blocks a partition also gives the explanation.
-With --exact, every figure of the cleaning is the same as in `compact`.
+Invariants: nothing is written and no lock is taken.  After a task has read a partition, or cleaned it in memory for
+--exact, it checks that the segments are still the listed ones.  The explanation of a blocked partition is made by the
+rule that blocks it.  With --exact, every figure of the cleaning is the same as in `compact`.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class PlanningTask:
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting that would make `compact` or `expire` leave the partition
-    alone.  `at_work` is the reason why a log counts as unclean while a broker runs.  `encoding` is the encoding whose
-    size is estimated.
+    alone.  `at_work` is the reason to report for a log that counts as unclean because a broker is running.  `encoding`
+    is the encoding whose size is estimated.
     """
 
     cleaning: CleaningTask
@@ -437,7 +437,7 @@ def _prepare(
 def _plan_on_executors(
     options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
 ) -> tuple[list[PartitionPlan], Mapping[Path, tuple[CleaningTask, PartitionPlan]], Any]:
-    """Return the plans, the partitions that --exact cleans, by directory, and the SparkContext, which `stack` stops."""
+    """Return the plans, the partitions that --exact cleans (by directory), and the SparkContext that `stack` stops."""
     plans: list[PartitionPlan] = []
     to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
     total_bytes = sum(task.weight() for task in tasks)
@@ -521,7 +521,7 @@ def _lost(task: CleaningTask, error: Exception | None) -> PartitionPlan:
 
 # ------------------------------------------------------------------------------------------------------------- the text
 def print_report(report: PlanReport, screen: Screen) -> None:
-    """Print the table for people, one line for each situation of partitions, and the sums."""
+    """Print the table for people, one line for each kind of explanation, and the sums."""
     screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
     screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
     back = sum(partition.bytes_back or 0 for partition in report.partitions)
@@ -596,7 +596,7 @@ COLUMNS: tuple[TableColumn[PartitionPlan], ...] = (
 
 
 def _situation(partition: PartitionPlan) -> object:
-    """Return the key under which partitions share a line, because their explanations differ only in numbers."""
+    """Return a key; partitions with the same key share a line, because their explanations differ only in numbers."""
     retention = partition.retention
     return (
         partition.status,

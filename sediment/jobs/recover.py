@@ -289,7 +289,7 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
-    """Return the selected logs of a directory; the flag is True if they are all logs that a broker would load."""
+    """Return the selected logs of a directory; the flag is True if these are all the logs that a broker would load."""
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
@@ -436,8 +436,8 @@ def _keep_originals(
         failure.
 
     Raises:
-        SedimentError, OSError: the catalogue could not be written; nothing was changed, except that interrupted
-            replacements may be finished.
+        SedimentError, OSError: the catalogue could not be written; nothing else was changed, but interrupted
+            replacements may have been finished.
     """
     checkpoints = {directory.path: directory.checkpoints for directory, _, _ in per_directory}
     before: list[OriginalPartition] = []

@@ -175,7 +175,7 @@ class RestoreOptions:
 
 
 def parse_time(text: str) -> int:
-    """Return `text` in ms since the epoch; it is in ms, or in ISO 8601, which means UTC unless it names a zone.
+    """Return the time in `text` as ms since the epoch; `text` is in ms, or in ISO 8601 (in UTC unless it names a zone).
 
     Raises:
         UsageError: `text` is neither.

@@ -114,7 +114,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
-    """Check a cleaner checkpoint that differs from BEFORE, because a broker, unlike Sediment, fails on a malformed one.
+    """Check AFTER's cleaner checkpoint if it differs from BEFORE's, because a broker fails on a malformed file.
 
     Raises:
         CorruptCheckpointError: the file is malformed.
@@ -280,7 +280,7 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
 def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = False) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
-    `now_ms`, if given, is the exact clock of the cleaning, not a later time.  `since_ms` is the clock of the first of
+    `now_ms`, if given, is the exact time of the cleaning, not a later time.  `since_ms` is the time of the first of
     several cleanings; None means a single cleaning.  With `reencoded`, batches may have another codec or size.
 
     Raises:

@@ -93,7 +93,7 @@ def update_cleaner_checkpoint(fs: Fs, log_dir: Path, offsets: Mapping[TopicParti
 def perform_run(
     run_type: type[CleaningRun], options: CommonOptions, own: CompactOptions, stop: threading.Event
 ) -> CompactionRunReport:
-    """Return the report of a run after the run has released its resources."""
+    """Perform a run, release its resources, and return its report."""
     started = time.monotonic()
     with ExitStack() as stack:
         run = run_type(options, own, stop, stack)

@@ -23,7 +23,8 @@ SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as
 def find_resources(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Resources:
     """Return the resources of a run over `all_bytes` of log; the choice of a strategy depends on them.
 
-    A task may use its share of half of this host's memory; the executors' hosts are assumed to have as much memory.
+    Half of this host's memory is divided evenly among the tasks that run at the same time.  The hosts of the executors
+    are assumed to have as much memory as this host.
     """
     slots = max(1, sc.defaultParallelism)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

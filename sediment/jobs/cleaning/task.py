@@ -202,7 +202,7 @@ def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> 
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result before any cleaning: the offsets of the range, and the rule that blocks it, if any."""
+    """Return the result before any cleaning: the offsets of the range and, if a rule blocks the range, that rule."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,

@@ -47,7 +47,7 @@ def topics_left_alone(
 def with_compaction(
     row: PartitionCloneReport, compaction: LogCompaction | None, why_not: tuple[str, str] | None
 ) -> PartitionCloneReport:
-    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its first reason.
+    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its own reason.
 
     `why_not` is the reason why the topic was not compacted.  If both `why_not` and the outcome are None, the option was
     not given.

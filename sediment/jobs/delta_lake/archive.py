@@ -77,7 +77,7 @@ _OTHER_PATH = "name another path for the archive"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Check, before a run touches anything, that `path`, a directory or a URI, can be an archive.
+    """Check that `path`, a directory or a URI, can be an archive; a run calls this before it changes anything.
 
     Raises:
         UsageError: the package that writes archives is missing, `path` exists and is not an archive, it is inside a log
@@ -112,7 +112,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit of a local table if it is torn; nothing depends on it, because it was never durable."""
+    """Return the newest commit of a local table if it is only partly written; nothing depends on such a commit."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -328,7 +328,7 @@ class _DayFile:
 
         self._table, self._topic, self._day = table, topic, day
         folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
-        # Unique to the attempt, so a lost attempt cannot overwrite the file of the successful one.
+        # Unique to the attempt, so a lost attempt cannot overwrite the file of the successful attempt.
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
         if (local := local_directory(table)) is not None:
             (Path(local) / folder).mkdir(parents=True, exist_ok=True)
@@ -472,7 +472,7 @@ def archive_segments(
     run_id: str,
     stop: threading.Event,
 ) -> dict[LogKey, int | tuple[str, str]]:
-    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`, and count its rows.
+    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`; check its row count.
 
     The caller must hold the locks of the log directories.
 
@@ -629,7 +629,7 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
 
 
 def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
-    """Yield groups of complete partitions; each except the last has at least `_GROUP_SEGMENTS` segments."""
+    """Yield groups of complete partitions; every group but the last has at least `_GROUP_SEGMENTS` segments."""
     group: list[SegmentWork] = []
     for index, work in enumerate(works):
         if len(group) >= _GROUP_SEGMENTS and work.key != works[index - 1].key:

@@ -110,7 +110,8 @@ class SnapshotTable:
     def _progress_without_commits(self) -> RefreshProgress:
         """Return the progress for a table whose log no longer contains a refresh: the run reads everything again.
 
-        The number of a refresh never exceeds the version of its commit, so the table's version is an unused number.
+        The number of a refresh never exceeds the version of its commit, so no refresh has a higher number than the
+        table's version, and the next number is unused.
 
         Raises:
             UsageError: `snapshot` did not make the table.

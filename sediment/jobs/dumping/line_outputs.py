@@ -44,7 +44,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class CsvLines:
-    """CSV with a header line.  A field is the value in JSON: text as it is, and objects and lists as JSON text.
+    """CSV with a header line; text is written as it is, and other values, such as objects and lists, as JSON.
 
     Null is an empty field, and an empty text is `""`.
     """

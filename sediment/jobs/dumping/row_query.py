@@ -53,7 +53,7 @@ class RowQuery:
         return self.last is None and self.selection == RecordSelection()
 
     def tasks(self, fs: Fs) -> list[TableTask]:
-        """Return the tasks that read the whole tables, without regard to `selection` and `last`.
+        """Return the tasks that read the whole tables; they ignore `selection` and `last`.
 
         Raises:
             SedimentError: as `plan_table`.
@@ -81,7 +81,7 @@ class RowQuery:
     def of_partition(
         self, source: Source, bounds: Bounds, last: int | None, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one source within `bounds`; with `last`, only that many of them, from the end.
+        """Yield the records of one source within `bounds`; if `last` is given, yield only the last `last` of them.
 
         Raises:
             SedimentError: as `plan_scan_tasks` and `read_table`.

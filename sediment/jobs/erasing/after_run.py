@@ -181,7 +181,7 @@ def replicas_of(
     done: Iterable[str],
     fs: Fs,
 ) -> Mapping[TopicPartition, Replicas]:
-    """Return the replicas of the partitions in `reports`; the run has erased from partitions with a status in `done`.
+    """Return the replicas of the partitions in `reports`; a partition counts as erased if its status is in `done`.
 
     Raises:
         SedimentError: the metadata log cannot be read.

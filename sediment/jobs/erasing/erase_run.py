@@ -124,7 +124,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The verdicts on one partition, their common action, and the number of records scanned; None: not known."""
+    """The verdicts on one partition, their common action, and the number of records scanned; None if unknown."""
 
     action: str | None
     verdicts: Verdicts
@@ -312,7 +312,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
 
     def _action_for(self, selected: SelectedPartition) -> str | None:
-        """Return the action of records without their own; None if it depends on a policy that is not stated."""
+        """Return the action for records without one of their own; None if it depends on a policy that is not stated."""
         if self._own.action is not None:
             return self._own.action
         if not selected.config.compacts and not _has_policy(selected):

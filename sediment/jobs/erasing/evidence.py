@@ -8,7 +8,7 @@
     partitions        one for each selected partition; see `PartitionEvidence`
     not_reached       places besides the segments: kind, path, advice
 
-The subject of a verdict table is its rows, as `topic-partition:offset` lines, ascending.
+For a table of verdicts, the only subject is the text of all its rows, as `topic-partition:offset` lines, ascending.
 
 Invariant: no key, value or condition is in the document.  The document makes claims only about the things that this run
 did and read.

@@ -32,7 +32,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC):
-    """The destination of a run; `catalogue` is the file that lists the originals that the run kept."""
+    """The destination of a run; `catalogue` is the file that lists the originals kept by the run."""
 
     catalogue: Path | None = None
 
@@ -76,7 +76,7 @@ class Destination(ABC):
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        """Commit a partition whose segments are all written; return False if a stop interrupted it."""
+        """Commit a partition whose segments are all written; return False if a stop interrupted the commit."""
 
     @abstractmethod
     def mark(self, listing: LogListing, mark: Uncleanable) -> None:

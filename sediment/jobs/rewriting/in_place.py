@@ -104,7 +104,7 @@ class LogDirectories(Destination):
         return InPlace()
 
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
-        """Write the catalogue of originals; partitions whose files cannot be read are not in it."""
+        """Write the catalogue of originals; leave out partitions whose files cannot be read."""
         listings = [each.listing for each in planned if each.plan.segments]
         if self._own.keep_originals is None or not listings:
             return []

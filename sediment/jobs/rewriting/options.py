@@ -36,7 +36,7 @@ class RewriteOptions:
 
     @property
     def local_output(self) -> Path | None:
-        """The directory of the output; None without one, or if it is not on this machine."""
+        """The directory of the output; None without an output, or if the output is not on this machine."""
         path = None if self.output is None else local_directory(self.output)
         return None if path is None else Path(path).absolute()
 

@@ -6,8 +6,8 @@
    its files.
 4. The driver lists the sources again and writes the checkpoints, then the manifest.
 
-If a partition failed, its files in the output are overwritten by its copy, or removed because the manifest does not
-name them.
+If a partition failed, segments already written for it are overwritten by its copy, or removed because the manifest does
+not name them.
 
 Invariants: nothing in a source changes.  Without `keeps_failed`, the output is complete only if no partition failed.
 """

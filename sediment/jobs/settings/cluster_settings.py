@@ -6,8 +6,8 @@
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
-topics.  The marker of a clean stop proves that no broker has started.  It must be in the checkpoint's directory and in
-the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because its
+topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
+and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because its
 controller may have changed the configs since.
 
 One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's

@@ -65,7 +65,7 @@ class LogFacts:
 
     @property
     def last_stable_offset(self) -> int:
-        """Last stable offset, from high watermark and open transactions; the log start without a high watermark."""
+        """Last stable offset, from high watermark and open transactions; without a high watermark, the log start."""
         end = self.log_end_offset
         if self.checkpoints.high_watermark is not None:
             end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
@@ -95,7 +95,7 @@ class CleanedRange:
 def cleaned_range(
     before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int | None
 ) -> CleanedRange:
-    """Return the range of BEFORE that was or could be cleaned to get AFTER; `now_ms` may be later than the cleaning.
+    """Return the range that was or could be cleaned between BEFORE and AFTER; `now_ms` may be later than the cleaning.
 
     `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if
     `delete.retention.ms` is not stated.

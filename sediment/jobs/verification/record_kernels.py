@@ -10,7 +10,7 @@ Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 * whether the latest missing record still needs a later record of its key;
 * the number of kept records that a later record of the dirty section would supersede.
 
-The words have no offsets. If the words of some keys show a difference, a second pass traces these keys and yields
+A word contains no offsets.  If the words of some keys show a difference, a second pass traces these keys and yields
 events.
 
 Invariants: offsets ascend in both inputs.  A kernel allocates nothing and returns a status.  Keys are compared by 128
@@ -270,7 +270,7 @@ def _equal_fields(one: Int64s, i: int, other: Int64s, j: int, start: int, count:
 
 @kernel
 def equal_headers(one: int, other: int) -> bool:
-    """Return True if the headers at two addresses are equal; 0 stands for no headers.  Their bounds were checked."""
+    """Return True if the headers at two addresses are equal; 0 means no headers.  Their bounds were checked."""
     count = 0
     other_count = 0
     if one > 0:

@@ -4,8 +4,8 @@
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
-Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  Memory use is
-one chunk, one block and the largest batch if the batches ascend, else one window.
+Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  If the batches
+ascend, memory use is one chunk, one block and the largest batch; otherwise it is one window.
 """
 
 from __future__ import annotations
