@@ -533,7 +533,8 @@ def clone(
         link: share blocks with the source if the filesystem supports it, or hard-link closed segments; default: copy.
         local_only: accept topics with tiered storage, and clone only their local segments.
         since: manifest of an earlier clone; unchanged closed segments are linked from that clone.
-        compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as `compact` would.
+        compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as the function `compact`
+            would.
         codec: with `compact`: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch
             keeps its codec.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.

@@ -310,7 +310,8 @@ def _batches(
 class KafkaLogReader(DataSourceReader):
     """Reader of a batch query; it reads the files that existed at `load`.
 
-    It has no `pushFilters`, because Spark 4.2 would reuse a plan with the filters of one query for later queries.
+    The reader has no `pushFilters`, because Spark 4.2 would reuse a plan with the filters of one query for later
+    queries.
     """
 
     def __init__(self, request: TableRequest, tasks: Sequence[TableTask]) -> None:

@@ -56,7 +56,7 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport(Result):
-    """The checks: first those of the machine, then those of each log directory, then those of the settings."""
+    """The checks: first of the machine, then of each log directory, then of the settings."""
 
     run_id: str
     now_ms: int

@@ -601,7 +601,7 @@ class _Arguments:
         return [source for source in sources if self.selects(source)]
 
     def selects(self, source: Source) -> bool:
-        """Return True if the partition of `source` matches a --partition, or none was given."""
+        """Return True if the partition of `source` matches a --partition, or if the option was not given."""
         name = str(source.partition)
         return not self.partitions or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.partitions)
 

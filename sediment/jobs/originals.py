@@ -162,7 +162,7 @@ def row_of_partition(
     target: Path,
     pins: tuple[str, ...],
 ) -> Row:
-    """Return the row of a partition of a run; `status` includes reason code and reason; `pins` belong to the run."""
+    """Return the row of a partition of a run; `status` is (status, reason code, reason)."""
     held: HeldFiles = held_files(run, entry, target)
     return row_type(
         entry.partition,

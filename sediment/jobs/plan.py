@@ -489,7 +489,7 @@ def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked:
 
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
-    """Return the plan with the figures of `result`, a cleaning in memory."""
+    """Return the plan with the figures of `result`, the result of a cleaning in memory."""
     if result.swap is None:
         status = QUARANTINED if result.uncleanable is not None else FAILED
         return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)

@@ -91,9 +91,10 @@ class SegmentReport:
 class RecoveryReport:
     """Report of one partition after it was loaded as at a broker's start; offsets are None if the load failed.
 
-    `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset).  `damage` lists
-    corruption in parts that a broker trusts; this corruption is left unchanged.  `housekeeping` lists changes that a
-    broker makes silently when it loads a healthy log.  Every batch at or after `verified_from_offset` was verified.
+    Each of `producers` is (id, last sequence).  Each of `aborted` is an aborted transaction: producer id, first offset,
+    last offset, last stable offset.  `damage` lists corruption in parts that a broker trusts; this corruption is left
+    unchanged.  `housekeeping` lists changes that a broker makes silently when it loads a healthy log.  Every batch at
+    or after `verified_from_offset` was verified.
 
     Source: docs/reference/commands.md, JSON.
     """

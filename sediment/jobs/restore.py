@@ -6,8 +6,8 @@
 
 Invariants: a partition is changed only if the whole chain of its runs can be undone; an interrupted replacement is
 finished first, unless it puts back records that this run must not put back.  A restore keeps the files that it removes,
-like any other run, so you can undo it.  Entries of the cleaner checkpoint are lowered before the segments change
-and raised afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command again.
+so you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change and raised
+afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command again.
 """
 
 from __future__ import annotations

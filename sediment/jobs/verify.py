@@ -75,7 +75,8 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
     """Return the partitions in both directories, and a report of each partition that only one directory has.
 
     Raises:
-        UsageError: a path is neither a log directory nor a partition, the two differ, or nothing is selected.
+        UsageError: a path is neither a log directory nor a partition, BEFORE and AFTER are of different kinds, or
+            nothing is selected.
         CorruptCheckpointError: a checkpoint file cannot be read.
     """
     before, after = options.log_dirs

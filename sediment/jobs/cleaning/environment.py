@@ -27,7 +27,7 @@ _WRITE_BYTES = 8 << 20  # bytes written between two calls of the throttle
 
 
 class TaskOfRun(Protocol):
-    """A task that writes in a log directory for a run."""
+    """A task that writes to a log directory for a run."""
 
     @property
     def log_dir(self) -> Path:

@@ -27,7 +27,7 @@ WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_by
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """Options of `compact` besides the common ones."""
+    """Options of `compact` in addition to the common options."""
 
     force: bool = False
     dry_run: bool = False

@@ -9,9 +9,8 @@ Sources, strongest first:
     report = "…"                every command with this option, if it is in `SHARED`
     the default of the option
 
-The settings file is the file given with `--settings`; without that option, the file in $SEDIMENT_SETTINGS; without
-either, `sediment.toml` in the user's configuration folder.  The working directory is never searched, because it may
-contain other people's files.
+`--settings` or else $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the user's
+configuration folder.  The working directory is never searched, because it may contain other people's files.
 
 An unknown variable SEDIMENT_… is an error if the rest of its name begins with the name of this command, is one of the
 command's options, or resembles a known variable.  Other unknown variables are ignored, because other programs may use

@@ -93,7 +93,7 @@ class CommonOptions:
     """The caller's options for the screen."""
 
     given: tuple[tuple[str, str], ...] = ()
-    """Options that the caller gave: name, and value unless it is a flag."""
+    """Options that the caller gave, as (name, value); the value of a flag is empty."""
 
     def named_log_dirs(self) -> tuple[str, ...]:
         """Return the log directories as paths and URIs; if the caller set only `log_dirs`, return these."""
@@ -526,7 +526,7 @@ def _with_common_options(
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
-    """Return the options that any source gave: name, and value unless it is a flag."""
+    """Return the options that any source gave, as (name, value); the value of a flag is empty."""
     given = []
     for parameter in context.command.params:
         if isinstance(parameter, click.Option) and is_given(context, parameter.name or ""):

@@ -64,7 +64,7 @@ _OF_A_BROKER = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Partitions to read: those in `assigned`, those of the topics whose whole name `pattern` matches, or all."""
+    """Partitions to read: those in `assigned`, those of every topic whose whole name matches `pattern`, or all."""
 
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] | None = None
@@ -134,7 +134,7 @@ class KafkaOptions:
         """Check the options of a batch query.
 
         Raises:
-            UsageError: a batch query cannot start at the end.
+            UsageError: the options start a batch query at the end, where nothing can be read.
         """
         if self.start is not None and not self.can_be_batch:
             raise UsageError(
@@ -146,7 +146,7 @@ class KafkaOptions:
         """Check the options of a streaming query.
 
         Raises:
-            UsageError: a stream has no end.
+            UsageError: the options set an end, but a stream has none.
         """
         if self.end is not None:
             raise UsageError(f"{self.end.option} cannot be given to a stream", advice="leave it out, or read a batch")
@@ -154,7 +154,7 @@ class KafkaOptions:
 
 # -------------------------------------------------------------------------------------------------------------- parsing
 def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
-    """Parse the options of `given` (keys in lower case), except those for which `kafka-log` has its own name.
+    """Parse the options of `given` (keys in lower case), except options for which `kafka-log` has its own names.
 
     Raises:
         UsageError: an invalid value, or options that exclude each other.

@@ -14,10 +14,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def in_one_sentence(function: _Function) -> _Function:
-    """Wrap a function so that Spark shows its SedimentError or OSError as one sentence; the error ends the process.
+    """Wrap a function so that Spark shows its SedimentError or OSError as one sentence.
 
     By default, Spark prints the traceback of an error.  If SPARK_HIDE_TRACEBACK is set, Spark prints the class of the
-    error with its module, which Python leaves out only for classes of `builtins`.
+    error with its module, which Python leaves out only for classes of `builtins`.  The wrapper sets
+    SPARK_HIDE_TRACEBACK for the whole process, because the error ends the process.
     """
 
     @functools.wraps(function)

@@ -5,15 +5,16 @@
     3. commit     the files of many segments at once, a transaction per segment         driver
     4. verify     count the rows of each segment in the table                         driver
 
-The rows are the same as in the `records` table of the kafka-log source, including aborted and control records, plus the
-`segment` and the `digest` of its file.  `day` is the day of the record's timestamp in UTC, null without a timestamp.
+The rows are those of the `records` table of the kafka-log source, including aborted and control records.  The archive
+adds the columns `segment`, `digest` (of the segment's file) and `day`.  `day` is the day of the record's timestamp in
+UTC, null without a timestamp.
 
 Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
 directly from the log to the table, no JARs are needed, and a single commit adds all files.
 
 Invariants
-* A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from its
-  content, so after a killed run, the next run either finds the commit or makes it.
+* A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from the
+  content of the segment.  So the next run after a killed run either finds the commit or makes it.
 * Other files of a killed run are not part of the table; VACUUM removes them.
 * A file is durable before its commit. A commit is durable before its segments are reported as archived.
 
@@ -80,8 +81,8 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     """Check that `path`, a directory or a URI, can be an archive; a run calls this before it changes anything.
 
     Raises:
-        UsageError: the package that writes archives is missing, `path` exists and is not an archive, it is inside a log
-            directory, or a Delta table cannot have that path.
+        UsageError: the package that writes archives is missing, `path` exists and is not an archive, `path` is inside a
+            log directory, or a Delta table cannot have that path.
     """
     try:
         from deltalake import DeltaTable

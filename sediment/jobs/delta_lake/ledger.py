@@ -52,8 +52,8 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
     """Check that `path`, a directory or a URI, can be a ledger; a run calls this before it changes anything.
 
     Raises:
-        UsageError: the package that writes ledgers is missing, `path` exists and is not a ledger, it is inside a log
-            directory, or a Delta table cannot have that path.
+        UsageError: the package that writes ledgers is missing, `path` exists and is not a ledger, `path` is inside a
+            log directory, or a Delta table cannot have that path.
     """
     try:
         from deltalake import DeltaTable

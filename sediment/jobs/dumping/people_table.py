@@ -89,7 +89,7 @@ _HEADINGS: Mapping[str, _Headings] = {
 
 
 class PeopleTable:
-    """The rows of one table for people: at most `limit` of them, or all if it is None.
+    """The rows of one table for people: at most `limit` of them, or all if `limit` is None.
 
     `is_chosen` is True if the caller chose the columns.
     """

@@ -103,7 +103,7 @@ class _Proof:
         """Read the secret and the key before anything changes.
 
         Raises:
-            UsageError: one of them cannot be used.
+            UsageError: the secret or the key cannot be used.
         """
         from sediment.jobs.erasing.envelope import load_signer
 
@@ -312,7 +312,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
 
     def _action_for(self, selected: SelectedPartition) -> str | None:
-        """Return the action for records without one of their own; None if it depends on a policy that is not stated."""
+        """Return the action for records whose row names none; None if it depends on a policy that is not stated."""
         if self._own.action is not None:
             return self._own.action
         if not selected.config.compacts and not _has_policy(selected):

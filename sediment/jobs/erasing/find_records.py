@@ -252,7 +252,7 @@ class ScanRun:
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
         """Yield the records with one of `keys` for each partition directory, once all its segments were searched.
 
-        `partitions` are listings, each with the place where it is read, and a limit on the decompressed bytes of one
+        Each of `partitions` is a listing, the place from which it is read, and a limit on the decompressed bytes of one
         batch.
         """
         items: list[SegmentItem] = []

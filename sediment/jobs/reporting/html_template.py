@@ -1,4 +1,4 @@
-"""Rendering of the HTML pages: one template for each, and one stylesheet for all of them, sediment/page.css."""
+"""Rendering of the HTML pages: one template for each page, and one stylesheet (sediment/page.css) for all pages."""
 
 from __future__ import annotations
 

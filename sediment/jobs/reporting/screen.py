@@ -238,7 +238,7 @@ def reason_lines(
     explain: Callable[[Reported], str | None] | None = None,
     size_of: Callable[[Reported], int | None] | None = None,
 ) -> list[str]:
-    """Return one line for each reason, the one with the most bytes first.
+    """Return one line for each reason, in descending order of bytes.
 
     A reason of one partition is `name: reason`.  Otherwise the line has the code, the number of partitions, their
     bytes, and the reason of the largest one.

@@ -106,7 +106,7 @@ def check_stopped_cleanly(directories: Sequence[SelectedDirectory]) -> None:
     """Check that no broker runs on the directories, and that the last one stopped cleanly.
 
     Raises:
-        UncleanDirectoryError: one of them is unclean.
+        UncleanDirectoryError: a directory is unclean.
     """
     for directory in directories:
         if directory.is_unclean:

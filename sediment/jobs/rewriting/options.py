@@ -24,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """Options of a rewriting command besides the common ones; a command adds its own in a subclass."""
+    """Options of all rewriting commands, in addition to the common options; a command adds its own in a subclass."""
 
     dry_run: bool = False
     keep_originals: Path | None = None

@@ -175,7 +175,7 @@ def require_spark() -> None:
 
 
 def own_session(given: SparkSession | None) -> SparkSession:
-    """Return a session with its own settings and views, on the context of `given` or else on the active one."""
+    """Return a session with its own settings and views, on the context of `given` or else on the active context."""
     from pyspark.sql import SparkSession
 
     return (given or SparkSession.builder.getOrCreate()).newSession()
@@ -203,7 +203,7 @@ def under_spark_submit() -> bool:
 
 
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark settings to add to those `given` for a run on `master`."""
+    """Return the Spark settings that a run on `master` needs in addition to the settings `given`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
     if is_verbose():
         wanted["spark.log.level"] = "WARN"
@@ -277,7 +277,7 @@ def _launch_gateway(*given: Any) -> Any:
     """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
 
     PySpark then removes the directory to which the JVM writes its port.  A JVM that does not find this directory fails
-    before it waits for the end of its stdin; the thread of its gateway would then keep it running forever.
+    before it starts to wait for the end of its stdin, but the thread of its gateway would keep the JVM running forever.
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
@@ -339,7 +339,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
 
 
 def spark_defaults() -> dict[str, str]:
-    """Return the settings in the user's `spark-defaults.conf`, which a command line would silently override."""
+    """Return the settings in the user's `spark-defaults.conf`; settings on a command line silently override them."""
     import javaproperties
     from pyspark.find_spark_home import _find_spark_home
 

@@ -40,7 +40,7 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
     """Yield the rows of the topics of `sources`, by log directory and topic.
 
     Raises:
-        SettingsError: the file cannot be read, or a stated value is one that Kafka would refuse.
+        SettingsError: the file cannot be read, or Kafka would refuse a stated value.
         SedimentError: the metadata cannot be read.
     """
     import pyarrow as pa

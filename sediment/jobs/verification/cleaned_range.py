@@ -78,10 +78,10 @@ class LogFacts:
 class CleanedRange:
     """The offsets that may have been cleaned, and those that must have been cleaned.
 
-    Records in [`first_dirty`, `limit`) supersede older ones.  Records at or above `limit` survive, but aborted records
-    survive only at or above `end`, the base of the first segment that no cleaning changed.  If `is_claimed`, a cleaner
-    checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves nothing, because it always stays
-    below the corruption.
+    Records in [`first_dirty`, `limit`) supersede older records of their keys.  Records at or above `limit` survive, but
+    aborted records survive only at or above `end`, the base of the first segment that no cleaning changed.  If
+    `is_claimed`, a cleaner checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves nothing,
+    because it always stays below the corruption.
     """
 
     first_dirty: int

@@ -66,7 +66,7 @@ Rows = npt.NDArray[np.void]
 Flags = npt.NDArray[np.uint8]
 
 # ----------------------------------------------------------------- a record, int64[WALKED_FIELDS]; starts are addresses
-BATCH_INDEX = RECORD_START  # among the batches of the block
+BATCH_INDEX = RECORD_START  # index among the batches of the block
 HASH_LOW = RECORD_TAIL
 TIMESTAMP = TIMESTAMP_DELTA
 OFFSET = OFFSET_DELTA

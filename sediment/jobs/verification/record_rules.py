@@ -88,7 +88,7 @@ def compare_records(
         SedimentError, OSError: a log cannot be read at all, or changed.
     """
     waiting = [(0, k.PARTS)]
-    seed = draw_seed()  # one for all passes, because it decides the range that a key belongs to
+    seed = draw_seed()  # one seed for all passes, because it decides the range that a key belongs to
     reencoded = ReencodedBatches()
     while waiting:
         first, end = waiting.pop()

@@ -128,7 +128,7 @@ def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask
 
 
 class ReencodedBatches:
-    """The number of re-encoded batches, and the first ones."""
+    """The number of re-encoded batches, and the first few of these batches."""
 
     def __init__(self) -> None:
         self.count = 0

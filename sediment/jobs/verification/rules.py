@@ -151,7 +151,7 @@ class PairRules:
     def passed(self, batches: Batches) -> Mask:
         """Return True for batches of BEFORE whose delete horizon has passed.
 
-        The horizon is the one in BEFORE, or the one that the first of several cleanings wrote.
+        The horizon is stored in BEFORE, or was written by the first of several cleanings.
         """
         horizons, now_ms = batches["horizon_ms"], saturated(self.now_ms)
         first = self.first_round_horizon()
