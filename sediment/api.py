@@ -936,7 +936,7 @@ def dump(
         timestamps_ms: only rows with timestamps at or above A and below B, as `A:B`.
         partitions: names or globs of partitions to select.
         allow_empty_selection: accept a name or glob that matches nothing.
-        last: return at most this many records of each partition: the last ones.
+        last: return only the last records of each partition, at most this many.
         key: only records with one of these keys.
         key_format: format of `key`.
         header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.

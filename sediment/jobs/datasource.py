@@ -319,7 +319,7 @@ class KafkaLogReader(DataSourceReader):
         self._tasks = tasks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KafkaLogReader, (self._request, ())  # without the tasks, because it is sent to every task
+        return KafkaLogReader, (self._request, ())  # without the tasks, because the reader is sent to every task
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task."""
@@ -364,7 +364,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition: in total at most `limit` offsets above `start`, and none below."""
+        """Return the next offset of each partition: never below `start`, and in total at most `limit` above it."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if self._options.kafka.fails_on_data_loss:

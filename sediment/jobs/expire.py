@@ -473,7 +473,7 @@ class _ExpiryRun:
         reports: Sequence[ExpiryReport],
         expiring: Sequence[ExpiryTask],
     ) -> None:
-        """Show the segments to delete and ask; return only if the answer is yes and the files are still the ones shown.
+        """Show the segments to delete and ask; return only if the answer is yes and the files have not changed since.
 
         Raises:
             DeclinedError: the answer was not yes.

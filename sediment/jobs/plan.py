@@ -5,8 +5,8 @@
     tasks                     with --exact: clean in memory
 
 Invariants: nothing is written and no lock is taken.  After a task has read a partition, or cleaned it in memory for
---exact, it checks that the segments are still the listed ones.  The explanation of a blocked partition is made by the
-rule that blocks it.  With --exact, every figure of the cleaning is the same as in `compact`.
+--exact, it checks that the segments are still the listed ones.  The rule that blocks a partition also provides the
+explanation.  With --exact, every figure of the cleaning is the same as in `compact`.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class PartitionPlan:
 class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
-    `codec`, `level` and `batch_bytes` are the encoding whose sizes are estimated.
-    `originals_bytes` is the size of files that exist only in the directory `originals`; None without that option.
+    `codec`, `level` and `batch_bytes` describe the encoding for which sizes are estimated. `originals_bytes` is the
+    size of files that exist only in the directory `originals`; None without that option.
     """
 
     row_type: ClassVar[type] = PartitionPlan
@@ -162,12 +162,12 @@ class PlanReport(RunReport[PartitionPlan]):
 # ------------------------------------------------------------------------------------------------------------ in a task
 @dataclass(frozen=True, slots=True)
 class PlanningTask:
-    """One partition to plan; `cleaning` is the task of the dry run that --exact makes.
+    """One partition to plan; `cleaning` is the task that cleans the partition in memory for --exact.
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting that would make `compact` or `expire` leave the partition
     alone.  `at_work` is the reason to report for a log that counts as unclean because a broker is running.  `encoding`
-    is the encoding whose size is estimated.
+    is the encoding for which the size is estimated.
     """
 
     cleaning: CleaningTask
@@ -460,7 +460,7 @@ def _plan_on_executors(
 def _clean_exactly(
     sc: Any, planned: Mapping[Path, tuple[CleaningTask, PartitionPlan]], *, group: str
 ) -> Iterator[tuple[CleaningTask, PartitionPlan]]:
-    """Clean the planned partitions in memory, and yield each with the exact figures; keys are partition directories."""
+    """Clean the partitions of `planned` (keyed by directory) in memory, and yield each with its exact figures."""
     to_split: list[tuple[CleaningTask, CleaningResult]] = []
     tasks = [task for task, _ in planned.values()]
     for results in run_on_executors(sc, tasks, clean_partition, CleaningTask.weight, group=group):

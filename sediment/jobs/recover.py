@@ -433,8 +433,8 @@ def _keep_originals(
     """Link the segment files of every log except future replicas, with a catalogue, before any log is loaded.
 
     Returns:
-        The backup links, and the logs with the repairs made before linking.  A log whose files cannot be linked has a
-        failure.
+        The backup links, and the logs with the repairs made before linking.  A log whose files cannot be linked is
+            returned with a failure.
 
     Raises:
         SedimentError, OSError: the catalogue could not be written; nothing else was changed, but interrupted

@@ -95,7 +95,7 @@ ALREADY_RESTORED = "already-restored"
 _MS = re.compile(r"[0-9]{1,15}")
 _STOPPED = ("stopped", "the run was stopped before this partition")
 _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
-"""Checkpoint files that may be missing: a missing file counts as one without entries."""
+"""Checkpoint files that may be missing: a missing file means the same as an empty file."""
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -118,7 +118,7 @@ class RestoreReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RestoreRunReport(RunReport[RestoreReport]):
-    """Report of a run of `restore`; `catalogues` list what this run removed, one for each run that it undid."""
+    """Report of a run of `restore`; `catalogues` has one catalogue of removed files for each undone run."""
 
     row_type: ClassVar[type] = RestoreReport
 

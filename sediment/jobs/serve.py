@@ -101,7 +101,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
     Raises:
         UsageError, SedimentError, OSError: as `KafkaServer.start`.
         StorageError: every log directory has failed.
-        RunStopped: a second signal arrived, or a signal before the server had started.
+        RunStopped: a second signal arrived, or a first signal arrived before the server had started.
     """
     started, started_ms = time.monotonic(), time.time_ns() // 1_000_000
     fs = Fs()
@@ -124,7 +124,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Convert the error of a start that a signal interrupted.
+    """Convert the error of a start that a signal interrupted to `RunStopped`.
 
     Raises:
         RunStopped: a signal ended the start.

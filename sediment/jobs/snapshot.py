@@ -547,7 +547,7 @@ def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) ->
 
 
 def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> PartitionSnapshot:
-    """Add a reason to the report if compaction has removed values that existed at that point in time."""
+    """Add a reason to the report if compaction has removed values that existed at the snapshot's point in time."""
     cleaned_to = partition.facts.first_dirty_offset or 0
     if partition.refresh.end_offset >= cleaned_to:
         return report
@@ -684,7 +684,7 @@ def command(options: CommonOptions, **own: Any) -> None:
 
 
 if __name__ == "__main__":
-    # Tasks are pickled by the name of their module, and an executor does not have `__main__`.
+    # Tasks are pickled by the name of their module, and an executor does not have the driver's `__main__`.
     from sediment.jobs.snapshot import command as importable
 
     importable()

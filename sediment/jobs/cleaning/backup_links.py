@@ -1,4 +1,4 @@
-"""The catalogue of the original files that a run keeps: its start before the first change, and its completion."""
+"""Start and completion of the catalogue that lists the original files kept by a run."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or must be cleaned as a whole; no part is left.
-        SedimentError, OSError: a split failed; parts of other splits may remain, under the run's id.
+        SedimentError, OSError: a split failed; parts of other splits may remain, with the run's id in their names.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
     count = len(job.splits)

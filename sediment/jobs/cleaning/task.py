@@ -166,7 +166,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     """Check that the segments on disk are the segments that the driver listed.
 
-    A dry run holds no lock, so it compares again at the end.  In a dry run and a hand-off, the broker or engine may
+    A dry run holds no lock, so it compares again at the end.  In a dry run or a hand-off, the broker or engine may
     append to the active segment and roll it.
 
     Raises:

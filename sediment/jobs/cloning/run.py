@@ -303,7 +303,7 @@ class _CloneRun:
         return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
 
     def _broker_configs(self, source: Source) -> dict[str, str]:
-        """Return the cluster-wide dynamic broker configs for logs; other configs may be secrets or name machines."""
+        """Return the cluster-wide dynamic configs for logs; other broker configs may be secrets or name other hosts."""
         if source.metadata is None:
             return {}
         found = source.metadata.broker_configs.get(ALL_BROKERS, {})

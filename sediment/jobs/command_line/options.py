@@ -266,7 +266,7 @@ class GivenOptions:
 
     @staticmethod
     def split(values: Mapping[str, Any]) -> tuple[GivenOptions, dict[str, Any]]:
-        """Return the common options among `values`, by parameter name, and the others."""
+        """Split `values`, keyed by parameter name, into the common options and the others."""
         names = [each.name for each in fields(GivenOptions)]
         own = {name: value for name, value in values.items() if name not in names}
         return GivenOptions(**{name: values[name] for name in names}), own

@@ -163,7 +163,7 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    """Handler that logs warnings as text, each once unless it may be repeated; with `quiet` only errors."""
+    """Log warnings to stderr as text, with `quiet` only errors; show each message once unless `repeats` is True."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:

@@ -97,7 +97,7 @@ class Positions:
         """Check that the option names exactly `partitions`.
 
         Raises:
-            UsageError: it lacks a partition, or names one that is not read.
+            UsageError: the option lacks a partition, or names a partition that is not read.
         """
         if self.same is not None:
             return
@@ -134,7 +134,7 @@ class KafkaOptions:
         """Check the options of a batch query.
 
         Raises:
-            UsageError: the options start a batch query at the end, where nothing can be read.
+            UsageError: a starting option is `latest`, which a batch query does not allow.
         """
         if self.start is not None and not self.can_be_batch:
             raise UsageError(

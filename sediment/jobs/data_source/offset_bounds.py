@@ -90,7 +90,7 @@ def _end(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> 
 
 
 def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, source: Source, fs: Fs) -> int:
-    """Return the offset of a source's position; if data loss is an error, check that the log contains it."""
+    """Return the offset of a source's position; if data loss is an error, check that the log contains the offset."""
     offset = positions.of(source.partition)
     if offset == EARLIEST_OFFSET:
         return ALL.first_offset

@@ -70,7 +70,7 @@ def ivy_folder(given: Mapping[str, str]) -> Path:
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
 def delta_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
-    """Yield a SparkSession on the context of `spark_context`; it reads and writes Delta and `kafka-log` is registered.
+    """Yield a SparkSession on the context of `spark_context`; it reads and writes Delta, and has `kafka-log`.
 
     `given` and other sessions of that context stay unchanged.
 

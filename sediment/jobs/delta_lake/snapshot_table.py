@@ -1,4 +1,4 @@
-"""The Delta table of `snapshot`: its rows, and in the metadata of each commit the progress of the refresh.
+"""The Delta table of `snapshot`: its rows, and the progress of each refresh in the metadata of the commit.
 
     table property `sediment.snapshot`      kind of the table: the latest values, or the state at a moment
     user metadata of a commit               progress: run, number of the refresh, offset of each partition

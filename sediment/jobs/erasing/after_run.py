@@ -109,7 +109,7 @@ def _segments(erased: ErasedPartition, now_ms: int, fs: Fs) -> list[SecondScan]:
 
 
 def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: Int64s) -> ScannedPartition:
-    """Add the offsets in `matching` that have no verdict and that the run did not report as out of reach."""
+    """Add the offsets in `matching` to the result, except those with a verdict or reported as out of reach."""
     known = np.concatenate([erased.verdicts.offsets, erased.stays])
     return replace(scanned, more_matches=matching[~np.isin(matching, known)])
 

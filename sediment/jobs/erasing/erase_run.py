@@ -197,7 +197,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     def _estimate(self) -> float | None:
-        """Return the estimated seconds of the rewriting at the speed of the scan; None if nothing was scanned."""
+        """Estimate the seconds that the rewriting takes at the speed of the scan; None if nothing was scanned."""
         if not self._scan_seconds:
             return None
         return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
@@ -312,7 +312,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
 
     def _action_for(self, selected: SelectedPartition) -> str | None:
-        """Return the action for records whose row names none; None if it depends on a policy that is not stated."""
+        """Return the action for records without a given action; None if it depends on a policy that is not stated."""
         if self._own.action is not None:
             return self._own.action
         if not selected.config.compacts and not _has_policy(selected):

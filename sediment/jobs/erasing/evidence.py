@@ -43,7 +43,7 @@ DONE = frozenset({ERASED, UNCHANGED})
 
 @dataclass(frozen=True, slots=True)
 class SegmentEvidence:
-    """One segment after the run, or one that was replaced by segments with other base offsets.
+    """A segment that exists after the run, or a segment that was replaced by segments with other base offsets.
 
     `removed` counts its changed records: dropped, made tombstones or replaced.  `before` lists its original files if it
     was rewritten, and is empty otherwise; `after` lists its files after the run.  `records` and `matches` are counts of

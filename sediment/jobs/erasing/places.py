@@ -121,7 +121,7 @@ def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
 def _uncovered(
     replicas: Mapping[TopicPartition, Replicas],
 ) -> Mapping[tuple[int, ...] | None, Sequence[TopicPartition]]:
-    """Return the partitions by the nodes that no run has erased from; the key None stands for unknown nodes."""
+    """Return the partitions by the nodes that no run has erased from; the key None means unknown nodes."""
     found: dict[tuple[int, ...] | None, list[TopicPartition]] = {}
     for partition, each in sorted(replicas.items()):
         if not each.are_covered:

@@ -121,7 +121,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of one partition; texts missing in the report are empty; `sort` has the numbers for sorting."""
+    """Row of one partition; a text that the report lacks is empty; `sort` has the numbers for sorting."""
 
     partition: str
     log_dir: str
@@ -157,7 +157,7 @@ class Reason:
     example_of: str
     count: int
     names: tuple[str, ...]
-    """Their names; consecutive partitions of a topic are one text."""
+    """Their names; a range of consecutive partitions of a topic is one text."""
 
     size_text: str
 

@@ -57,7 +57,7 @@ def write_page(
     """Write the page of the run whose JSON is `report`; print an error on `messages`.
 
     `settings` returns the effective settings by log directory; "" has the settings of the run.  `given` are the
-    command-line options, as (name, text), and `log_dirs` the log directories as they were given.
+    command-line options, as (name, text), and `log_dirs` are the log directories as they were given.
     """
 
     def content() -> bytes:

@@ -4,8 +4,8 @@
                                                   └─────> one line for each reason
 
 Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if the console is too narrow
-for it; a line names the column.  If the columns of rank 0 are still too wide, each row is printed as a list of lines.
-JSON and the counts of a summary always cover every row.
+for it; a line then names the column.  If the columns of rank 0 are still too wide, each row is printed as a list of
+lines.  JSON and the counts of a summary always cover every row.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def reason_lines(
     """Return one line for each reason, in descending order of bytes.
 
     A reason of one partition is `name: reason`.  Otherwise the line has the code, the number of partitions, their
-    bytes, and the reason of the largest one.
+    bytes, and the reason of the largest partition.
     """
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before

@@ -103,7 +103,7 @@ class Destination(ABC):
 
 
 def check_stopped_cleanly(directories: Sequence[SelectedDirectory]) -> None:
-    """Check that no broker runs on the directories, and that the last one stopped cleanly.
+    """Check that no broker runs on the directories, and that the last broker stopped cleanly.
 
     Raises:
         UncleanDirectoryError: a directory is unclean.

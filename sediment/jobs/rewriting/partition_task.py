@@ -109,7 +109,7 @@ class Place(Protocol):
         """Yield the file operations of a task, and the callback for the bytes that it reads.
 
         Raises:
-            SourceChangedError: the directory is not the one that the driver sees.
+            SourceChangedError: the task sees a different directory than the driver.
         """
         ...
 
@@ -118,7 +118,7 @@ class Place(Protocol):
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
-        """Give the files of a new segment their final names in the output, and return the files that now have them."""
+        """Give the files of a new segment their final names in the output, and return the renamed files."""
         ...
 
 

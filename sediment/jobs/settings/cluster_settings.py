@@ -62,7 +62,7 @@ def open_directories(
     allow_empty: bool = False,
     in_place: bool = False,
 ) -> list[SelectedDirectory]:
-    """Open each of `paths` with `open_directory`, and add the settings of the run that apply to it.
+    """Open each of `paths` with `open_directory`, and add the settings of the run that apply to the directory.
 
     `names` are the paths as the user gave them.  `in_place` means that the run changes data according to these
     settings.  With `allow_empty` a pattern may match nothing.

@@ -119,8 +119,7 @@ class Settings:
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own dynamic configs from the cluster's metadata, completed with the dynamic configs for all
-    brokers."""
+    """The broker's own dynamic configs from the cluster's metadata, completed with the configs for all brokers."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
     """Every topic's configs from the cluster's metadata; None without metadata."""

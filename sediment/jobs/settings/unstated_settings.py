@@ -1,4 +1,4 @@
-"""Reasons to skip a partition because a setting is not stated; each reason names the option that would state it.
+"""Reasons to skip a partition because a setting is not stated; each reason names the option that states it.
 
 Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and no tombstone gets a delete horizon
 from it.

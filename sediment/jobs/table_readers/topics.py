@@ -67,7 +67,7 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
 
 
 class _Node:
-    """The broker of a log directory: its settings, with the cluster's metadata if that is known."""
+    """The broker of a log directory: its settings, with the cluster's metadata if the metadata is known."""
 
     def __init__(self, log_dir: Path, metadata: ClusterMetadata | None, settings: Settings, fs: Fs) -> None:
         meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)

@@ -150,7 +150,7 @@ def segment_differences(
 ) -> list[Difference]:
     """Return the differences in the log start, the log end, the segments, their offsets, and the checkpoints.
 
-    With `may_be_reencoded`, a cleaned segment may have become several, because its batches may have grown.
+    With `may_be_reencoded`, a cleaned segment may have become several segments, because its batches may have grown.
     """
     return [
         *_ends(before, after),

@@ -62,7 +62,7 @@ class Transactions:
 
     @staticmethod
     def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
-        """Return the data batches among the given ones; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
+        """Return the data batches among the given batches; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
 
         A batch is decided by the first later marker of its producer.
         """

@@ -1,7 +1,7 @@
 """The key table of one pass over both logs, and the histories of keys with differences.
 
 Invariants: the table takes at most `limit_bytes`, even while it grows.  Histories exist for at most MOST_HISTORIES
-keys, the first ones in the log.
+keys: the keys that come first in the log.
 """
 
 from __future__ import annotations

@@ -408,7 +408,7 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 @kernel
 def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before`, `in_after`: True if the view of that log has it."""
+    """Return a key's word after a record; `in_before` and `in_after` say if the view of that log has the record."""
     view = word >> shift
     if in_before:
         view |= COMMITTED_BEFORE

@@ -272,7 +272,8 @@ class _Decoded:
         self._new: list[int] = []
 
     def run(self, first: int) -> tuple[int, int]:
-        """Decode the batches from `first` on; return the number after the last one, and the records of all of them."""
+        """Decode the batches from index `first` on; return the index at which decoding stopped, and the record
+        count."""
         at, filled = first, 0
         self.buffers = []
         while True:

@@ -137,7 +137,8 @@ class PairRules:
         return saturated(earliest_ms + self.delete_retention_ms), saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the horizon that the first of several cleanings wrote; None if it wrote none or was the only one."""
+        """Return the horizon that the first of several cleanings wrote; None without one, or after a single
+        cleaning."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return saturated(self.since_ms + self.delete_retention_ms)
