@@ -161,9 +161,9 @@ def compact(
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
         roll_active: also roll and clean the active segment; for a copy that no broker uses.
-        keep_originals: hard-link the files to be replaced into this directory first.
-        keep_before: before a partition changes, hard-link all its files into this new directory; pass the directory to
-            `verify` as `before`.
+        keep_originals: first make hard links in this directory to the files that the run replaces.
+        keep_before: before a partition changes, make hard links in this new directory to all its files; pass the
+            directory to `verify` as `before`.
         max_bytes: clean at most this many bytes of log.
         max_seconds: after this time start no partition, and abandon unfinished ones.
         hand_off: leave the cleaned segments here for the running engine that owns the log directory.
@@ -262,7 +262,7 @@ def erase(
             these directories with the evidence.
         public_key: with `check`, the public key in PEM.
         dry_run: change nothing; report what would be erased.
-        keep_originals: hard-link the files to be replaced into this directory first.
+        keep_originals: first make hard links in this directory to the files that the run replaces.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
@@ -325,7 +325,7 @@ def expire(
         log_dirs: as for `plan`.
         dry_run: delete nothing; report the segments that would be deleted.
         archive: first copy the records of the expired segments to the Delta table at this path or URI.
-        keep_originals: hard-link the files to be deleted into this directory first.
+        keep_originals: first make hard links in this directory to the files that the run deletes.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
@@ -668,7 +668,7 @@ def reencode(
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: merge neighbouring batches up to this uncompressed size; default: no merging.
         dry_run: change nothing; report the size that the logs would have.
-        keep_originals: hard-link the files to be replaced into this directory first.
+        keep_originals: first make hard links in this directory to the files that the run replaces.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.

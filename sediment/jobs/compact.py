@@ -486,7 +486,7 @@ class _CompactionRun(CleaningRun):
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate the number of bytes swept so far from the parts of a partition; a sweep starts at the end of the log."""
+    """Estimate the bytes of a partition swept so far, from the parts written; a sweep starts at the end of the log."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -499,7 +499,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 
 # ----------------------------------------------------------------------------------------------------------- the screen
 def _after(partition: PartitionReport, number: int) -> int | None:
-    """Return the number after the run; None if the partition was not compacted."""
+    """Return `number`, a value after the run, or None if the partition was not compacted."""
     return number if partition.status == COMPACTED else None
 
 

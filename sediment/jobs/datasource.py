@@ -359,7 +359,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of a query that stops at the current end of the log."""
+        """Record the current end of the log as the end of a query that stops there."""
         self._target = self._ends.now()
 
     @in_one_sentence

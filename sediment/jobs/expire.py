@@ -573,7 +573,7 @@ class _ExpiryRun:
     def _drop_redundant_starts(self, directories: Sequence[SelectedDirectory], reports: Sequence[ExpiryReport]) -> None:
         """Remove log start entries of logs that start with their first segment, as a broker does.
 
-        An interrupted run leaves such entries.  After an error here, the next run removes them.
+        An interrupted run leaves such entries.  After an error here, the next run removes the entries.
         """
         first = {
             (report.log_dir, report.partition): report.segments[0]

@@ -181,7 +181,7 @@ def _status(partition: dict[str, Any]) -> str:
 
 
 def _time(now_ms: int) -> str:
-    """Return a time to the second; the number itself if it is outside the range of the calendar."""
+    """Return a time, to the second, or the number itself if it is outside the range of the calendar."""
     try:
         return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

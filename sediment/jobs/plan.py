@@ -93,12 +93,12 @@ class PartitionPlan:
     """Plan of one partition.  Offsets are log offsets, bytes are `.log` bytes, and None means "not known".
 
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
-    which the partition becomes cleanable without further appends.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
-    are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless
-    `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting`
-    counts the tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and
-    `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
-    from a sample of `reencode_sampled_bytes`.
+    which the partition becomes cleanable even without further appends.  `clean_bytes`, `cleanable_bytes` and
+    `dirty_ratio` are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a
+    sample unless `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
+    `tombstones_waiting` counts the tombstones that remain; their delete horizons lie between `first_delete_horizon_ms`
+    and `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without
+    compaction, from a sample of `reencode_sampled_bytes`.
     """
 
     partition: str

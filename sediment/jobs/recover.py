@@ -77,7 +77,7 @@ _NOT_LOADED = frozenset({DirectoryState.DELETE, DirectoryState.STRAY})
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """Segment of a loaded log; `largest_timestamp` in ms."""
+    """Segment of a loaded log; `largest_timestamp` is in ms."""
 
     base_offset: int
     bytes: int

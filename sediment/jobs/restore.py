@@ -128,7 +128,7 @@ class RestoreRunReport(RunReport[RestoreReport]):
 
 
 def _after(partition: RestoreReport, number: int) -> int | None:
-    """Return the number after the run; None if the partition was not restored."""
+    """Return `number`, a value after the run, or None if the partition was not restored."""
     return number if partition.status == RESTORED else None
 
 

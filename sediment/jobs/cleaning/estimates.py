@@ -54,7 +54,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     needed = plan.log_bytes
     if fs.free_bytes(listing.path) >= 2 * needed:
         return
-    # First wait for pending writes: they take their space, or release it if they fail.
+    # Wait for pending writes first: until they finish or fail, the free space is not known.
     writer.settle()
     free = fs.free_bytes(listing.path)
     if free >= needed:

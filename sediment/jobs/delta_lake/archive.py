@@ -177,7 +177,7 @@ class Measured:
 
 
 def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
-    """Count the records of a segment, in a task: from batch headers, or one by one in old formats."""
+    """Count the records of a segment (in a task) from batch headers, or one by one in old formats."""
     try:
         check_run_token(work.source.directory.parent, work.run_id)
         return _measure(work)

@@ -89,7 +89,7 @@ class LatestPerKey:
 
 
 def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one part, of `arrow_schema(REQUEST.selected())`: its records, then its summary."""
+    """Yield the rows of one part (schema `arrow_schema(REQUEST.selected())`): its records, then its summary."""
     messages_read = 0
     reason: tuple[str | None, str | None] = None, None
     held = _Held()

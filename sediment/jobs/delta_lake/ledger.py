@@ -100,7 +100,7 @@ def _holds_something(path: str) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- writing
 def record(report: str, path: str, messages: Console) -> bool:
-    """Append a finished run; on an error, print it on `messages` with the command that records the run later.
+    """Append a finished run; on an error, print the error on `messages`, with the command that records the run later.
 
     Returns:
         True if the run is in the ledger now.

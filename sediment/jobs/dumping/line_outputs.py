@@ -18,7 +18,7 @@ _QUOTED = frozenset('",\r\n')
 
 
 class LineOutput(Protocol):
-    """A form of rows, and the bytes before the first row."""
+    """A form in which rows are written; it may put bytes before the first row."""
 
     @property
     def head(self) -> bytes:

@@ -45,7 +45,7 @@ _NEXT = (
     "logEndOffset",
     "position",
 )
-"""Columns that come next, by priority; the others follow in their order."""
+"""Columns that a wider terminal adds, by priority; the remaining columns follow in their order."""
 
 _HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "topics": lambda row: row["value"] is None,
@@ -78,7 +78,7 @@ class _Headings(NamedTuple):
     replaced: frozenset[str]
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the name in the heading of a row, and the text of the heading."""
+        """Return the heading of a row, as its name and its text."""
         return str(row[self.name]), self.text(row)
 
 

@@ -272,7 +272,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             yield each, self._table.get(each.partition, ())
 
     def _matching(self, condition: str, directories: Sequence[Path]) -> Iterator[tuple[Path, Int64s | CleaningResult]]:
-        """Yield the offsets that match a condition in each directory of a partition; int64[n]."""
+        """Yield each partition directory with the offsets, int64[n], of its records that match a condition."""
         from sediment.jobs.erasing.condition_query import ConditionFailedError, matching_offsets
         from sediment.jobs.spark.session import create_session
 
@@ -510,7 +510,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                 if partition in directory.partitions
             )
         except SedimentError:
-            return False  # its report contains the reason
+            return False  # the partition's report contains the reason
 
     def _scanned_again(
         self, scans: ScanRun, erased: Mapping[Path, ErasedPartition]

@@ -107,7 +107,7 @@ def print_report(report: EraseRunReport, screen: Screen) -> None:
 
 
 def _place_lines(places: Iterable[Place]) -> Iterator[str]:
-    """Yield a line for each kind of place with its advice; several paths share a line, which names the first."""
+    """Yield a line for each kind of place with its advice; several paths share a line, which names the first path."""
     paths: dict[tuple[str, str], list[str]] = {}
     for place in places:
         paths.setdefault((place.kind, place.advice), []).extend([] if place.path is None else [place.path])

@@ -44,7 +44,7 @@ class SecondScan:
     now_ms: int
 
     def weight(self) -> int:
-        """Return the size of the log in bytes; tasks are packed by it."""
+        """Return the size of the log in bytes; tasks are packed by this number."""
         return self.listing.log_bytes()
 
 

@@ -240,8 +240,8 @@ def reason_lines(
 ) -> list[str]:
     """Return one line for each reason, in descending order of bytes.
 
-    A reason of one partition is `name: reason`.  Otherwise the line has the code, the number of partitions, their
-    bytes, and the reason of the largest partition.
+    The line for a reason of only one partition is `name: reason`.  Otherwise the line has the code, the number of
+    partitions, their bytes, and the reason of the largest partition.
     """
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before

@@ -55,7 +55,7 @@ class SegmentRewrite(Protocol):
         ...
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> SegmentResult:
-        """Write the new segment to synced `.part` files; if that fails, leave none.
+        """Write the new segment to synced `.part` files; after an error, leave none of them.
 
         Raises:
             SedimentError, OSError: the segment cannot be rewritten.

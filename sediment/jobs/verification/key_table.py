@@ -49,7 +49,7 @@ class KeyTable:
 
 @dataclass(slots=True)
 class _History:
-    """One key: its first offset, its latest offset by view (committed, all) and log, and unresolved differences."""
+    """One key: its first offset, its latest offset in each view (committed, all) of each log, and open differences."""
 
     first_offset: int
     before: list[int | None] = field(default_factory=lambda: [None, None])

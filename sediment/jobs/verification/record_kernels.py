@@ -395,7 +395,7 @@ def is_view_wrong(word: int) -> bool:
 
 @kernel
 def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
-    """Count separately the keys with a wrong committed view, a wrong full view, a lost record, a lost tombstone."""
+    """Count, each separately, keys with a wrong committed view, a wrong full view, a lost record, a lost tombstone."""
     for at in range(len(table)):
         word = table[at, WORD]
         if is_view_wrong(word):

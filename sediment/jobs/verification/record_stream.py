@@ -272,8 +272,7 @@ class _Decoded:
         self._new: list[int] = []
 
     def run(self, first: int) -> tuple[int, int]:
-        """Decode the batches from index `first` on; return the index at which decoding stopped, and the record
-        count."""
+        """Decode the batches from index `first` on; return the index after the last one, and the count of records."""
         at, filled = first, 0
         self.buffers = []
         while True:

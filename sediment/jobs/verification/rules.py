@@ -137,8 +137,7 @@ class PairRules:
         return saturated(earliest_ms + self.delete_retention_ms), saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the horizon that the first of several cleanings wrote; None without one, or after a single
-        cleaning."""
+        """Return the horizon that the first of several cleanings wrote; None without such a horizon."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return saturated(self.since_ms + self.delete_retention_ms)
@@ -167,8 +166,8 @@ class PairRules:
     def removable_end(self) -> int:
         """Return the offset from which on every tombstone and every marker must still exist.
 
-        Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of the
-        key.
+        Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of
+        their key.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
 
