@@ -146,7 +146,7 @@ class PartitionPlan:
 class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
-    `codec`, `level` and `batch_bytes` describe the encoding for which sizes are estimated. `originals_bytes` is the
+    `codec`, `level` and `batch_bytes` describe the encoding for which sizes are estimated.  `originals_bytes` is the
     size of files that exist only in the directory `originals`; None without that option.
     """
 

@@ -81,7 +81,7 @@ class RowQuery:
     def of_partition(
         self, source: Source, bounds: Bounds, last: int | None, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one source within `bounds`; if `last` is given, yield only the last `last` of them.
+        """Yield the last `last` records of one source within `bounds`, or all of them if `last` is None.
 
         Raises:
             SedimentError: as `plan_scan_tasks` and `read_table`.
