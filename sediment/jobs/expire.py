@@ -595,8 +595,8 @@ def delete_group(
 ) -> list[ExpiryReport]:
     """Carry out the plans for partitions of one log directory; the caller holds the lock of the directory.
 
-    0. With `originals`, make hard links there to the files that the run removes. Crash after this step: the broker
-       finds the log unchanged.
+    0. With `originals`, make hard links there to the files that the run removes.
+       Crash after this step: the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
        Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
     2. Write each new log start to the log start checkpoint.

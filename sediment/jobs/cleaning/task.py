@@ -4,7 +4,7 @@
 2. Plan the groups, check the free space, choose a strategy.
 3. Strategy `split`: scan if needed and return; many tasks clean the partition later.
    Strategy `whole`: sweep the log into `.part` files.
-4.  Finish the writes while the task starts its next partition.
+4. Finish the writes while the task starts its next partition.
 
 Invariants: nothing is renamed here; an error of a partition is part of its result.
 """

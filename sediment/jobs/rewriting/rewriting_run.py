@@ -5,7 +5,7 @@
 
 1. Open the directories, list the selected partitions, and complete interrupted replacements.
 2. Plan every partition.  A dry run that only counts ends here.
-3.  Let the command approve the plans or end the run; nothing has changed yet.
+3. Let the command approve the plans or end the run; nothing has changed yet.
 4. Begin, and rewrite the segments.
 5. Once all segments of a partition are written, commit it.
 
