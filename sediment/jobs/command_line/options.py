@@ -541,8 +541,8 @@ class HiddenValueOption(click.Option):
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
     """Return the pairs (name, value) that show a given option on a command line, without secrets.
 
-    The value of a flag is empty; the name of a flag that is off is the option that turns it off.  For an empty value,
-    the name ends with `=`.
+    A flag has an empty value; if the flag is off, its name is the option that turns it off.  For an empty value, the
+    name ends with `=`.
     """
     name = max(option.opts, key=len)
     if option.is_flag:

@@ -3,11 +3,11 @@
     1. measure    count and digest of each segment                                      tasks
     2. write      its records as Parquet files, topic=…/day=…/                          tasks, in bounded memory
     3. commit     the files of many segments at once, a transaction per segment         driver
-    4. verify     count the rows of each segment in the table                         driver
+    4. verify     count the rows of each segment in the table                           driver
 
 The rows are those of the `records` table of the kafka-log source, including aborted and control records.  The archive
 adds the columns `segment`, `digest` (of the segment's file) and `day`.  `day` is the day of the record's timestamp in
-UTC, null without a timestamp.
+UTC, and null without a timestamp.
 
 Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
 directly from the log to the table, no JARs are needed, and a single commit adds all files.
