@@ -33,7 +33,7 @@ def timestamp_in(header: int, delta: int) -> int:
 def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
     """Return (timestamp of the first of `count` > 0 kept records, maxTimestamp of their batch).
 
-    LogAppendTime records all have the batch's append time.
+    If the timestamp type is LogAppendTime, both are the batch's append time.
     """
     if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
         append_time = load_i64(header + MAX_TIMESTAMP)
