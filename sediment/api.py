@@ -539,7 +539,7 @@ def clone(
             keeps its codec.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
         batch_bytes: with `compact`, merge neighbouring batches of cleaned segments up to this uncompressed size;
-            without it, merge none.
+            by default, none are merged.
         suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
         target_version: limit each Kafka feature, such as `metadata.version`, to its level in this Kafka release.
