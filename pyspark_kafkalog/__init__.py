@@ -1,7 +1,7 @@
 """Entry point for Spark, which registers `kafka-log` automatically in every session and in the SQL shell.
 
-Spark's first look-up of a data source imports all installed top-level modules named `pyspark_*`, and registers the
-class `DefaultSource` of each.  Source: `pyspark.sql.worker.lookup_data_sources`.
+When a session first looks up a data source, Spark imports every installed top-level module named `pyspark_*` and
+registers its class `DefaultSource`.  Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
 from sediment.jobs.datasource import KafkaLogSource as DefaultSource

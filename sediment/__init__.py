@@ -172,7 +172,7 @@ if not TYPE_CHECKING:
         if name not in _LAZY:
             raise AttributeError(f"module 'sediment' has no attribute '{name}'")
         module = importlib.import_module(_LAZY[name])
-        # The name of a public module returns the module itself.
+        # If `name` is a public module, the value is the module itself.
         value = module if module.__name__ == f"sediment.{name}" else getattr(module, name)
         globals()[name] = value
         return value

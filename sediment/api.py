@@ -5,7 +5,7 @@ warnings and progress go to the loggers under `sediment`.  Errors are `SedimentE
 partition does not raise an error: look at `failed`, or call `raise_for_status()`.
 """
 
-# Keywords are read from locals(), so each signature is the only list of its keywords.
+# Each function reads its keywords from locals(), so its signature is the only list of them.
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def plan(
         batch_bytes: also estimate the size after `reencode` with merged batches of up to this size.
         originals: a directory of `keep_originals`; also report how much disk space its originals use.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -153,18 +153,17 @@ def compact(
         force: ignore the dirty ratio; a log without dirty records still stays unchanged.
         dry_run: clean in memory, write nothing, and report the result.
         from_start: ignore the cleaner checkpoint and clean from the log start.
-        strategy: clean a partition by one task, or by many.
+        strategy: clean a partition with one task (whole) or with many (split); auto chooses for each partition.
         key_equality: compare keys by their 128-bit hashes, or by their bytes.
         codec: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch keeps its codec.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
-        batch_bytes: merge neighbouring batches of cleaned segments up to this size before compression; default: merge
-            none.
+        batch_bytes: merge neighbouring batches of cleaned segments up to this uncompressed size; default: no merging.
         on_corruption: quarantine a partition with a corrupt batch, or clean its other batches.
         retry_quarantined: try quarantined partitions again.
         roll_active: also roll and clean the active segment; for a copy that no broker uses.
-        keep_originals: hard-link the files to be replaced into this directory first.
-        keep_before: before a partition changes, hard-link all its files into this new directory; use it as `before` of
-            `verify`.
+        keep_originals: first make hard links in this directory to the files that the run replaces.
+        keep_before: before a partition changes, make hard links in this new directory to all its files; pass the
+            directory to `verify` as `before`.
         max_bytes: clean at most this many bytes of log.
         max_seconds: after this time start no partition, and abandon unfinished ones.
         hand_off: leave the cleaned segments here for the running engine that owns the log directory.
@@ -173,15 +172,15 @@ def compact(
             cleaning.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -247,35 +246,35 @@ def erase(
         key_format: format of the keys in `keys_file`.
         where: erase the records for which this Spark SQL condition on table `records` is true; `@FILE` reads it from a
             file.
-        verdicts: erase the records in this Parquet, Delta or CSV table of topic, partition, offset and optionally
-            action, key and value.
+        verdicts: erase the records listed in this Parquet, Delta or CSV table; its columns are topic, partition, offset
+            and, optionally, action, key and value.
         action: drop the record, make its value null, or replace its value; default: tombstone in compacted topics,
             drop in others.
         replacement: file with the bytes of the new value.
         all_versions: in compacted topics, also drop older records with the same key.
         tombstones_out: write the keys that got a tombstone to this file.
-        suppress_out: before erasing, add the keys of `keys_file` to this file as HMACs, for `suppress` of other
-            functions.
+        suppress_out: before erasing, add the keys of `keys_file` to this file as HMACs; `clone` and `restore` accept
+            the file as `suppress`.
         evidence: after the run, scan everything again and write signed evidence to this file.
         secret_file: file with the secret for the HMACs of keys in `evidence` and `suppress_out`.
         signing_key: private Ed25519 key in PEM that signs the evidence.
-        check: erase nothing; check the signature of the evidence in this file, and compare `log_dirs`, if given, with
-            it.
+        check: erase nothing; check the signature of the evidence in this file and, if `log_dirs` is given, compare
+            these directories with the evidence.
         public_key: with `check`, the public key in PEM.
         dry_run: change nothing; report what would be erased.
-        keep_originals: hard-link the files to be replaced into this directory first.
+        keep_originals: first make hard links in this directory to the files that the run replaces.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -317,7 +316,7 @@ def expire(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> ExpiryRunReport:
-    """Delete the segments of log directories that are past their retention limits.
+    """Delete segments from log directories once they are past their retention limits.
 
     The call never asks for confirmation, and uses Spark only for `archive`.  Ctrl-C finishes the partitions in progress
     and releases the locks.
@@ -326,18 +325,18 @@ def expire(
         log_dirs: as for `plan`.
         dry_run: delete nothing; report the segments that would be deleted.
         archive: first copy the records of the expired segments to the Delta table at this path or URI.
-        keep_originals: hard-link the files to be deleted into this directory first.
+        keep_originals: first make hard links in this directory to the files that the run deletes.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -383,17 +382,17 @@ def verify(
         before: a log directory or the directory of one partition.
         after: the same directory after the compaction.
         since_ms: accept several cleanings, the first at this time; default: one cleaning, at `now_ms` if given.
-        reencoded: accept batches in another codec or size than before; their records are compared.
+        reencoded: accept batches whose codec or size has changed, and compare their records.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -435,7 +434,7 @@ def adopt(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> AdoptionRunReport:
-    """Turn the partition folders of a log directory that belongs to no cluster into topics of a node, in place.
+    """Turn partition folders that belong to no cluster into topics of a node, in place.
 
     Ctrl-C ends the run after the partition in progress; the next run continues.
 
@@ -452,12 +451,12 @@ def adopt(
         topics: must be empty, like `partitions`.
         allow_empty_selection: not used.
         settings: configs of topics, as `TOPIC:KEY`.
-        config: the broker's `server.properties`, for its quorum roles and the sizes of segments and indexes.
+        config: the broker's `server.properties`, read for the quorum roles and for the sizes of segments and indexes.
         metadata: not used.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
-        master: not used: no Spark is needed.
+        now_ms: the current time for every rule; default: now.
+        master: not used, because `adopt` needs no Spark.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
         metrics: write Prometheus metrics of this run to this file.
@@ -528,32 +527,34 @@ def clone(
         node_id: node id of the clone.
         cluster_id: cluster id of the clone; default: a new one.
         hold: change topic configs so that nothing in the clone expires or is cleaned until you restore the configs.
-        until_offsets: texts `TOPIC-N:OFFSET`; each of these partitions ends at its offset in the clone.
+        until_offsets: texts `TOPIC-N:OFFSET`; in the clone, each named partition ends at its offset.
         until_ms: end every log before its first record with a later timestamp.
         abort_open_transactions: write markers for open transactions.
         link: share blocks with the source if the filesystem supports it, or hard-link closed segments; default: copy.
         local_only: accept topics with tiered storage, and clone only their local segments.
         since: manifest of an earlier clone; unchanged closed segments are linked from that clone.
-        compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as `compact` would.
+        compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as the function `compact`
+            would.
         codec: with `compact`: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch
             keeps its codec.
-        level: the level of the codec, as in Kafka's `compression.<codec>.level`; default: Kafka's.
-        batch_bytes: with `compact`, merge neighbours in cleaned segments up to this size; default: merge none.
+        level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
+        batch_bytes: with `compact`, merge neighbouring batches of cleaned segments up to this uncompressed size;
+            by default, none are merged.
         suppress: leave out records whose key was erased; `erase` with `suppress_out` wrote this file.
         secret_file: with `suppress`, the file with the secret of the list's HMACs.
-        target_version: limit each feature to its level in this Kafka release.
+        target_version: limit each Kafka feature, such as `metadata.version`, to its level in this Kafka release.
         listen: address of the broker in its properties, default 127.0.0.1:9092; the controller uses the next port.
         server_properties: also write the broker's `server.properties` to this path.
-        check: clone nothing; compare every file of the clone in this directory with its manifest; excludes `log_dirs`.
+        check: clone nothing; compare every file of the clone in this directory with its manifest; give no `log_dirs`.
         partitions: names or globs of partitions to clone, such as `orders-*`.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -605,15 +606,15 @@ def recover(
         keep_originals: first hard-link the segment files of all logs without a suffix such as `-future` into this
             directory; at the end, remove the links to unchanged files.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -665,21 +666,21 @@ def reencode(
         log_dirs: as for `plan`.
         codec: none, gzip, snappy, lz4 or zstd; default: each batch keeps its codec.
         level: compression level, as in Kafka's `compression.<codec>.level`; default: Kafka's default.
-        batch_bytes: merge neighbouring batches up to this size before compression; default: merge none.
+        batch_bytes: merge neighbouring batches up to this uncompressed size; default: no merging.
         dry_run: change nothing; report the size that the logs would have.
-        keep_originals: hard-link the files to be replaced into this directory first.
+        keep_originals: first make hard links in this directory to the files that the run replaces.
         output: write a complete log directory here, a path or a URI, and leave the source unchanged.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -740,15 +741,15 @@ def restore(
         dry_run: change nothing; report what would be restored.
         allow_network_fs: allow network filesystems.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -804,8 +805,8 @@ def vacuum(
         pin: keep the originals of `run` until the pin of this name is removed.
         unpin: remove the pin of this name.
         dry_run: change nothing; report what would be removed.
-        force: accept an age of less than 24 hours.
-        now_ms: the clock of every rule; default: now.
+        force: accept an `older_than` of less than 24 hours.
+        now_ms: the current time for every rule; default: now.
 
     Raises:
         UsageError: the directory, a run, a pin or an option is wrong; nothing was changed.
@@ -841,7 +842,7 @@ def snapshot(
     metrics: Path | None = None,
     spark: SparkSession | None = None,
 ) -> SnapshotReport:
-    """Keep the latest value of each key in log directories as a Delta table, refreshed incrementally.
+    """Write the latest value of each key in log directories to a Delta table; later runs refresh it incrementally.
 
     Args:
         log_dirs: as for `plan`.
@@ -851,15 +852,15 @@ def snapshot(
         from_start: read the selected partitions from their start again.
         enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
         partitions: names or globs of partitions to select, such as `orders-*`.
-        topics: names or globs of topics to select; with `partitions`, both have to match.
+        topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
         fail_on_unknown: count a partition as failed if it was skipped because a setting is not stated.
-        now_ms: the clock of every rule; default: now.
+        now_ms: the current time for every rule; default: now.
         master: URL of a Spark master, for a session that this call starts.
         ledger: append this run to the ledger at this path or URI.
         report: write an HTML report of this run to this file.
@@ -891,9 +892,9 @@ def doctor(
 
     Args:
         log_dirs: entries of a broker's `log.dirs`. If empty, the directories that `config` names are checked; without
-            `config`, only the machine.
-        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; `TOPIC:KEY` is for
-            one topic.
+            `config`, only the machine is checked.
+        settings: topic and broker settings in Kafka's names, as a mapping or as texts `KEY=VALUE`; a key `TOPIC:KEY`
+            applies to one topic only.
         config: the broker's `server.properties`.
         metadata: the log directory that contains `__cluster_metadata-0`.
         broker_defaults: use Kafka's default for every setting that is not stated.
@@ -926,16 +927,16 @@ def dump(
     master: str | None = None,
     spark: SparkSession | None = None,
 ) -> TableDump:
-    """Return the contents of segments, or of the files beside them, as a table; each use reads the files again.
+    """Return the contents of segments, or of the files beside them, as a table; every use of it reads the files again.
 
     Args:
         paths: log directories, directories of partitions, files of segments, or globs of them.
         what: `records`, `batches`, `segments` or another table; default: the table that suits the kind of `paths`.
-        offsets: only offsets from A to below B, as `A:B`; either side may be empty.
-        timestamps_ms: only timestamps from A to below B, as `A:B`.
+        offsets: only rows with offsets at or above A and below B, as `A:B`; either side may be empty.
+        timestamps_ms: only rows with timestamps at or above A and below B, as `A:B`.
         partitions: names or globs of partitions to select.
         allow_empty_selection: accept a name or glob that matches nothing.
-        last: only the last records of each partition, at most this many.
+        last: return only the last records of each partition, at most this many.
         key: only records with one of these keys.
         key_format: format of `key`.
         header: only records with all of these headers, as `NAME=VALUE`, or `NAME` for any value.
@@ -974,7 +975,7 @@ def history(
         run: id of the one run to return.
         partitions: names or globs of the partitions to return.
         last: return at most this many runs.
-        replay: files with the JSON reports of runs; first add each of these runs that the ledger lacks.
+        replay: files with the JSON reports of runs; runs that the ledger lacks are first added to it.
 
     Raises:
         UsageError: the ledger or the run does not exist.

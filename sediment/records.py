@@ -90,7 +90,7 @@ def build_batch(
         records: at least one, each a `NewRecord` or a `Record` that was read.
         base_offset: the offset of the first record.
         codec: none, gzip, snappy, lz4 or zstd.
-        level: a level of Kafka's `compression.<codec>.level`; None means its default.
+        level: compression level, as in Kafka's `compression.<codec>.level`; None means Kafka's default.
         leader_epoch: the epoch of the partition's leader.
         append_time_ms: the append time of a batch of type LogAppendTime; None means CreateTime.
         producer: the producer of an idempotent or transactional batch.

@@ -104,7 +104,7 @@ def adopt(
     confirm: Callable[[int], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
-    """Adopt the one log directory of `options`; `confirm` receives the number of partitions and returns the decision.
+    """Adopt the one log directory of `options` unless `confirm`, called with the number of partitions, returns False.
 
     Raises:
         UsageError: the directory belongs to a cluster with other voters, a folder clashes with a topic of the cluster,
@@ -235,7 +235,7 @@ class _Adoption:
         ]
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
-        """Prepare every partition, or only survey it in a dry run; return all reports and the finished clones."""
+        """Prepare every partition, or in a dry run only survey it; return all reports and the finished clones."""
         rows: list[AdoptionReport] = []
         clones: dict[TopicPartition, PartitionClone] = {}
         with Progress(self._options.messages(), len(owner.plan.partitions()), 0, phase="adopting") as progress:

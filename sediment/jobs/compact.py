@@ -5,7 +5,7 @@
 
 Invariants: only the driver renames files.  A partition is committed after its task has finished, and its checkpoint is
 written after its last group.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
-all partitions are surveyed first and cleaned filthiest first; partitions beyond the limit stay unchanged.
+all partitions are first surveyed and then cleaned, the filthiest first; partitions beyond the limit stay unchanged.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ class _CompactionRun(CleaningRun):
     def _cleaned(
         self, sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
     ) -> Iterator[list[TaskResult[CleaningTask, CleaningResult]]]:
-        """Yield the results of all tasks; split partitions come last, one at a time, and each uses all slots."""
+        """Yield the results of all tasks; partitions cleaned in splits come last, one at a time, on all slots."""
         to_split: list[tuple[CleaningTask, CleaningResult]] = []
         for results in run_pending(
             sc,
@@ -464,7 +464,7 @@ class _CompactionRun(CleaningRun):
         return replace(uncommitted(task, result), status=FAILED, reason_code=code, reason=reason)
 
     def _commit(self, task: CleaningTask, swap: PreparedSwap) -> bool:
-        """Commit a swap, or leave this to the engine that owns the directory; return False if a stop interrupted it."""
+        """Commit a swap, or leave it to the engine that owns the directory; return False if a stop prevented it."""
         if self._own.hand_off is not None:
             spool_swap(swap, self._own.hand_off, self.run_id, self._fs)
             self._handed_over[task.listing.path] = {part.part_name for part in swap.parts()}
@@ -486,7 +486,7 @@ class _CompactionRun(CleaningRun):
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
-    """Estimate the number of bytes swept so far from the parts of a partition; a sweep starts at the end of the log."""
+    """Estimate the bytes of a partition swept so far, from the parts written; a sweep starts at the end of the log."""
     if task.weight() < _WORTH_WATCHING_BYTES:
         return 0
     try:
@@ -499,7 +499,7 @@ def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
 
 # ----------------------------------------------------------------------------------------------------------- the screen
 def _after(partition: PartitionReport, number: int) -> int | None:
-    """Return the number after the run; None if the partition was not compacted."""
+    """Return `number`, a value after the run, or None if the partition was not compacted."""
     return number if partition.status == COMPACTED else None
 
 
@@ -553,7 +553,7 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if the cleaning kept tombstones but no corrupt batches, which get a separate line."""
+    """Return True if the cleaning kept tombstones but no corrupt batches; these are reported in a separate line."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 

@@ -310,7 +310,8 @@ def _batches(
 class KafkaLogReader(DataSourceReader):
     """Reader of a batch query; it reads the files that existed at `load`.
 
-    It has no `pushFilters`, because Spark 4.2 would reuse a plan with the filters of one query for later queries.
+    The reader has no `pushFilters`, because Spark 4.2 would reuse a plan with the filters of one query for later
+    queries.
     """
 
     def __init__(self, request: TableRequest, tasks: Sequence[TableTask]) -> None:
@@ -318,7 +319,7 @@ class KafkaLogReader(DataSourceReader):
         self._tasks = tasks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return KafkaLogReader, (self._request, ())  # without the tasks, because it is sent to every task
+        return KafkaLogReader, (self._request, ())  # without the tasks, because the reader is sent to every task
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task."""
@@ -334,7 +335,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream that follows the partitions of a directory.
 
     A new partition is read from its beginning.  If retention removes records before the stream reads them, the reader
-    logs a warning and skips them.  Records that compaction removed were superseded.
+    logs a warning and skips them.  Records that compaction removed are not reported, because newer records superseded
+    them.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -351,18 +353,18 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_starts(self._options, self._ends.sources(), Fs())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`max_offsets_per_trigger`."""
+        """Return `max_offsets_per_trigger` as a limit."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     @in_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of a query that stops at the current end of the log."""
+        """Record the current end of the log as the end of a query that stops there."""
         self._target = self._ends.now()
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the next offset of each partition: in total at most `limit` offsets above `start`, and never below."""
+        """Return the next offset of each partition: never below `start`, and in total at most `limit` above it."""
         ends = self._target if self._target is not None else self._ends.now()
         ends = {**start, **{name: max(end, start.get(name, end)) for name, end in ends.items()}}
         if self._options.kafka.fails_on_data_loss:

@@ -56,7 +56,7 @@ _STYLES = {OK: "green", WARNING: "yellow", FAILED: "bold red"}
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport(Result):
-    """The checks: first those of the machine, then those of each log directory, then those of the settings."""
+    """The checks: first of the machine, then of each log directory, then of the settings."""
 
     run_id: str
     now_ms: int
@@ -136,7 +136,7 @@ def print_report(report: DoctorReport, console: Console) -> None:
 
 
 def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a check, wrapped to `width` at blanks only; a longer word, such as a path, keeps its line.
+    """Yield the lines of a check, wrapped to `width` at blanks only; a longer word, such as a path, is not broken.
 
     On a narrow terminal the text starts below the name.
     """

@@ -10,7 +10,8 @@ cases the rows are the same as those of `spark.read.format("kafka-log")`.
                                               |-------> Parquet                     into a new directory
                                               `-------> Follower ---> lines, Arrow  until a signal
 
-Invariants: rows go to stdout as they are read, everything else to stderr; an unfinished output leaves no directory.
+Invariants: rows go to stdout as they are read, and everything else goes to stderr; an unfinished output leaves no
+directory.
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ class DumpOptions:
 class TableDump(Result):
     """Rows of a table of a log's files; each use reads the files again.
 
-    Any library that reads Arrow streams can read it: `polars.DataFrame(dump)`, `duckdb.from_arrow(dump.to_reader())`.
-    A row is a dict; its timestamps are ms since the epoch.
+    Any library that reads Arrow streams can read a dump: `polars.DataFrame(dump)`,
+    `duckdb.from_arrow(dump.to_reader())`.  A row is a dict; its timestamps are ms since the epoch.
     """
 
     def __init__(self, query: RowQuery, limit: int | None) -> None:
@@ -374,7 +375,7 @@ def _as_options(request: TableRequest) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------- rows to stdout
 class _Checked:
-    """Count of rows; `problems` counts the problems that the table `indexes` finds."""
+    """Count of rows; `problems` counts the problems listed in the table `indexes`."""
 
     def __init__(self, request: TableRequest) -> None:
         self.reads_all = request.what == "indexes"
@@ -591,7 +592,7 @@ class _Arguments:
     master: str | None
 
     def select(self, sources: Sequence[Source]) -> list[Source]:
-        """Return the sources whose partition matches a --partition; all if none was given.
+        """Return the sources whose partition matches a --partition; without that option, return all sources.
 
         Raises:
             UsageError: a pattern matches nothing.
@@ -602,7 +603,7 @@ class _Arguments:
         return [source for source in sources if self.selects(source)]
 
     def selects(self, source: Source) -> bool:
-        """Return True if the partition of `source` matches a --partition, or none was given."""
+        """Return True if the partition of `source` matches a --partition, or if the option was not given."""
         name = str(source.partition)
         return not self.partitions or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.partitions)
 
@@ -672,7 +673,7 @@ def _run(
 
 
 def _form(given: _Arguments, flags: Mapping[Form, bool], message_format: str | None, *, follow: bool) -> Form:
-    """Return the form of the rows on stdout; a table if they go to files.
+    """Return the form of the rows on stdout; TABLE if the rows go to files instead.
 
     Raises:
         UsageError: options exclude each other, or stdout is a terminal and the form is binary.

@@ -78,8 +78,7 @@ def check(options: CommonOptions, file: Path, public_key: Path) -> CheckReport:
     """Check the evidence in `file`, and compare the log directories of `options` with it.
 
     Raises:
-        UsageError: the file or the key cannot be read, a directory is not on this machine, or the evidence does not
-            name it.
+        UsageError: the file or the key cannot be read, or a directory is not on this machine or not in the evidence.
     """
     started = time.monotonic()
     local = [_checked_directory(each) for each in options.named_log_dirs()]

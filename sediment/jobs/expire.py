@@ -7,10 +7,10 @@
     catalogue         done
 
 Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, the table was
-read back first and contains all records of the segment; with --keep-originals, its files have durable links and are in
-the catalogue.  As in a broker, a log start entry remains only for a log that starts inside its first segment.  A
-partition that fails does not affect the others.  A run that asks for confirmation changes nothing before the answer,
-and then deletes exactly the segments that it showed.
+read back first and contains all records of the segment; with --keep-originals, the segment's files have durable links
+and are in the catalogue.  As in a broker, a log start entry remains only for a log that starts inside its first
+segment.  A partition that fails does not affect the others.  A run that asks for confirmation changes nothing before
+the answer, and then deletes exactly the segments that it showed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class DeletedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run; None: not known.
+    """Report of one partition.  Offsets and `segments` (base offsets) describe the log after the run; None: unknown.
 
     `messages_archived` counts the records of the deleted segments that were read back from the archive; None without an
     archive.
@@ -135,8 +135,8 @@ class ExpiryRunReport(RunReport[ExpiryReport]):
     """Report of a run of `expire`.
 
     `archive` is the Delta table that contains the records of deleted segments.  `originals` is the directory of
-    --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  Each is None if the run
-    has none.
+    --keep-originals, and `catalogue` is the file there that lists the files kept by this run.  A field is None if the
+    run did not use its option.
     """
 
     row_type: ClassVar[type] = ExpiryReport
@@ -473,7 +473,7 @@ class _ExpiryRun:
         reports: Sequence[ExpiryReport],
         expiring: Sequence[ExpiryTask],
     ) -> None:
-        """Show the segments to delete and ask; return only if the answer is yes and the files are still the ones shown.
+        """Show the segments to delete and ask; return only if the answer is yes and the files have not changed since.
 
         Raises:
             DeclinedError: the answer was not yes.
@@ -573,7 +573,7 @@ class _ExpiryRun:
     def _drop_redundant_starts(self, directories: Sequence[SelectedDirectory], reports: Sequence[ExpiryReport]) -> None:
         """Remove log start entries of logs that start with their first segment, as a broker does.
 
-        An interrupted run leaves such entries.  After an error here, the next run removes them.
+        An interrupted run leaves such entries.  After an error here, the next run removes the entries.
         """
         first = {
             (report.log_dir, report.partition): report.segments[0]
@@ -593,9 +593,9 @@ class _ExpiryRun:
 def delete_group(
     log_dir: Path, expiring: Sequence[ExpiryTask], lock: DirectoryLock, fs: Fs, originals: BackupLinks | None = None
 ) -> list[ExpiryReport]:
-    """Carry out the plans for partitions of one log directory; the caller holds its lock.
+    """Carry out the plans for partitions of one log directory; the caller holds the lock of the directory.
 
-    0. With `originals`, link the files to remove there.
+    0. With `originals`, make hard links there to the files that the run removes.
        Crash after this step: the broker finds the log unchanged.
     1. `roll_empty` if every segment is expired.
        Crash after this step: the broker finds an empty active segment, which a stop of the broker may also leave.
@@ -665,7 +665,7 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end; if it is, checkpoint and segments are from different times.
+    """Check that the log start is not above the log end; if it is, checkpoint and segments do not belong together.
 
     Raises:
         CorruptCheckpointError: the log start offset would expire every segment.

@@ -181,7 +181,7 @@ def _status(partition: dict[str, Any]) -> str:
 
 
 def _time(now_ms: int) -> str:
-    """Return a time to the second; the number itself if it is outside the range of the calendar."""
+    """Return a time, to the second, or the number itself if it is outside the range of the calendar."""
     try:
         return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
@@ -253,8 +253,8 @@ def perform(
 ) -> HistoryReport:
     """Read the ledger at `path` with the options of the command, after the runs in the files `replay` are added.
 
-    `on_replayed` is called with each of these files, and with True if its run was not in the ledger.  Without
-    `with_partitions` the partitions are read only for a `run_id` or `patterns`.
+    `on_replayed` is called with each of these files and a flag, which is True if the run was not yet in the ledger.
+    Without `with_partitions` the partitions are read only for a `run_id` or `patterns`.
 
     Raises:
         UsageError: `path` is not a ledger, or an option is wrong.

@@ -1,7 +1,7 @@
 """`sediment originals DIR`: the runs that kept their originals in DIR, their sizes, and which runs can be undone.
 
-Nothing is changed and no lock is taken.  A run counts as restorable if `restore` would accept it now, alone or after
-the newer runs of the same partition.
+Nothing is changed and no lock is taken.  A run counts as restorable if `restore` would accept it now, either alone or
+once the newer runs of the same partition are undone.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ OF_EARLIER_VERSION = "an earlier version kept these files without a catalogue; p
 class OriginalsReport:
     """The originals that one run kept of one partition.
 
-    `bytes` is the size of the files.  `only_here_bytes` is the size of the files without another link; only their
-    removal frees space.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that describe the
-    run are None.
+    `bytes` is the size of the files.  `only_here_bytes` is the size of the files that have no other hard link; only
+    removing these files frees space.  Times are in ms since the epoch.  Without a catalogue, `run` and the fields that
+    describe the run are None.
     """
 
     partition: str
@@ -162,7 +162,7 @@ def row_of_partition(
     target: Path,
     pins: tuple[str, ...],
 ) -> Row:
-    """Return the row of a partition of a run; `status` includes reason code and reason; `pins` belong to the run."""
+    """Return the row of a partition of a run; `status` is (status, reason code, reason)."""
     held: HeldFiles = held_files(run, entry, target)
     return row_type(
         entry.partition,
@@ -223,7 +223,7 @@ def _began(rows: Sequence[OriginalsReport]) -> str:
 
 
 def columns_of_run() -> tuple[TableColumn[Any], ...]:
-    """Return the columns that name the run of some rows: its id, the time at which it began, and its command."""
+    """Return the columns that identify the run of a row: its id, the time at which it began, and its command."""
     return (
         TableColumn("run", lambda rows: rows[0].run or rows[0].partition),
         TableColumn("began (UTC)", _began, rank=1),
@@ -255,7 +255,7 @@ def print_report(report: OriginalsRunReport, screen: Screen) -> None:
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return a list of rows for each run, and one for each partition without a catalogue."""
+    """Return a list of rows for each run, and a list for each partition without a catalogue."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.run or f"{NO_CATALOGUE} {row.partition}", []).append(row)

@@ -4,9 +4,9 @@
     tasks                     view · rules · sample
     tasks                     with --exact: clean in memory
 
-Invariants: nothing is written and no lock is taken.  After each reading of a partition, also after a cleaning with
---exact, its segments are checked to be the listed ones.  The rule that blocks a partition also gives the explanation.
-With --exact, every figure of the cleaning is the same as in `compact`.
+Invariants: nothing is written and no lock is taken.  After a task has read a partition, or cleaned it in memory for
+--exact, it checks that the segments are still the listed ones.  The rule that blocks a partition also provides the
+explanation.  With --exact, every figure of the cleaning is the same as in `compact`.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class PartitionPlan:
     """Plan of one partition.  Offsets are log offsets, bytes are `.log` bytes, and None means "not known".
 
     `status` is cleanable, blocked (by the rule `reason_code`), failed or quarantined.  `unblocks_at_ms` is the time at
-    which the partition becomes cleanable without further appends.  `clean_bytes`, `cleanable_bytes` and `dirty_ratio`
-    are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a sample unless
-    `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.  `tombstones_waiting`
-    counts the tombstones that remain; their delete horizons lie between `first_delete_horizon_ms` and
-    `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without compaction,
-    from a sample of `reencode_sampled_bytes`.
+    which the partition becomes cleanable even without further appends.  `clean_bytes`, `cleanable_bytes` and
+    `dirty_ratio` are computed as in Kafka.  `bytes_after`, `messages_written` and the tombstones are estimated from a
+    sample unless `is_exact`; `segments`, `groups_rewritten` and `messages_read` are known only if `is_exact`.
+    `tombstones_waiting` counts the tombstones that remain; their delete horizons lie between `first_delete_horizon_ms`
+    and `last_delete_horizon_ms`.  `reencoded_bytes` estimates the size of the log after a re-encoding without
+    compaction, from a sample of `reencode_sampled_bytes`.
     """
 
     partition: str
@@ -146,8 +146,8 @@ class PartitionPlan:
 class PlanReport(RunReport[PartitionPlan]):
     """Report of a run of `plan`.
 
-    `codec`, `level` and `batch_bytes` are the encoding whose sizes are estimated.
-    `originals_bytes` is the size of files that exist only in the directory `originals`; None without that option.
+    `codec`, `level` and `batch_bytes` describe the encoding for which sizes are estimated.  `originals_bytes` is the
+    size of files that exist only in the directory `originals`; None without that option.
     """
 
     row_type: ClassVar[type] = PartitionPlan
@@ -162,12 +162,12 @@ class PlanReport(RunReport[PartitionPlan]):
 # ------------------------------------------------------------------------------------------------------------ in a task
 @dataclass(frozen=True, slots=True)
 class PlanningTask:
-    """One partition to plan; `cleaning` is the task of the dry run that --exact makes.
+    """One partition to plan; `cleaning` is the task that cleans the partition in memory for --exact.
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting that would make `compact` or `expire` leave the partition
-    alone.  `at_work` is the reason why a log counts as unclean while a broker runs.  `encoding` is the encoding whose
-    size is estimated.
+    alone.  `at_work` is the reason to report for a log that counts as unclean because a broker is running.  `encoding`
+    is the encoding for which the size is estimated.
     """
 
     cleaning: CleaningTask
@@ -437,7 +437,7 @@ def _prepare(
 def _plan_on_executors(
     options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
 ) -> tuple[list[PartitionPlan], Mapping[Path, tuple[CleaningTask, PartitionPlan]], Any]:
-    """Return the plans, the partitions that --exact cleans, by directory, and the SparkContext, which `stack` stops."""
+    """Return the plans, the partitions that --exact cleans (by directory), and the SparkContext that `stack` stops."""
     plans: list[PartitionPlan] = []
     to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
     total_bytes = sum(task.weight() for task in tasks)
@@ -460,7 +460,7 @@ def _plan_on_executors(
 def _clean_exactly(
     sc: Any, planned: Mapping[Path, tuple[CleaningTask, PartitionPlan]], *, group: str
 ) -> Iterator[tuple[CleaningTask, PartitionPlan]]:
-    """Clean the planned partitions in memory, and yield each with the exact figures; keys are partition directories."""
+    """Clean the partitions of `planned` (keyed by directory) in memory, and yield each with its exact figures."""
     to_split: list[tuple[CleaningTask, CleaningResult]] = []
     tasks = [task for task, _ in planned.values()]
     for results in run_on_executors(sc, tasks, clean_partition, CleaningTask.weight, group=group):
@@ -489,7 +489,7 @@ def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked:
 
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
-    """Return the plan with the figures of `result`, a cleaning in memory."""
+    """Return the plan with the figures of `result`, the result of a cleaning in memory."""
     if result.swap is None:
         status = QUARANTINED if result.uncleanable is not None else FAILED
         return replace(found, status=status, reason_code=result.reason_code, reason=result.reason)
@@ -521,7 +521,7 @@ def _lost(task: CleaningTask, error: Exception | None) -> PartitionPlan:
 
 # ------------------------------------------------------------------------------------------------------------- the text
 def print_report(report: PlanReport, screen: Screen) -> None:
-    """Print the table for people, one line for each situation of partitions, and the sums."""
+    """Print the table for people, one line for each kind of explanation, and the sums."""
     screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
     screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
     back = sum(partition.bytes_back or 0 for partition in report.partitions)
@@ -596,7 +596,7 @@ COLUMNS: tuple[TableColumn[PartitionPlan], ...] = (
 
 
 def _situation(partition: PartitionPlan) -> object:
-    """Return the key under which partitions share a line, because their explanations differ only in numbers."""
+    """Return a key; partitions with the same key share a line, because their explanations differ only in numbers."""
     retention = partition.retention
     return (
         partition.status,

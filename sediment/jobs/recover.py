@@ -77,7 +77,7 @@ _NOT_LOADED = frozenset({DirectoryState.DELETE, DirectoryState.STRAY})
 # --------------------------------------------------------------------------------------------------------------- report
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """Segment of a loaded log; `largest_timestamp` in ms."""
+    """Segment of a loaded log; `largest_timestamp` is in ms."""
 
     base_offset: int
     bytes: int
@@ -91,9 +91,10 @@ class SegmentReport:
 class RecoveryReport:
     """Report of one partition after it was loaded as at a broker's start; offsets are None if the load failed.
 
-    `producers` are (id, last sequence), `aborted` are (producer id, first, last, last stable offset).  `damage` lists
-    corruption in parts that a broker trusts; this corruption is left unchanged.  `housekeeping` lists changes that a
-    broker makes silently when it loads a healthy log.  Every batch at or after `verified_from_offset` was verified.
+    Each of `producers` is (id, last sequence).  Each of `aborted` is an aborted transaction: producer id, first offset,
+    last offset, last stable offset.  `damage` lists corruption in parts that a broker trusts; this corruption is left
+    unchanged.  `housekeeping` lists changes that a broker makes silently when it loads a healthy log.  Every batch at
+    or after `verified_from_offset` was verified.
 
     Source: docs/reference/commands.md, JSON.
     """
@@ -289,7 +290,7 @@ def _logs(directory: SelectedDirectory, fs: Fs) -> list[tuple[str, TopicPartitio
 
 
 def _logs_to_load(directory: SelectedDirectory, options: CommonOptions, fs: Fs) -> tuple[list[_LogToLoad], bool]:
-    """Return the selected logs of a directory; the flag is True if they are all logs that a broker would load."""
+    """Return the selected logs of a directory; the flag is True if these are all the logs that a broker would load."""
     selected = []
     is_whole = True
     for name, partition, state in _logs(directory, fs):
@@ -432,12 +433,12 @@ def _keep_originals(
     """Link the segment files of every log except future replicas, with a catalogue, before any log is loaded.
 
     Returns:
-        The backup links, and the logs with the repairs made before linking.  A log whose files cannot be linked has a
-        failure.
+        The backup links, and the logs with the repairs made before linking.  A log whose files cannot be linked is
+            returned with a failure.
 
     Raises:
-        SedimentError, OSError: the catalogue could not be written; nothing was changed, except that interrupted
-            replacements may be finished.
+        SedimentError, OSError: the catalogue could not be written; nothing else was changed, but interrupted
+            replacements may have been finished.
     """
     checkpoints = {directory.path: directory.checkpoints for directory, _, _ in per_directory}
     before: list[OriginalPartition] = []

@@ -54,7 +54,7 @@ REENCODED = "reencoded"
 
 @dataclass(frozen=True, slots=True)
 class ReencodeOptions(RewriteOptions):
-    """Options of `reencode` besides the common ones."""
+    """Options of `reencode` in addition to the common options."""
 
     codec: str | None = None
     level: int | None = None

@@ -6,8 +6,8 @@
 
 Invariants: a partition is changed only if the whole chain of its runs can be undone; an interrupted replacement is
 finished first, unless it puts back records that this run must not put back.  A restore keeps the files that it removes,
-like any other run, so you can undo it.  Entries of the cleaner checkpoint are lowered before the segments change
-and raised afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command again.
+so you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change and raised
+afterwards, so they are never ahead of the segments.  To finish a killed restore, run the same command again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ ALREADY_RESTORED = "already-restored"
 _MS = re.compile(r"[0-9]{1,15}")
 _STOPPED = ("stopped", "the run was stopped before this partition")
 _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
-"""Checkpoint files that may be missing: a missing file counts as one without entries."""
+"""Checkpoint files that may be missing: a missing file means the same as an empty file."""
 
 
 # --------------------------------------------------------------------------------------------------------------- report
@@ -118,7 +118,7 @@ class RestoreReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RestoreRunReport(RunReport[RestoreReport]):
-    """Report of a run of `restore`; `catalogues` list what this run removed, one for each run that it undid."""
+    """Report of a run of `restore`; `catalogues` has one catalogue of removed files for each undone run."""
 
     row_type: ClassVar[type] = RestoreReport
 
@@ -128,7 +128,7 @@ class RestoreRunReport(RunReport[RestoreReport]):
 
 
 def _after(partition: RestoreReport, number: int) -> int | None:
-    """Return the number after the run; None if the partition was not restored."""
+    """Return `number`, a value after the run, or None if the partition was not restored."""
     return number if partition.status == RESTORED else None
 
 
@@ -175,7 +175,7 @@ class RestoreOptions:
 
 
 def parse_time(text: str) -> int:
-    """Return `text` in ms since the epoch; it is in ms, or in ISO 8601, which means UTC unless it names a zone.
+    """Return the time in `text` as ms since the epoch; `text` is in ms, or in ISO 8601 (in UTC unless it names a zone).
 
     Raises:
         UsageError: `text` is neither.

@@ -1,10 +1,10 @@
 """`sediment serve LOG_DIR…`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-With --read-only nothing is written, and no lock is taken.  Without --read-only, the directories belong to one node,
-which this process owns until it stops.
+With --read-only nothing is written, and no lock is taken.  Without --read-only, the directories belong to one node, and
+this process owns the node until the server stops.
 
-It runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress, closes
-the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
+The server runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress,
+closes the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
 
 Invariant: the line `listening on HOST:PORT` is printed on stderr once clients can connect, even with --quiet.
 """
@@ -101,7 +101,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
     Raises:
         UsageError, SedimentError, OSError: as `KafkaServer.start`.
         StorageError: every log directory has failed.
-        RunStopped: a second signal arrived, or a signal before the server had started.
+        RunStopped: a second signal arrived, or a first signal arrived before the server had started.
     """
     started, started_ms = time.monotonic(), time.time_ns() // 1_000_000
     fs = Fs()
@@ -124,7 +124,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Convert the error of a start that a signal interrupted.
+    """Convert the error of a start that a signal interrupted to `RunStopped`.
 
     Raises:
         RunStopped: a signal ended the start.
@@ -269,7 +269,7 @@ def _backend(
 
 
 def _topic_configs(settings: Settings, owned: OwnedNode) -> Callable[[str], LogConfig]:
-    """Return a function that gives the configs of a topic, from the settings and the node's metadata."""
+    """Return a function that returns the configs of a topic, taken from the settings and the node's metadata."""
     return settings.of_node(owned.metadata, owned.node.node_id).for_topic
 
 

@@ -9,8 +9,8 @@ reached in each partition.  A killed run has committed either everything or noth
 committed progress.  If two runs start from the same progress, both try to commit a refresh with the same number, as a
 Delta application transaction, and Delta refuses the second.
 
-Invariants: only the table is written.  It contains only records that a READ_COMMITTED consumer gets.  A partition that
-cannot be read keeps its rows and its progress, while the others are refreshed.
+Invariants: only the table is written.  The table contains only records that a READ_COMMITTED consumer gets.  A
+partition that cannot be read keeps its rows and its progress, while the others are refreshed.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def _changed(partition: str, path: str | None) -> SourceChangedError:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
-    """Return the condition for the table rows to delete if their key was not read; None if no such row can exist."""
+    """Return the condition for table rows that are deleted unless their key was read; None if there can be none."""
     from pyspark.sql import functions as f
 
     rebuilt: dict[str, list[int]] = {}
@@ -362,7 +362,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
     """Yield (index of a partition, slices that one task reads together).
 
-    There are few such groups, because a key can have a row in each of them.
+    The function makes few such groups, because a key can have a row in each of them.
     """
     total_bytes = sum(map(_size_bytes, planned))
     part_bytes = max(total_bytes // slots, _PART_BYTES)
@@ -547,7 +547,7 @@ def _refreshed(partition: _Planned, messages_read: int, own: SnapshotOptions) ->
 
 
 def _with_compacted_reason(report: PartitionSnapshot, partition: _Planned) -> PartitionSnapshot:
-    """Add a reason to the report if compaction has removed values that existed at that point in time."""
+    """Add a reason to the report if compaction has removed values that existed at the snapshot's point in time."""
     cleaned_to = partition.facts.first_dirty_offset or 0
     if partition.refresh.end_offset >= cleaned_to:
         return report
@@ -590,8 +590,8 @@ def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Se
     """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
 
     Raises:
-        UsageError: an option is malformed, or gives an offset without a partition although `partitions` does not have
-            exactly one.
+        UsageError: an option is malformed, or gives an offset without a partition and `partitions` does not have
+            exactly one name.
     """
     if not offsets and timestamp_ms is None:
         return None
@@ -684,7 +684,7 @@ def command(options: CommonOptions, **own: Any) -> None:
 
 
 if __name__ == "__main__":
-    # Tasks are pickled by the name of their module, and an executor does not have `__main__`.
+    # Tasks are pickled by the name of their module, and an executor does not have the driver's `__main__`.
     from sediment.jobs.snapshot import command as importable
 
     importable()

@@ -75,7 +75,8 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
     """Return the partitions in both directories, and a report of each partition that only one directory has.
 
     Raises:
-        UsageError: a path is neither a log directory nor a partition, the two differ, or nothing is selected.
+        UsageError: a path is neither a log directory nor a partition, BEFORE and AFTER are of different kinds, or
+            nothing is selected.
         CorruptCheckpointError: a checkpoint file cannot be read.
     """
     before, after = options.log_dirs
@@ -114,7 +115,7 @@ def _pair_up(options: CommonOptions, fs: Fs) -> tuple[list[_Found], list[PairRep
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
-    """Check a cleaner checkpoint that differs from BEFORE, because a broker, unlike Sediment, fails on a malformed one.
+    """Check AFTER's cleaner checkpoint if it differs from BEFORE's, because a broker fails on a malformed file.
 
     Raises:
         CorruptCheckpointError: the file is malformed.
@@ -280,7 +281,7 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
 def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = False) -> VerificationReport:
     """Compare the two `log_dirs` of `options`.
 
-    `now_ms`, if given, is the exact clock of the cleaning, not a later time.  `since_ms` is the clock of the first of
+    `now_ms`, if given, is the exact time of the cleaning, not a later time.  `since_ms` is the time of the first of
     several cleanings; None means a single cleaning.  With `reencoded`, batches may have another codec or size.
 
     Raises:

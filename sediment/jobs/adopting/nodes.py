@@ -54,9 +54,8 @@ Clones = Mapping[TopicPartition, PartitionClone]
 class OwningNode(Protocol):
     """The future node of the directory, and the change to the node's metadata.
 
-    `known` are the partitions that the node already has.  `has_coordinator` is False if the node cannot have the
-    coordinators of the open transactions in the planned partitions.  `server_properties` is the file to start the node
-    with.
+    `known` are the partitions that the node already has.  `has_coordinator` is False if the node cannot coordinate the
+    open transactions in the planned partitions.  `server_properties` is the file to start the node with.
     """
 
     @property
@@ -76,7 +75,7 @@ class OwningNode(Protocol):
 
     @property
     def has_coordinator(self) -> bool:
-        """True if the planned topics can include the coordinators of the partitions' transactions."""
+        """True if this node can coordinate the open transactions in the planned partitions."""
         ...
 
     @property

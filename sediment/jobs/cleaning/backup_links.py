@@ -1,4 +1,4 @@
-"""Steps that begin and complete the catalogue of the original files that a run keeps."""
+"""Start and completion of the catalogue that lists the original files kept by a run."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def catalogue_of_run(
     *,
     restores: str | None = None,
 ) -> Catalogue:
-    """Return the catalogue of a run of `command` that has removed no file yet; `checkpoints` is keyed by log directory.
+    """Return the catalogue with which a run of `command` starts; `checkpoints` is keyed by log directory.
 
-    `restores` is the id of the run that `restore` undoes.
+    Call this before the run removes a file.  `restores` is the id of the run that a restore undoes.
     """
     return Catalogue(
         run_id=run_id,

@@ -51,7 +51,7 @@ class CleaningRun(ABC):
         return CleaningTask(listing, checkpoints, config, self._own, self._options.now_ms, self.run_id)
 
     def _rate_limit(self, sc: Any, directories: Iterable[SelectedDirectory]) -> RateLimit:
-        """Return the limits of this run for one executor: its share of the lowest rate of `directories`."""
+        """Return the limits of this run for one executor: its share of the lowest rate that `directories` allow."""
         seconds = self._own.max_seconds
         deadline_s = None if seconds is None else self._started + seconds
         return rate_limit(sc, self.run_id, directories, deadline_s=deadline_s)
@@ -71,7 +71,7 @@ def why_lost(stop: threading.Event, error: Exception | None, state: str) -> tupl
 def rate_limit(
     sc: Any, run_id: str, directories: Iterable[SelectedDirectory], *, deadline_s: float | None = None
 ) -> RateLimit:
-    """Return the limits of a run for one executor: its share of the lowest rate of `directories`."""
+    """Return the limits of a run for one executor: its share of the lowest rate that `directories` allow."""
     rates = [directory.settings.broker_value("log.cleaner.io.max.bytes.per.second") for directory in directories]
     rate = min((rate for rate in rates if isinstance(rate, float)), default=DOUBLE_MAX)
     return RateLimit(
@@ -93,7 +93,7 @@ def update_cleaner_checkpoint(fs: Fs, log_dir: Path, offsets: Mapping[TopicParti
 def perform_run(
     run_type: type[CleaningRun], options: CommonOptions, own: CompactOptions, stop: threading.Event
 ) -> CompactionRunReport:
-    """Return the report of a run after the run has released its resources."""
+    """Perform a run, release its resources, and return its report."""
     started = time.monotonic()
     with ExitStack() as stack:
         run = run_type(options, own, stop, stack)

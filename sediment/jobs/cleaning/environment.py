@@ -23,11 +23,11 @@ from sediment.segment_io.fs import DryRunFs, Fs
 OnBytes = Callable[[int], None]
 """Callback for the number of bytes just read or written; it waits for the throttle, and raises after the deadline."""
 
-_WRITE_BYTES = 8 << 20  # between two calls of the throttle
+_WRITE_BYTES = 8 << 20  # bytes written between two calls of the throttle
 
 
 class TaskOfRun(Protocol):
-    """A task that writes in a log directory for a run."""
+    """A task that writes to a log directory for a run."""
 
     @property
     def log_dir(self) -> Path:
@@ -69,7 +69,7 @@ def task_environment(task: TaskOfRun) -> Iterator[tuple[Fs, OnBytes]]:
 
 @contextmanager
 def throttled(limit: RateLimit) -> Iterator[OnBytes]:
-    """Yield a callback that throttles a task and, like this function, raises `LimitReachedError` after the deadline."""
+    """Yield a callback that throttles a task; after the deadline, it and this function raise `LimitReachedError`."""
     throttle = None
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles

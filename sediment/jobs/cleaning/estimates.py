@@ -23,7 +23,8 @@ SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as
 def find_resources(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Resources:
     """Return the resources of a run over `all_bytes` of log; the choice of a strategy depends on them.
 
-    A task may use its share of half of this host's memory; the executors' hosts are assumed to have as much memory.
+    Half of this host's memory is divided evenly among the tasks that run at the same time.  The hosts of the executors
+    are assumed to have as much memory as this host.
     """
     slots = max(1, sc.defaultParallelism)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -43,8 +44,8 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
     """Check that the survivors fit on the disk, because all groups are written before a commit frees their sources.
 
-    `estimate` returns the bytes that `plan` would leave; it is not called if even a log that loses nothing would fit on
-    the disk.  If the estimate is too low, the disk fills up during the cleaning, and the cleaning is undone.
+    `estimate` returns the bytes that `plan` would leave; it is not called if the disk has room even for a log that
+    loses nothing.  If the estimate is too low, the disk fills up during the cleaning, and the cleaning is undone.
 
     Raises:
         NoSpaceError: the disk is too full; nothing was changed.
@@ -53,7 +54,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     needed = plan.log_bytes
     if fs.free_bytes(listing.path) >= 2 * needed:
         return
-    # First wait for pending writes: they take their space, or release it if they fail.
+    # Wait for pending writes first: until they finish or fail, the free space is not known.
     writer.settle()
     free = fs.free_bytes(listing.path)
     if free >= needed:

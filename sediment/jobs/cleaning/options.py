@@ -27,7 +27,7 @@ WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_by
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """Options of `compact` besides the common ones."""
+    """Options of `compact` in addition to the common options."""
 
     force: bool = False
     dry_run: bool = False
@@ -51,7 +51,7 @@ class CompactOptions:
     """Method of comparing two keys."""
 
     encoding: Encoding | None = None
-    """Codec and size of the batches in cleaned segments; None: batches keep theirs."""
+    """Codec and size of the batches in cleaned segments; None: batches keep their codec and size."""
 
     hand_off: Path | None = None
     """Folder of the engine that owns the directories; the run leaves its swaps there, and the engine commits them."""
@@ -64,7 +64,7 @@ class CompactOptions:
 
     @property
     def is_limited(self) -> bool:
-        """True if the run may end before everything is done, so the order matters."""
+        """True if the run may end before everything is done, so the order of the partitions matters."""
         return self.max_bytes is not None or self.max_seconds is not None
 
     def validate(self, common: CommonOptions) -> None:

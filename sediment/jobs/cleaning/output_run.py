@@ -3,8 +3,8 @@
     driver    check the output · list · claim                            checkpoints · compare the source · manifest
     tasks                                       view · plan · clean -> output · copy -> output
 
-The module `output_task` contains the tasks.  Partitions to clean in splits come last, one at a time, and each uses all
-slots.
+The module `output_task` contains the tasks.  Partitions that are cleaned in splits come last, one at a time, because
+each of them uses all slots.
 
 Invariants: nothing in a source changes and no lock is taken there.  Instead, the run lists the source again at the end,
 and completes the output only if nothing in the source changed.  The output contains every partition: cleaned, or as an

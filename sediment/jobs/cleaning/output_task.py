@@ -115,7 +115,7 @@ def _staying(task: PublishTask, cleaning: CleaningTask, swap: PreparedSwap | Non
 # ---------------------------------------------------------------------------------------------- in a working directory
 @contextmanager
 def _working_directory(task: PublishTask, on_bytes: OnBytes) -> Iterator[Path]:
-    """Yield a directory with the partition's files; their names may change, their contents may not."""
+    """Yield a directory with the partition's files; the caller may rename files but must not change their contents."""
     top = Path(tempfile.mkdtemp(prefix=f"sediment-{task.run_id}-", dir=task.scratch))
     try:
         work = top / task.folder
@@ -149,7 +149,7 @@ def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
 def _cleaned_copy(
     task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes
 ) -> PublishResult:
-    """Clean the partition in the directory `work`; copy the files that are not rewritten from there."""
+    """Clean the partition in the directory `work`, and copy the files that are not rewritten from that directory."""
     publisher = task.publisher()
     fs = PublishingFs(publisher, task.folder, on_bytes)
     if publisher is not None:

@@ -82,7 +82,7 @@ def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
 
 
 def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSegment, ...]:
-    """Return the segments of a log before the run; the segment with the first dirty offset counts as dirty."""
+    """Return the segments of a log before the run; the segment with the first dirty offset is shown as dirty."""
     bases = [segment.base_offset for segment in listing.segments]
     dirty_from = 0 if first_dirty_offset is None else max(bisect_right(bases, first_dirty_offset) - 1, 0)
     states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)

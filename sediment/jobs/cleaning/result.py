@@ -86,7 +86,7 @@ class PartitionTask(Protocol):
 
 
 def result_of(task: PartitionTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:
-    """Return the result of `step`, or the failed result of its task."""
+    """Return the result of `step`; if it raises one of TASK_ERRORS, return a failed result of `task`."""
     try:
         return step()
     except TASK_ERRORS as error:

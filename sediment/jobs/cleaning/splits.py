@@ -1,8 +1,8 @@
 """Cleaning of one large partition by many tasks: two sweeps over its splits, and the shuffles between the sweeps.
 
-    collect      one task per split    latest occurrences of its keys, by hash range    16 bytes and one or two a key
+    collect      one task per split    latest occurrences of its keys, by hash range    17 or 18 bytes per key
       shuffle    by range
-    fold         one task per range    bitmaps of the records that survive              a byte or two a survivor
+    fold         one task per range    bitmaps of the records that survive              1 or 2 bytes per survivor
       shuffle    by split
     clean        one task per split    synced `.part` files
 
@@ -250,7 +250,7 @@ def clean_in_splits(sc: Any, job: SplitJob, *, group: str) -> CleanedSplits:
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or must be cleaned as a whole; no part is left.
-        SedimentError, OSError: a split failed; parts of other splits may remain, under the run's id.
+        SedimentError, OSError: a split failed; parts of other splits may remain, with the run's id in their names.
     """
     sc.setJobGroup(group, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
     count = len(job.splits)

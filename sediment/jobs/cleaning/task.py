@@ -4,7 +4,7 @@
 2. Plan the groups, check the free space, choose a strategy.
 3. Strategy `split`: scan if needed and return; many tasks clean the partition later.
    Strategy `whole`: sweep the log into `.part` files.
-4.  Finish the writes while the task starts its next partition.
+4. Finish the writes while the task starts its next partition.
 
 Invariants: nothing is renamed here; an error of a partition is part of its result.
 """
@@ -166,7 +166,7 @@ def open_and_select(task: CleaningTask, fs: Fs) -> tuple[LogView, CleanableRange
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
     """Check that the segments on disk are the segments that the driver listed.
 
-    A dry run holds no lock, so it compares again at the end.  In a dry run and a hand-off, the broker or engine may
+    A dry run holds no lock, so it compares again at the end.  In a dry run or a hand-off, the broker or engine may
     append to the active segment and roll it.
 
     Raises:
@@ -202,7 +202,7 @@ def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> 
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result before any cleaning: the offsets of the range, and the rule that blocks it, if any."""
+    """Return the result before any cleaning: the offsets of the range and, if a rule blocks the range, that rule."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,

@@ -42,8 +42,8 @@ _WAS_STARTED = (
 class CheckedCopyPartition:
     """Result of one partition of a copy; `bytes` is the size of all its files in the manifest.
 
-    `files_that_differ` also counts files that the manifest does not name; `problems` describes the first 20 of them.
-    Files in `files_without_digest` were compared by size only.
+    `files_that_differ` also counts files that the manifest does not name; `problems` describes the first 20 files that
+    differ.  Files in `files_without_digest` were compared by size only.
     """
 
     partition: str

@@ -25,8 +25,8 @@ def topics_left_alone(
     `settings` are the settings of the run with the metadata of the source.
 
     Raises:
-        SettingsError: a bare `--set cleanup.policy` would apply to several topics without metadata, or the metadata has
-            a value that Kafka would refuse.
+        SettingsError: a `--set cleanup.policy` without a topic would apply to several topics without metadata, or the
+            metadata has a value that Kafka would refuse.
     """
     names = [topic.source_name for topic in topics]
     settings.check_selection(names, have_metadata=source.metadata is not None)
@@ -47,7 +47,7 @@ def topics_left_alone(
 def with_compaction(
     row: PartitionCloneReport, compaction: LogCompaction | None, why_not: tuple[str, str] | None
 ) -> PartitionCloneReport:
-    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its first reason.
+    """Return the report of a cloned partition with the outcome of `--compact`; a damaged log keeps its own reason.
 
     `why_not` is the reason why the topic was not compacted.  If both `why_not` and the outcome are None, the option was
     not given.

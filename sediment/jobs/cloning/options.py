@@ -46,7 +46,7 @@ def parse_listen(text: str) -> Endpoint:
     """Return the address of the broker, `HOST:PORT`.
 
     Raises:
-        UsageError: it is malformed, or leaves no port for the controller.
+        UsageError: the address is malformed, or leaves no port for the controller.
     """
     endpoint = parse_endpoint(text, "--listen", least_port=1)
     if endpoint.port > _MOST_PORT:
@@ -105,7 +105,7 @@ def check_cluster_id(text: str) -> str:
     """Return the id if it has the form of Kafka's own ids.
 
     Raises:
-        UsageError: it is malformed.
+        UsageError: the id is malformed.
     """
     try:
         parse_uuid(text)

@@ -20,10 +20,10 @@ _SHOWN = 20
 class PartitionCloneReport:
     """Report of one partition, by its name in the clone.
 
-    `source` is the partition directory that was copied; its name in the JSON is `from`.  `log_dir` is the log directory
-    that contains it.  With `--suppress`, `records_suppressed` counts the records left out; it is 0 if the list has no
-    key of the topic.  With `--compact`, `compacted` is False if the log was copied unchanged, and `reason` says why.
-    `bytes_before` is the size of the log before its compaction.
+    `source` is the partition directory that was copied; in the JSON this field is called `from`.  `log_dir` is the log
+    directory that contains `source`.  With `--suppress`, `records_suppressed` counts the records left out; it is 0 if
+    the list has no key of the topic.  With `--compact`, `compacted` is False if the log was copied unchanged, and
+    `reason` says why.  `bytes_before` is the size of the log before its compaction.
     """
 
     partition: str

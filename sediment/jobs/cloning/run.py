@@ -68,7 +68,7 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The options of a run that concern its target and its node, but not the content of the clone."""
+    """Options for the target and the node of a run; `CloneOptions` describes the content of the clone."""
 
     to: Path
     host: str
@@ -303,7 +303,7 @@ class _CloneRun:
         return settings.with_metadata(source.metadata.topic_configs, self._broker_configs(source))
 
     def _broker_configs(self, source: Source) -> dict[str, str]:
-        """Return the cluster-wide dynamic broker configs for logs; others may be secrets or name other machines."""
+        """Return the cluster-wide dynamic configs for logs; other broker configs may be secrets or name other hosts."""
         if source.metadata is None:
             return {}
         found = source.metadata.broker_configs.get(ALL_BROKERS, {})
@@ -417,7 +417,10 @@ def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return the partitions and producers that coordinators' records may name, from `finished` client partitions."""
+    """Return the partitions and producers that records of coordinators may refer to.
+
+    `finished` are the cloned partitions with the records of clients.
+    """
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),

@@ -1,6 +1,6 @@
 """Commands called from Python: keywords become options, and Ctrl-C ends a run as on the command line.
 
-The click parameters of a command are the only table of its options: their types, ranges and choices also apply to
+The click parameters of a command are the only list of its options, so their types, ranges and choices also apply to
 keywords.
 
 Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
@@ -40,7 +40,7 @@ _RENAMED = {
     "rename": "renames",
     "until_offset": "until_offsets",
     "from": "originals",
-    "with": "parts",  # like `from`, a reserved word of Python
+    "with": "parts",  # `with`, like `from`, is a reserved word of Python
 }
 
 _Report = TypeVar("_Report", bound=RunReport[Any])
@@ -125,7 +125,7 @@ def call_until_stopped(command: click.Command, perform: Callable[..., _Report], 
     """Return the report of `perform(options, stop=…, **own)`; on Ctrl-C, `perform` ends after the group in progress.
 
     Raises:
-        RunStopped: Ctrl-C interrupted the run, which has ended; the error has the report.
+        RunStopped: Ctrl-C ended the run; the error contains the report.
         UsageError: an option is wrong, or `spark` cannot be used.
         SedimentError: as `perform`.
     """
@@ -180,7 +180,7 @@ def _checked(spark: Any) -> Any:
 
 
 def finish_on_interrupt(work: Callable[[], _Outcome], stop: threading.Event) -> _Outcome:
-    """Return the result of `work`, which runs in its own thread; Ctrl-C sets `stop`, and `work` then ends by itself.
+    """Run `work` in its own thread and return its result; on Ctrl-C, set `stop` and wait until `work` ends by itself.
 
     Raises:
         KeyboardInterrupt: a second Ctrl-C; `work` still ends by itself, in the background.

@@ -1,4 +1,4 @@
-"""Options that a command takes from a settings file or from the environment, and the class of every command.
+"""The class of every command, which reads defaults of options from a settings file and from the environment.
 
 Sources, strongest first:
 
@@ -9,15 +9,16 @@ Sources, strongest first:
     report = "…"                every command with this option, if it is in `SHARED`
     the default of the option
 
-The settings file is the one that `--settings` names, else $SEDIMENT_SETTINGS, else `sediment.toml` in the user's
+`--settings` or else $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the user's
 configuration folder.  The working directory is never searched, because it may contain other people's files.
 
-An unknown variable SEDIMENT_… is an error if the rest of its name begins with this command, names one of its options or
-resembles a known variable.  All others are ignored, because other programs may use the same prefix.
+An unknown variable SEDIMENT_… is an error if the rest of its name begins with the name of this command, is one of the
+command's options, or resembles a known variable.  Other unknown variables are ignored, because other programs may use
+the same prefix.
 
 Invariants: only options in `FROM_SETTINGS` have sources other than the command line.  None of them disables a safety
-check, names a secret, selects partitions or records, or gives a setting or a time by which records are deleted.  An
-unknown name is an error, because a misspelt `dry-run` must not change data.
+check, names a secret, selects partitions or records, or supplies a setting or a time that decides which records are
+deleted.  An unknown name is an error, because a misspelt `dry-run` must not change data.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class ConfiguredCommand(click.Command):
         """Make the values in the settings file the defaults of the options, and check the names of variables.
 
         Raises:
-            click.UsageError: the file cannot be read, or a name is unknown or is only for the command line.
+            click.UsageError: the file cannot be read, or it has a name that is unknown or allowed only on the command
+                line.
         """
         self._check_environment(context)
         path = file or platformdirs.user_config_path("sediment") / _FILE_NAME

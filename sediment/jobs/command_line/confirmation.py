@@ -34,7 +34,7 @@ def must_ask(*, yes: bool, dry_run: bool, command: str) -> bool:
 def ask_on_terminal(question: str, stop: threading.Event) -> bool:
     """Ask once on stderr; return True for y or yes.
 
-    Any other answer, or the end of input, means no.  So does `stop`, which Ctrl-C sets.
+    Any other answer means no.  The end of input also means no, and so does Ctrl-C, which sets `stop`.
     """
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

@@ -27,9 +27,9 @@ CLICK_EXITS = (click.ClickException, click.exceptions.Exit, click.Abort)
 class errors_as_exit_status:  # noqa: N801 - reads as a statement
     """End the command on SIGINT and SIGTERM; turn an error into one line on stderr and an exit status.
 
-    A command ends silently if the reader of its stdout has closed the pipe.  An error is a bug in Sediment unless it is
-    a `SedimentError` or comes from the system or from Spark.  The traceback of a bug goes to a file, or with
-    $SEDIMENT_TRACEBACK to stderr.
+    A command ends silently if the reader of its stdout has closed the pipe.  A `SedimentError` and an error of the
+    system or of Spark become one line; any other error is a bug in Sediment.  The traceback of a bug goes to a file, or
+    to stderr if $SEDIMENT_TRACEBACK is set.
     """
 
     def __enter__(self) -> None:

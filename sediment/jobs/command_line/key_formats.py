@@ -40,7 +40,7 @@ def parse_key(content: bytes, key_format: str, option: str) -> bytes:
     """Return the key that an option gives.
 
     Raises:
-        UsageError: it is not in `key_format`; the error does not quote it.
+        UsageError: `content` is not in `key_format`; the error does not quote it.
     """
     try:
         return decode_key(content, key_format)

@@ -93,10 +93,10 @@ class CommonOptions:
     """The caller's options for the screen."""
 
     given: tuple[tuple[str, str], ...] = ()
-    """Options that the caller gave: name, and value unless it is a flag."""
+    """Options that the caller gave, as (name, value); the value of a flag is empty."""
 
     def named_log_dirs(self) -> tuple[str, ...]:
-        """Return the log directories as paths and URIs, for a caller that set only `log_dirs` too."""
+        """Return the log directories as paths and URIs; if the caller set only `log_dirs`, return these."""
         return self.given_log_dirs or tuple(map(str, self.log_dirs))
 
     def local_log_dirs(self) -> tuple[Path, ...]:
@@ -106,7 +106,7 @@ class CommonOptions:
     def open_directories(
         self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
     ) -> list[SelectedDirectory]:
-        """Open the log directories of this run, or `paths` in their place (`cluster_settings.open_directories`).
+        """Open the log directories of this run, or `paths` if given (`cluster_settings.open_directories`).
 
         Raises:
             UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as
@@ -145,7 +145,7 @@ class CommonOptions:
     def messages(self) -> Console:
         """Return the console for messages: stderr, or the log for a caller in Python.
 
-        It is silent with --quiet and draws no progress with --json.
+        The console is silent with --quiet, and draws no progress with --json.
         """
         return self._console(quiet=self.quiet, plain=self.as_json)
 
@@ -179,7 +179,7 @@ class CommonOptions:
         An error is printed, even with --quiet; it is never raised.  A signal does not interrupt the writing.
 
         Returns:
-            The run; it has failed if --fail-on-unknown makes it fail.
+            The run; with --fail-on-unknown, it counts as failed if a result depends on a setting that is not stated.
         """
         run = replace(run, fails_on_unknown=self.fail_on_unknown)
         report = run.to_json()
@@ -214,7 +214,7 @@ class CommonOptions:
             run_outputs.write_metrics(report, self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
-        """Return the effective settings by log directory, with those of its cluster; "" has the settings of the run."""
+        """Return the effective settings by log directory, with its cluster's configs; "" has those of the run."""
         found = {"": self.settings}
         with contextlib.suppress(SedimentError, OSError):
             for directory in self.open_directories(Fs()):
@@ -266,7 +266,7 @@ class GivenOptions:
 
     @staticmethod
     def split(values: Mapping[str, Any]) -> tuple[GivenOptions, dict[str, Any]]:
-        """Return the common options among `values`, by parameter name, and the others."""
+        """Split `values`, keyed by parameter name, into the common options and the others."""
         names = [each.name for each in fields(GivenOptions)]
         own = {name: value for name, value in values.items() if name not in names}
         return GivenOptions(**{name: values[name] for name in names}), own
@@ -280,10 +280,10 @@ class GivenOptions:
         config_names_log_dirs: bool = True,
         **caller: Any,
     ) -> _Outcome:
-        """Call `work` with the options of a run of `command`; `caller` has fields of `CommonOptions`.
+        """Call `work` with the options of a run of `command`; `caller` sets further fields of `CommonOptions`.
 
-        A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, the `log.dirs` of
-        the `--config` file replace missing log directories.
+        A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run without log
+        directories uses the `log.dirs` of the `--config` file.
 
         If reading the settings or `work` raises an error, the requested HTML report and metrics show the error.
 
@@ -529,7 +529,7 @@ def _with_common_options(
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
-    """Return the options that any source gave: name, and value unless it is a flag."""
+    """Return the options that any source gave, as (name, value); the value of a flag is empty."""
     given = []
     for parameter in context.command.params:
         if isinstance(parameter, click.Option) and is_given(context, parameter.name or ""):
@@ -542,9 +542,10 @@ class HiddenValueOption(click.Option):
 
 
 def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
-    """Return the name and each value of a given option, without secrets; an empty value belongs to the name alone.
+    """Return the pairs (name, value) that show a given option on a command line, without secrets.
 
-    A flag that is off has the name that turns it off, and an option with an empty value has a name that ends with `=`.
+    A flag has an empty value; if the flag is off, its name is the option that turns it off.  For an empty value, the
+    name ends with `=`.
     """
     name = max(option.opts, key=len)
     if option.is_flag:

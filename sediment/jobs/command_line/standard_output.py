@@ -56,7 +56,7 @@ class SafeConsole(Console):
             yield segment
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError to the caller; rich would end the process."""
+        """Raise BrokenPipeError, because rich by default ends the process."""
         raise BrokenPipeError
 
 
@@ -124,7 +124,7 @@ def stdout_is_terminal() -> bool:
 
 
 def check_stdout_has_reader() -> None:
-    """Check that a process still reads stdout; a command calls this while it waits, because it writes nothing then.
+    """Check that a process still reads stdout; a command that waits writes nothing, and so would not notice.
 
     Raises:
         OutputError: stdout is a pipe without a reader.
@@ -156,7 +156,7 @@ def _drop_what_is_buffered() -> None:
 
 
 class _Text(io.StringIO):
-    """A text buffer that counts as a terminal if its destination is one."""
+    """A text buffer whose `isatty` says whether its destination is a terminal."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ def is_verbose() -> bool:
 
 @contextmanager
 def log_to_stderr(log_format: str, *, quiet: bool, repeats: bool = False) -> Iterator[None]:
-    """Send log messages in the block to stderr: warnings; with JSON also information; with `quiet` only errors.
+    """Send log messages to stderr during the block: warnings; with JSON also information; with `quiet` only errors.
 
     Each message is shown once.  `repeats` is for commands that run too long to remember all messages; a message may
     then be shown again.
@@ -163,7 +163,7 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    """Handler that logs warnings as text, each once unless it may be repeated; with `quiet` only errors."""
+    """Log warnings to stderr as text, with `quiet` only errors; show each message once unless `repeats` is True."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:
@@ -173,7 +173,7 @@ def _sentences(*, quiet: bool, repeats: bool) -> None:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Formatter of the message without other fields, on one line; control characters in names and paths are escaped."""
+    """Formatter that shows only the message, on one line; control characters in names and paths are escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return error_line(record.message)
@@ -236,7 +236,7 @@ def _json_lines(*, quiet: bool, repeats: bool) -> Iterator[None]:
 
 
 def _public(value: Any) -> Any:
-    """Return a field of a JSON line with each text in it without credentials."""
+    """Return a field of a JSON line, with the credentials removed from every text in it."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):

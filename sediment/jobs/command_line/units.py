@@ -82,7 +82,7 @@ class Seconds(click.ParamType[float]):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds of a number or text; infinity sets no limit."""
+        """Return the seconds of a number or text; infinity means no limit."""
         seconds = _seconds(str(value))
         if seconds is None or not seconds >= 0:  # also refuses NaN
             self.fail(f"{value!r} is not a duration; give seconds, or a number with a unit, such as 90m", param, ctx)

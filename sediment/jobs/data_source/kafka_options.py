@@ -1,4 +1,4 @@
-"""Options with the names and the meaning of those of Spark's Kafka source, for a source that reads files.
+"""Options of `kafka-log` that have the names and meanings of options of Spark's Kafka source.
 
     subscribe, subscribePattern, assign                            which partitions: `Subscription`
     startingTimestamp, startingOffsetsByTimestamp, startingOffsets where they start: `Positions`, the first given wins
@@ -42,7 +42,7 @@ KAFKA_OPTIONS: Mapping[str, str] = {
         "includeHeaders",
     )
 }
-"""The names, keyed by their lower-case forms, in which Spark passes them."""
+"""The names, keyed by their lower-case forms, because Spark passes names in lower case."""
 
 _OWN_NAMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_SUBSCRIPTIONS, ("topics", "partitions")),
@@ -64,7 +64,7 @@ _OF_A_BROKER = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 # --------------------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Partitions to read: those in `assigned`, those of the topics whose whole name `pattern` matches, or all."""
+    """Partitions to read: those in `assigned`, those of every topic whose whole name matches `pattern`, or all."""
 
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] | None = None
@@ -97,7 +97,7 @@ class Positions:
         """Check that the option names exactly `partitions`.
 
         Raises:
-            UsageError: it lacks a partition, or names one that is not read.
+            UsageError: the option lacks a partition, or names a partition that is not read.
         """
         if self.same is not None:
             return
@@ -112,7 +112,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The options that are given; without them, everything in the files is read.
+    """The options that the user gave; a query without them reads everything in the files.
 
     If no record has the starting timestamp or a later one, the query fails.  With `is_latest_without_record`, the
     partition then starts at its end instead.
@@ -134,7 +134,7 @@ class KafkaOptions:
         """Check the options of a batch query.
 
         Raises:
-            UsageError: a batch query cannot start at the end.
+            UsageError: a starting option is `latest`, which a batch query does not allow.
         """
         if self.start is not None and not self.can_be_batch:
             raise UsageError(
@@ -146,7 +146,7 @@ class KafkaOptions:
         """Check the options of a streaming query.
 
         Raises:
-            UsageError: a stream has no end.
+            UsageError: the options set an end, but a stream has none.
         """
         if self.end is not None:
             raise UsageError(f"{self.end.option} cannot be given to a stream", advice="leave it out, or read a batch")
@@ -154,7 +154,7 @@ class KafkaOptions:
 
 # -------------------------------------------------------------------------------------------------------------- parsing
 def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
-    """Parse the options of `given` (keys in lower case), except those for which `kafka-log` has its own name.
+    """Parse the options of `given` (keys in lower case), except options for which `kafka-log` has its own names.
 
     Raises:
         UsageError: an invalid value, or options that exclude each other.
@@ -180,7 +180,7 @@ def refuse_broker_option(name: str) -> None:
     """Refuse an option of Spark's Kafka source that has no meaning for files; `name` is in lower case.
 
     Raises:
-        UsageError: it is such an option.
+        UsageError: `name` is one of these options.
     """
     if name in _REFUSED:
         raise UsageError(f"kafka-log has no option {name!r}", advice=_REFUSED[name])
@@ -192,7 +192,7 @@ def subscribed_topics(given: Mapping[str, str]) -> frozenset[str] | None:
     """Return the topics of `subscribe`; None without this option.
 
     Raises:
-        UsageError: it names no topic.
+        UsageError: the option names no topic.
     """
     text = given.get("subscribe")
     if text is None:
@@ -207,7 +207,7 @@ def parse_boolean(given: Mapping[str, str], name: str) -> bool | None:
     """Return the value of an option that is true or false; None without it.
 
     Raises:
-        UsageError: another value.
+        UsageError: the option has another value.
     """
     text = given.get(name.lower())
     if text is None:

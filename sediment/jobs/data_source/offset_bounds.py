@@ -1,4 +1,4 @@
-"""Offsets at which partitions start and end, from the positions that options name.
+"""Start and end offsets of partitions, found from the positions given in options.
 
     position   offset, earliest, latest or timestamp
     offset     earliest: the first in the files; latest: the log end, or the last stable offset for READ_COMMITTED
@@ -24,7 +24,7 @@ from sediment.segment_io.tables.schema import TableRequest
 
 
 def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> Mapping[Source, Bounds]:
-    """Return the offsets that a batch query reads of each source, if the options name any.
+    """Return the offsets that a batch query reads from each source; empty if no option sets a start or an end.
 
     Raises:
         UsageError: the options do not name every partition, or no record has a starting timestamp or a later one.
@@ -45,7 +45,9 @@ def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> M
 
 
 def stream_starts(options: SourceOptions, sources: Mapping[str, Source], fs: Fs) -> dict[str, int]:
-    """Return the first offsets of a new stream by topic-partition; a partition without one starts at its beginning.
+    """Return the first offsets of a new stream, by topic-partition.
+
+    A partition without an entry starts at its beginning.
 
     Raises:
         UsageError, OffsetOutOfRangeError: as `batch_bounds`.
@@ -88,7 +90,7 @@ def _end(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> 
 
 
 def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, source: Source, fs: Fs) -> int:
-    """Return the offset of a source's position; if data loss is an error, check that the log contains it."""
+    """Return the offset of a source's position; if data loss is an error, check that the log contains the offset."""
     offset = positions.of(source.partition)
     if offset == EARLIEST_OFFSET:
         return ALL.first_offset

@@ -14,10 +14,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def in_one_sentence(function: _Function) -> _Function:
-    """Wrap a function so that Spark shows its SedimentError or OSError as one sentence; the error ends the process.
+    """Wrap a function so that Spark shows its SedimentError or OSError as one sentence.
 
-    Spark prints the traceback of an error unless SPARK_HIDE_TRACEBACK is set, and then its class with the module.  Only
-    classes of `builtins` are printed without a module.
+    By default, Spark prints the traceback of an error.  If SPARK_HIDE_TRACEBACK is set, Spark prints the class of the
+    error with its module, which Python leaves out only for classes of `builtins`.  The wrapper sets
+    SPARK_HIDE_TRACEBACK for the whole process, because the error ends the process.
     """
 
     @functools.wraps(function)
@@ -33,7 +34,7 @@ def in_one_sentence(function: _Function) -> _Function:
 
 
 def _as_sentence(error: SedimentError | OSError) -> Exception:
-    """Return an error with the class name and sentence of `error`, whose class belongs to no module."""
+    """Return an error with the class name and the sentence of `error`; its class claims to belong to `builtins`."""
     kind = type(error)
     shown = type(kind.__name__, (kind,), {"__module__": "builtins", "__str__": lambda _self: describe(error)[1]})
     found: Exception = shown.__new__(shown, *error.args)

@@ -54,7 +54,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of one `load`; `kafka` has the options of Spark's Kafka source without a counterpart in `kafka-log`."""
+    """Options of one `load`; `kafka` has the options of Spark's Kafka source without a counterpart here."""
 
     paths: tuple[str, ...]
     request: TableRequest

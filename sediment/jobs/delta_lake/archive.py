@@ -3,17 +3,18 @@
     1. measure    count and digest of each segment                                      tasks
     2. write      its records as Parquet files, topic=…/day=…/                          tasks, in bounded memory
     3. commit     the files of many segments at once, a transaction per segment         driver
-    4. verify     count the rows of each segment in the table                         driver
+    4. verify     count the rows of each segment in the table                           driver
 
-The rows are the same as in the `records` table of the kafka-log source, including aborted and control records, plus the
-`segment` and the `digest` of its file.  `day` is the day of the record's timestamp in UTC, null without a timestamp.
+The rows are those of the `records` table of the kafka-log source, including aborted and control records.  The archive
+adds the columns `segment`, `digest` (of the segment's file) and `day`.  `day` is the day of the record's timestamp in
+UTC, and null without a timestamp.
 
 Tasks write Parquet files themselves, and the driver commits with the deltalake library.  So values of any size go
 directly from the log to the table, no JARs are needed, and a single commit adds all files.
 
 Invariants
-* A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from its
-  content, so after a killed run, the next run either finds the commit or makes it.
+* A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from the
+  content of the segment.  So the next run after a killed run either finds the commit or makes it.
 * Other files of a killed run are not part of the table; VACUUM removes them.
 * A file is durable before its commit. A commit is durable before its segments are reported as archived.
 
@@ -77,11 +78,11 @@ _OTHER_PATH = "name another path for the archive"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Check, before a run touches anything, that `path`, a directory or a URI, can be an archive.
+    """Check that `path`, a directory or a URI, can be an archive; a run calls this before it changes anything.
 
     Raises:
-        UsageError: the package that writes archives is missing, `path` exists and is not an archive, it is inside a log
-            directory, or a Delta table cannot have that path.
+        UsageError: the package that writes archives is missing, `path` exists and is not an archive, `path` is inside a
+            log directory, or a Delta table cannot have that path.
     """
     try:
         from deltalake import DeltaTable
@@ -112,7 +113,7 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def _torn_commit(path: str) -> Path | None:
-    """Return the newest commit of a local table if it is torn; nothing depends on it, because it was never durable."""
+    """Return the newest commit of a local table if it is only partly written; nothing depends on such a commit."""
     if is_uri(path):
         return None
     fs, log = Fs(), Path(path) / "_delta_log"
@@ -176,7 +177,7 @@ class Measured:
 
 
 def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
-    """Count the records of a segment, in a task: from batch headers, or one by one in old formats."""
+    """Count the records of a segment (in a task) from batch headers, or one by one in old formats."""
     try:
         check_run_token(work.source.directory.parent, work.run_id)
         return _measure(work)
@@ -328,7 +329,7 @@ class _DayFile:
 
         self._table, self._topic, self._day = table, topic, day
         folder = f"topic={topic}/day={day or '__HIVE_DEFAULT_PARTITION__'}"
-        # Unique to the attempt, so a lost attempt cannot overwrite the file of the successful one.
+        # Unique to the attempt, so a lost attempt cannot overwrite the file of the successful attempt.
         self.path = f"{folder}/part-{attempt}-{uuid.uuid4()}.parquet"
         if (local := local_directory(table)) is not None:
             (Path(local) / folder).mkdir(parents=True, exist_ok=True)
@@ -472,7 +473,7 @@ def archive_segments(
     run_id: str,
     stop: threading.Event,
 ) -> dict[LogKey, int | tuple[str, str]]:
-    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`, and count its rows.
+    """Write the records of the `wanted` segments (base offsets by log) to the archive at `path`; check its row count.
 
     The caller must hold the locks of the log directories.
 
@@ -629,7 +630,7 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
 
 
 def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
-    """Yield groups of complete partitions; each except the last has at least `_GROUP_SEGMENTS` segments."""
+    """Yield groups of complete partitions; every group but the last has at least `_GROUP_SEGMENTS` segments."""
     group: list[SegmentWork] = []
     for index, work in enumerate(works):
         if len(group) >= _GROUP_SEGMENTS and work.key != works[index - 1].key:

@@ -3,9 +3,8 @@
     slices --committed records--> pyarrow batches --latest of each key so far--> rows, at the end or if memory is full
                                                                              and a summary: records read, or an error
 
-A part is a sequence of consecutive slices of one partition.  A key may have a row in each part, and another row for
-each early emission; the row with the highest offset wins.  A tombstone is also a row.  Records without a key are left
-out.
+A part is a sequence of consecutive slices of one partition.  A key may have several rows, one for each part and each
+early emission; the row with the highest offset wins.  A tombstone is also a row.  Records without a key are left out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
 error.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
@@ -38,7 +37,8 @@ SPARK_SCHEMA = (
     "headers array<struct<key: string, value: binary>>"
 )
 
-# The topic of summary rows, which no real topic can have; `partition` is the number of the part, `value` is JSON.
+# Topic name of summary rows; no real topic can have it.  In these rows, `partition` is the number of the part, and
+# `value` is JSON.
 SUMMARY_TOPIC = ""
 
 HELD_BYTES = 128 << 20
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary:
-    """Summary of a part: its error, or the numbers of records and emissions; a key is at most once in an emission."""
+    """Summary of a part: its error, or the numbers of records and emissions; an emission has each key at most once."""
 
     messages_read: int = 0
     emissions: int = 0
@@ -89,7 +89,7 @@ class LatestPerKey:
 
 
 def read_latest(part: Part, fs: Fs) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one part, of `arrow_schema(REQUEST.selected())`: its records, then its summary."""
+    """Yield the rows of one part (schema `arrow_schema(REQUEST.selected())`): its records, then its summary."""
     messages_read = 0
     reason: tuple[str | None, str | None] = None, None
     held = _Held()

@@ -10,8 +10,8 @@ The tables are written without a JVM and without JARs.  An append takes about te
 takes ten seconds to start.
 
 Invariants
-* A run is in each table once.  Its id is a Delta application transaction (`txn`) of the commit with its rows, so a
-  second append finds the commit, and a concurrent append conflicts with it.
+* A run is in each table once.  The commit with a run's rows carries the run's id as its Delta application transaction
+  (`txn`), so a second append finds the commit, and a concurrent append conflicts with it.
 * An error of the ledger must not fail a run, so `record` raises none.
 """
 
@@ -49,11 +49,11 @@ _UNRECORDED = "unrecorded-runs"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Check, before a run touches anything, that `path`, a directory or a URI, can be a ledger.
+    """Check that `path`, a directory or a URI, can be a ledger; a run calls this before it changes anything.
 
     Raises:
-        UsageError: the package that writes ledgers is missing, `path` exists and is not a ledger, it is inside a log
-            directory, or a Delta table cannot have that path.
+        UsageError: the package that writes ledgers is missing, `path` exists and is not a ledger, `path` is inside a
+            log directory, or a Delta table cannot have that path.
     """
     try:
         from deltalake import DeltaTable
@@ -100,7 +100,7 @@ def _holds_something(path: str) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- writing
 def record(report: str, path: str, messages: Console) -> bool:
-    """Append a finished run; on an error, print it on `messages` with the command that records the run later.
+    """Append a finished run; on an error, print the error on `messages`, with the command that records the run later.
 
     Returns:
         True if the run is in the ledger now.

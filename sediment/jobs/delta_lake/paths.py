@@ -55,7 +55,7 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def check_table_path(path: str) -> None:
-    """Refuse a local path for which the Python package deltalake panics or writes to a different path.
+    """Refuse a local path on which the Python package deltalake panics, or for which it writes somewhere else.
 
     Raises:
         UsageError: `path` is not UTF-8, or has a control character, a bracket, `^`, `|`, a backslash, or `%` with two
@@ -89,7 +89,7 @@ def table_filesystem(path: str) -> Any:
 def read_rows(
     table: DeltaTable, path: str, condition: Any = None, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `table`, which is at `path`, that satisfy the Arrow expression `condition`, in batches.
+    """Yield, in batches, the rows of `table` (at `path`) that satisfy the Arrow expression `condition`.
 
     `columns` (all if None) includes the columns in the condition. A table at a URI is read in the caller's thread, for
     the reason that `table_filesystem` gives.
@@ -106,7 +106,7 @@ def read_rows(
 def _file_rows(
     fragment: Any, filesystem: Any, schema: pa.Schema, condition: Any, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one data file; columns that the file lacks are partition columns or null."""
+    """Yield the rows of one data file; columns that the file lacks get its partition values or nulls."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow.dataset import get_partition_keys

@@ -31,8 +31,8 @@ class PartitionProgress:
     """State of one partition in the table: S(`next_offset`) of a log that started at `log_start_offset`.
 
     `topic_id` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is the leader epoch
-    of the last offset below `next_offset`.  A value is None if the directory does not have it.  `now_ms` is the clock
-    of the last refresh that read the partition.
+    of the last offset below `next_offset`.  A value is None if the directory does not have it.  `now_ms` is the time of
+    the last refresh that read the partition.
     """
 
     next_offset: int
@@ -167,8 +167,9 @@ def _tombstones_may_be_gone(
 ) -> bool:
     """Return True if the cleaner may have removed a tombstone that the table has not read.
 
-    A tombstone at or above `next_offset` was first cleaned after the refresh that ended there.  The cleaner then keeps
-    it for delete.retention.ms (kafka-log 02 §6.3, §6.4).  An unknown setting may have been 0.
+    A tombstone at or above `next_offset` is cleaned for the first time after the refresh that ended at this offset.
+    From then on, the cleaner keeps the tombstone for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If that setting is
+    unknown, it may have been 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset

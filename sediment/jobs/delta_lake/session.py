@@ -63,14 +63,14 @@ def fetched_jars(ivy_folder: Path) -> tuple[Path, ...]:
 
 
 def ivy_folder(given: Mapping[str, str]) -> Path:
-    """Return the folder of Spark's resolver that the settings `given` name."""
+    """Return the folder of Spark's resolver (Ivy) for the Spark settings `given`."""
     return Path(given.get(IVY_KEY) or _IVY_FOLDER).expanduser()
 
 
 # -------------------------------------------------------------------------------------------------------------- session
 @contextmanager
 def delta_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
-    """Yield a SparkSession that reads and writes Delta and knows `kafka-log`, on `spark_context`'s context.
+    """Yield a SparkSession on the context of `spark_context`; it reads and writes Delta, and has `kafka-log`.
 
     `given` and other sessions of that context stay unchanged.
 

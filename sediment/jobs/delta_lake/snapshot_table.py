@@ -1,4 +1,4 @@
-"""The Delta table of `snapshot`: its rows, and in the metadata of each commit the progress of the refresh.
+"""The Delta table of `snapshot`: its rows, and the progress of each refresh in the metadata of the commit.
 
     table property `sediment.snapshot`      kind of the table: the latest values, or the state at a moment
     user metadata of a commit               progress: run, number of the refresh, offset of each partition
@@ -110,7 +110,8 @@ class SnapshotTable:
     def _progress_without_commits(self) -> RefreshProgress:
         """Return the progress for a table whose log no longer contains a refresh: the run reads everything again.
 
-        The number of a refresh never exceeds the version of its commit, so the table's version is an unused number.
+        The number of a refresh never exceeds the version of its commit, so no refresh has a higher number than the
+        table's version, and the next number is unused.
 
         Raises:
             UsageError: `snapshot` did not make the table.

@@ -2,7 +2,7 @@
 
 ok        nothing to do
 warning   something is missing, slow or refused, but only for some commands
-failed    the machine, a setting or a directory is contradictory or cannot be used
+failed    the machine, a setting or a directory cannot be used, or settings contradict each other
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def _owner(directory: SelectedDirectory) -> str:
 
 
 def _permissions(directory: SelectedDirectory) -> Check:
-    """Check that this process may read every file, and can create files with the owner of the existing ones."""
+    """Check that this process may read every file, and can create files with the owner of the existing files."""
     name, log_dir = "permissions", str(directory.path)
     folders = [directory.path, *(directory.path / str(partition) for partition in directory.partitions)]
     unreadable = [folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK) or _hides_a_file(folder)]

@@ -1,14 +1,14 @@
-"""Records of a directory that a broker writes to, as they are appended.
+"""Records that a broker appends to logs, read soon after they are written.
 
     round    look up the partitions and their ends -> read each from its last end to its new end -> wait
     first    the records that the query selects, or the last of them
     later    every record that was appended; a new partition from its beginning
 
-A partition that was deleted and created again has another topic id, or another directory.  It is a new partition.
-The other partitions are read on if one is deleted, even while it is read.
+A partition that was deleted and created again has another topic id or another directory, and is read as a new
+partition.  If a partition is deleted, even while it is being read, the others are still followed.
 
-Invariants: a record is returned once.  Only complete batches are read, so a batch in progress waits for a later round.
-A signal ends the reading at once, even if no record is selected.
+Invariants: a record is returned once.  Only complete batches are read, so a batch that the broker is still writing is
+left for a later round.  A signal ends the reading at once, even if no record is selected.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Follower:
             self._on_notice(f"{name} was created again and is read from its beginning")
 
     def _is_present(self, source: Source) -> bool:
-        """Return True if the directory of `source` is still that of the partition that is read."""
+        """Return True if the directory of `source` still belongs to the partition that is being read."""
         known = self._identities.get(str(source.partition))
         try:
             return known is None or known.is_same(self._ends.identities.of(source))
@@ -138,10 +138,10 @@ class Follower:
             yield from self._read(source, Bounds(first_offset=start, end_offset=end), None)
 
     def _go_back(self, source: Source, start: int) -> None:
-        """Read on from the log end offset if it is below `start`, the next offset to read.
+        """If the log end offset is below `start`, the next offset to read, go back to the log end offset.
 
-        A last stable offset below `start` does not show a truncation: the high watermark may go back, or be written
-        only after records above it were read.
+        A last stable offset below `start` does not prove a truncation: the high watermark may go back, and a broker may
+        write it after records above it were read.
         """
         name, log_end = str(source.partition), end_offset(READ_UNCOMMITTED, source, self._fs)
         if log_end < start:

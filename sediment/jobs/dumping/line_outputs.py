@@ -18,7 +18,7 @@ _QUOTED = frozenset('",\r\n')
 
 
 class LineOutput(Protocol):
-    """A form of rows, and the bytes before the first row."""
+    """A form in which rows are written; it may put bytes before the first row."""
 
     @property
     def head(self) -> bytes:
@@ -44,7 +44,7 @@ class JsonLines:
 
 @dataclass(frozen=True, slots=True)
 class CsvLines:
-    """CSV with a header line.  A field is the value in JSON: text as it is, and objects and lists as JSON text.
+    """CSV with a header line; text is written as it is, and other values, such as objects and lists, as JSON.
 
     Null is an empty field, and an empty text is `""`.
     """

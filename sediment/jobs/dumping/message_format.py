@@ -66,12 +66,12 @@ _TOKENS: Mapping[str, tuple[str, Callable[[_Row, _Row], bytes]]] = MappingProxyT
         "o": ("offset", lambda row, _known: _number(row["offset"])),
     }
 )
-"""Column and content of each token, from a row of `records` and its decoded key and value."""
+"""For each token: a column of `records`, and a function of a row and its decoded fields that returns the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """A parsed format; `parts` are bytes of the format itself and letters of tokens."""
+    """A parsed format; each of `parts` is either literal bytes or the letter of a token."""
 
     parts: tuple[bytes | str, ...]
 
@@ -106,7 +106,7 @@ class MessageFormat:
     def line(self, row: _Row, *, for_terminal: bool) -> bytes:
         r"""Return a record in this format.
 
-        For a terminal, control characters and bytes that are not UTF-8 are escaped in the record's own content, as
+        For a terminal, control characters in the record's content, and bytes of it that are not UTF-8, are escaped like
         `\x1b`.
         """
         known = decoded(row) if self._decodes else {}

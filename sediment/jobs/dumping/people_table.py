@@ -45,7 +45,7 @@ _NEXT = (
     "logEndOffset",
     "position",
 )
-"""Columns that come next, by priority; the others follow in their order."""
+"""Columns that a wider terminal adds, by priority; the remaining columns follow in their order."""
 
 _HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "topics": lambda row: row["value"] is None,
@@ -55,7 +55,7 @@ _HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 """Rows that a terminal does not list, by table."""
 
 _COUNTED_TO_THE_END = frozenset({"topics", "indexes"})
-"""Tables of which a terminal shows the number of rows that it does not list."""
+"""Tables for which a terminal also shows how many rows it does not list."""
 
 
 def _topic_heading(row: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ class _Headings(NamedTuple):
     replaced: frozenset[str]
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the name in the heading of a row, and the text of the heading."""
+        """Return the heading of a row, as its name and its text."""
         return str(row[self.name]), self.text(row)
 
 
@@ -89,7 +89,7 @@ _HEADINGS: Mapping[str, _Headings] = {
 
 
 class PeopleTable:
-    """The rows of one table for people: at most `limit` of them, or all if it is None.
+    """The rows of one table for people: at most `limit` of them, or all if `limit` is None.
 
     `is_chosen` is True if the caller chose the columns.
     """
@@ -109,7 +109,7 @@ class PeopleTable:
         """Add the next rows.
 
         `count` is the number of listed rows and headings, and `is_more` is True if `limit` left out others.  Rows
-        without a finding are counted to the end.
+        without a finding are counted even after `limit` is reached.
         """
         has_no_finding = _HAS_NO_FINDING.get(self._request.what) if self._is_for_terminal else None
         for row in rows:
@@ -159,7 +159,7 @@ def _left_out_text(request: TableRequest, count: int) -> str | None:
 
 
 def _with_one_name(columns: Sequence[TableColumn[dict[str, Any]]]) -> list[TableColumn[dict[str, Any]]]:
-    """Return the columns with topic and partition as one; without a number, such as -1, the topic stands alone."""
+    """Merge the columns for topic and partition into one, which shows only the topic if the number is missing or -1."""
     names = [column.name for column in columns]
     if not {"topic", "partition"} <= set(names):
         return list(columns)

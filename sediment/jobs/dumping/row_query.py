@@ -1,7 +1,7 @@
 """Rows that `dump` reads, selected by table, sources, conditions on records, and the number of last records to show.
 
-The last records of a partition are found from its end: its slices are read from last to first, and the slices that are
-read first are small.  So a large log is read only as far as needed, and no part of it is read twice.
+The last records of a partition are found from its end: its slices are read from last to first, and the slices near the
+end are small.  So a large log is read only as far as needed, and no part of it is read twice.
 
 Invariants: a query may be used several times, and each use reads the files again.  A query keeps in memory one batch,
 plus the last records if they are requested.
@@ -49,11 +49,11 @@ class RowQuery:
 
     @property
     def is_whole(self) -> bool:
-        """True if the query has no conditions on records besides those of its request."""
+        """True if the query has no conditions on records other than the conditions of its request."""
         return self.last is None and self.selection == RecordSelection()
 
     def tasks(self, fs: Fs) -> list[TableTask]:
-        """Return the tasks that read the whole tables, without regard to `selection` and `last`.
+        """Return the tasks that read the whole tables; they ignore `selection` and `last`.
 
         Raises:
             SedimentError: as `plan_table`.
@@ -81,7 +81,7 @@ class RowQuery:
     def of_partition(
         self, source: Source, bounds: Bounds, last: int | None, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one source within `bounds`; with `last`, only that many of them, from the end.
+        """Yield the last `last` records of one source within `bounds`, or all of them if `last` is None.
 
         Raises:
             SedimentError: as `plan_scan_tasks` and `read_table`.

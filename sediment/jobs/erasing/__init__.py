@@ -6,6 +6,6 @@
     erasure         the rewrite of one partition by its verdicts
     report          report of a partition and of a run
 
-Invariant: no report, log line or error contains a key or the text of a condition; a file that contains one has mode
-0600.
+Invariant: no report, log line or error contains a key or the text of a condition; a file that contains a key or a
+condition has mode 0600.
 """

@@ -109,7 +109,7 @@ def _segments(erased: ErasedPartition, now_ms: int, fs: Fs) -> list[SecondScan]:
 
 
 def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: Int64s) -> ScannedPartition:
-    """Add the offsets in `matching` that have no verdict and that the run did not report as out of reach."""
+    """Add the offsets in `matching` to the result, except those with a verdict or reported as out of reach."""
     known = np.concatenate([erased.verdicts.offsets, erased.stays])
     return replace(scanned, more_matches=matching[~np.isin(matching, known)])
 
@@ -181,7 +181,7 @@ def replicas_of(
     done: Iterable[str],
     fs: Fs,
 ) -> Mapping[TopicPartition, Replicas]:
-    """Return the replicas of the partitions in `reports`; the run has erased from partitions with a status in `done`.
+    """Return the replicas of the partitions in `reports`; a partition counts as erased if its status is in `done`.
 
     Raises:
         SedimentError: the metadata log cannot be read.

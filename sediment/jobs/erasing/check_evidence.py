@@ -4,9 +4,9 @@
     figures       the conclusions of the document follow from its lists
     files         every segment is as the run left it, and no other file may contain erased records
 
-A broker that continues to run may append after the last segment of the evidence, and retention may delete the first
-ones.  Both changes are notes, not problems.  Compaction rewrites segments, so check a compacted log before its broker
-starts.
+After the erasure, a running broker may append records after the last segment in the evidence, and retention may delete
+the first segments.  Both changes are notes, not problems.  Compaction rewrites segments, so check a compacted log
+before its broker starts.
 
 Invariant: nothing is written, no lock is taken, and no record is decoded.
 """
@@ -73,8 +73,8 @@ class CheckedPartition:
 class CheckReport(RunReport[CheckedPartition]):
     """Report of `erase --check`.
 
-    `run_checked` is the run that wrote the file `evidence`; `complete` is the conclusion of the document.  Both are
-    None if the signature is bad.  `problems` are the problems of the document itself.
+    `run_checked` is the run that wrote the file `evidence`; `complete` is True if the document claims a complete
+    erasure.  Both are None if the signature is bad.  `problems` are the problems of the document itself.
     """
 
     row_type: ClassVar[type] = CheckedPartition
@@ -208,7 +208,7 @@ def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> l
 
 
 def _recorded(log_dir: Path, evidence: Evidence, fs: Fs) -> Mapping[str, Any]:
-    """Return the entry with the directory's id; an entry without an id matches by its path."""
+    """Return the entry of the log directory: the entry with its id, or an entry without an id but with its path."""
     meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE) if fs.is_directory(log_dir) else None
     own_id = None if meta is None else meta.directory_id
     for entry in evidence.log_dirs:

@@ -5,7 +5,7 @@ no SQL execution: the condition leaves the driver only in the code of the tasks.
 
 The session has `spark.sql.ansi.enabled=false`: an expression that cannot be computed is null, and its record does not
 match.  With ANSI rules the error would quote the condition in the log of the executor.  PySpark's own log of failed
-queries also quotes the condition, so it is switched off during the query.
+queries also quotes the condition, so that log is switched off during the query.
 
 Invariant: errors name the kind of Spark's error, never its text, which may quote the condition or a record.
 """

@@ -103,7 +103,7 @@ class _Proof:
         """Read the secret and the key before anything changes.
 
         Raises:
-            UsageError: one of them cannot be used.
+            UsageError: the secret or the key cannot be used.
         """
         from sediment.jobs.erasing.envelope import load_signer
 
@@ -124,7 +124,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The verdicts on one partition, their common action, and the number of records scanned; None: not known."""
+    """The verdicts on one partition, their common action, and the number of records scanned; None if unknown."""
 
     action: str | None
     verdicts: Verdicts
@@ -197,7 +197,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     def _estimate(self) -> float | None:
-        """Return the estimated seconds of the rewriting at the speed of the scan; None if nothing was scanned."""
+        """Estimate the seconds that the rewriting takes at the speed of the scan; None if nothing was scanned."""
         if not self._scan_seconds:
             return None
         return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
@@ -272,7 +272,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             yield each, self._table.get(each.partition, ())
 
     def _matching(self, condition: str, directories: Sequence[Path]) -> Iterator[tuple[Path, Int64s | CleaningResult]]:
-        """Yield the offsets that match a condition in each directory of a partition; int64[n]."""
+        """Yield each partition directory with the offsets, int64[n], of its records that match a condition."""
         from sediment.jobs.erasing.condition_query import ConditionFailedError, matching_offsets
         from sediment.jobs.spark.session import create_session
 
@@ -312,7 +312,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
 
     def _action_for(self, selected: SelectedPartition) -> str | None:
-        """Return the action of records without their own; None if it depends on a policy that is not stated."""
+        """Return the action for records without a given action; None if it depends on a policy that is not stated."""
         if self._own.action is not None:
             return self._own.action
         if not selected.config.compacts and not _has_policy(selected):
@@ -510,7 +510,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                 if partition in directory.partitions
             )
         except SedimentError:
-            return False  # its report contains the reason
+            return False  # the partition's report contains the reason
 
     def _scanned_again(
         self, scans: ScanRun, erased: Mapping[Path, ErasedPartition]

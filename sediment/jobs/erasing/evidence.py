@@ -8,7 +8,7 @@
     partitions        one for each selected partition; see `PartitionEvidence`
     not_reached       places besides the segments: kind, path, advice
 
-The subject of a verdict table is its rows, as `topic-partition:offset` lines, ascending.
+For a table of verdicts, the only subject is the text of all its rows, as `topic-partition:offset` lines, ascending.
 
 Invariant: no key, value or condition is in the document.  The document makes claims only about the things that this run
 did and read.
@@ -43,11 +43,11 @@ DONE = frozenset({ERASED, UNCHANGED})
 
 @dataclass(frozen=True, slots=True)
 class SegmentEvidence:
-    """One segment after the run, or one that was replaced by segments with other base offsets.
+    """A segment that exists after the run, or a segment that was replaced by segments with other base offsets.
 
-    `removed` counts its changed records: dropped, made tombstones or replaced.  `before` lists its original files if it
-    was rewritten, and is empty otherwise; `after` lists its files after the run.  `records` and `matches` are counts of
-    the second scan.
+    `removed` counts its records that were dropped, made tombstones or replaced.  `before` lists its original files if
+    it was rewritten, and is empty otherwise; `after` lists its files after the run.  `records` and `matches` are counts
+    of the second scan.
     """
 
     base_offset: int

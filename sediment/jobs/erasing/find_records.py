@@ -9,7 +9,8 @@
 
 Control records are not data and never match.
 
-Invariant: the function of a task contains the keys; no name, description or setting of a Spark job contains a key.
+Invariant: keys reach the executors only inside the functions of tasks; no name, description or setting of a Spark job
+contains a key.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class SegmentItem:
     now_ms: int
 
     def weight(self) -> int:
-        """Return the size of the log in bytes; tasks are packed by it."""
+        """Return the size of the log in bytes; tasks are packed by this number."""
         return self.listing.log_bytes()
 
 
@@ -249,9 +250,9 @@ class ScanRun:
     def find_keys(
         self, partitions: Iterable[tuple[LogListing, Place, int]], keys: KeySet
     ) -> Iterator[tuple[Path, Found | CleaningResult]]:
-        """Yield the records with one of `keys` by partition directory, once all of its segments were searched.
+        """Yield the records with one of `keys` for each partition directory, once all its segments were searched.
 
-        `partitions` are listings, each with the place where it is read, and a limit on the decompressed bytes of one
+        Each of `partitions` is a listing, the place from which it is read, and a limit on the decompressed bytes of one
         batch.
         """
         items: list[SegmentItem] = []
@@ -332,7 +333,7 @@ def _joined(results: Sequence[Found | CleaningResult]) -> Found | CleaningResult
 
 
 def around(offsets: Int64s) -> Bounds:
-    """Return the bounds that enclose the ascending `offsets`; empty if there are none."""
+    """Return the bounds that enclose the ascending `offsets`; without offsets, the bounds are empty."""
     if not offsets.size:
         return Bounds(end_offset=ALL.first_offset)
     return Bounds(int(offsets[0]), int(offsets[-1]) + 1)

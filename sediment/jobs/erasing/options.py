@@ -17,7 +17,7 @@ from sediment.segment_io.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class EraseOptions(RewriteOptions):
-    """Options of `erase` besides the common ones."""
+    """Options of `erase` in addition to the common options."""
 
     keys_file: Path | None = None
     key_format: str = TEXT

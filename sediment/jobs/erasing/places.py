@@ -1,6 +1,6 @@
 """Places outside the log's segments that may still contain erased records, and replicas that a run did not erase from.
 
-    found           names in a log directory that a broker or a run leaves; the directory of --keep-originals;
+    found           entries that a broker or a run left in a log directory; the directory of --keep-originals;
                     replicas that the metadata log names; the source of a run with --output
     not visible     tables, backups, filesystem snapshots and free blocks: they are always listed
 
@@ -121,7 +121,7 @@ def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
 def _uncovered(
     replicas: Mapping[TopicPartition, Replicas],
 ) -> Mapping[tuple[int, ...] | None, Sequence[TopicPartition]]:
-    """Return the partitions by the nodes that no run has erased from; the key None stands for unknown nodes."""
+    """Return the partitions by the nodes that no run has erased from; the key None means unknown nodes."""
     found: dict[tuple[int, ...] | None, list[TopicPartition]] = {}
     for partition, each in sorted(replicas.items()):
         if not each.are_covered:

@@ -23,7 +23,7 @@ _MOST_OFFSETS = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordsNotReached:
-    """Matching records that one reason kept from erasure: their number, and up to 100 of their lowest offsets."""
+    """Matching records that were not erased, with the reason: their number, and up to 100 of the lowest offsets."""
 
     reason_code: str
     records: int
@@ -34,11 +34,11 @@ class RecordsNotReached:
 class EraseReport(RewriteReport):
     """Report of one partition; a dry run reports what would be erased.
 
-    `action` is drop, tombstone or replace; None if the table of verdicts gives it for each record, or it is unknown.
-    `records_scanned` counts the records read in the search; None for a table of verdicts, which needs no search.
-    `records_matched` counts the records found, and `records_erased` counts the records changed.  Records that an
-    earlier run erased, and those in `not_reached`, do not count as erased.  `keys_with_older_records` counts keys that
-    would lose a record but keep an older one.
+    `action` is drop, tombstone or replace; None if the action is unknown, or if the table of verdicts gives an action
+    for each record.  `records_scanned` counts the records read in the search; None for a table of verdicts, which needs
+    no search.  `records_matched` counts the records found, and `records_erased` counts the records changed.  Records
+    that an earlier run erased, and those in `not_reached`, do not count as erased.  `keys_with_older_records` counts
+    keys that would lose a record but keep an older one.
     """
 
     action: str | None = None
@@ -107,7 +107,7 @@ def print_report(report: EraseRunReport, screen: Screen) -> None:
 
 
 def _place_lines(places: Iterable[Place]) -> Iterator[str]:
-    """Yield a line for each kind of place with its advice; several paths share a line, which names the first."""
+    """Yield a line for each kind of place with its advice; several paths share a line, which names the first path."""
     paths: dict[tuple[str, str], list[str]] = {}
     for place in places:
         paths.setdefault((place.kind, place.advice), []).extend([] if place.path is None else [place.path])

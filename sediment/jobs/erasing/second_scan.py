@@ -44,7 +44,7 @@ class SecondScan:
     now_ms: int
 
     def weight(self) -> int:
-        """Return the size of the log in bytes; tasks are packed by it."""
+        """Return the size of the log in bytes; tasks are packed by this number."""
         return self.listing.log_bytes()
 
 
@@ -65,7 +65,7 @@ class ScanAgain:
     keys: frozenset[bytes]
 
     def __call__(self, task: SecondScan, _attempt: str) -> ScannedSegment | CleaningResult:
-        """Scan one segment; return the failure if that is impossible."""
+        """Scan one segment; return a failure if it cannot be scanned."""
         try:
             return _scanned(task, self.keys)
         except TASK_ERRORS as error:

@@ -50,7 +50,7 @@ def read_keys(file: Path, key_format: str) -> Keys:
     """Return the keys in `file`, each once.
 
     Raises:
-        UsageError: the file cannot be read, has no key, or a line is empty or not in `key_format`.
+        UsageError: the file cannot be read or has no key, or a line is empty or not in `key_format`.
     """
     lines = read_input(file, "--keys-file").removesuffix(b"\n").split(b"\n")
     keys = set()
@@ -134,7 +134,7 @@ def read_input(file: Path, option: str) -> bytes:
     """Return the content of the file that an option names.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read.
     """
     try:
         return file.read_bytes()

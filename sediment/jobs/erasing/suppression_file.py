@@ -19,7 +19,7 @@ def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
     """Return the suppression list in `file`; the secret of its HMACs is in `secret_file`.
 
     Raises:
-        UsageError: a file cannot be read, or is not a suppression list of this secret.
+        UsageError: a file cannot be read, or is not a suppression list with this secret.
     """
     secret = read_secret(secret_file)
     return parse_suppression_list(read_input(file, "--suppress"), secret, path=str(file))

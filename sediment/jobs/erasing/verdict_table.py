@@ -34,7 +34,7 @@ _ACTIONS = {DROP: Action.DROP, TOMBSTONE: Action.TOMBSTONE, REPLACE: Action.REPL
 
 @dataclass(frozen=True, slots=True)
 class GivenVerdict:
-    """One row; `action` is None for the action of the run."""
+    """One row; if `action` is None, the action of the run applies."""
 
     offset: int
     action: str | None
@@ -55,7 +55,7 @@ def uniform_verdicts(offsets: np.ndarray[Any, np.dtype[np.int64]], action: str, 
 
 
 def verdicts_of(rows: Iterable[GivenVerdict], action: str | None, replacement: bytes | None) -> Verdicts | None:
-    """Return the verdicts of a partition; `action` is the run's action for rows without their own.
+    """Return the verdicts of a partition; `action` is the run's action, for rows without an action.
 
     Returns None if a row has no action and `action` is None.
 

@@ -172,10 +172,10 @@ class OutputDirectory:
         first_dirty: Mapping[TopicPartition, int],
         marks: Sequence[Uncleanable] = (),
     ) -> set[str] | None:
-        """Write the files of the whole directory, then the manifest of them and of `files`.
+        """Write the files that belong to the directory as a whole, then a manifest that lists them and `files`.
 
         `first_dirty` has the cleaner checkpoints that differ from the checkpoints in the sources.  Return None if no
-        source changed.  Otherwise return the names of the changed partitions; the list is empty if only other files
+        source changed.  Otherwise return the names of the changed partitions; the set is empty if only other files
         changed.
         """
         changed = self._changed_partitions()

@@ -112,10 +112,10 @@ def files_by_folder(files: Mapping[str, StoredFile]) -> dict[str, dict[str, Stor
 
 
 def is_left_out(name: str) -> bool:
-    """Return True for a file of a partition that is left out of an output.
+    """Return True if an output leaves out this file of a partition.
 
-    These are files that a broker does not know, such as an operator's copy, and files that its next start removes
-    unread.  Files of an open replacement are not left out, because they determine which segments are valid.
+    These are files that a broker does not know, such as an operator's copy, and files that the broker's next start
+    removes unread.  Files of an open replacement are not left out, because they determine which segments are valid.
     """
     if name in _OTHER_FILES or name.endswith(_REPLACEMENT_SUFFIXES):
         return False

@@ -34,7 +34,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorText:
-    """The reason why a command ended without a result; `is_fault` marks a bug, caused by neither user nor machine."""
+    """The reason why a command ended without a result; `is_fault` is True for a bug in Sediment."""
 
     reason_code: str
     sentence: str
@@ -61,7 +61,7 @@ def describe_lost_task(error: Exception | None) -> tuple[str, str]:
 
 
 def _raised(error: BaseException | None) -> str:
-    """Return the line of Spark's error text that has the worker's own error, or else its first line."""
+    """Return the line of Spark's error text with the worker's own error; without such a line, return the first."""
     lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
     return (raised or lines)[-1 if raised else 0]

@@ -41,7 +41,7 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, which gets an s, or es after ch, unless the number is 1."""
+    """Return a number with its noun; unless the number is 1, the noun gets an s, or es after ch."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}es" if noun.endswith("ch") else f"{number} {noun}s"

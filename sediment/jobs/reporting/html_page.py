@@ -3,7 +3,7 @@
     document (JSON report)  ->  Page (figures, widths, sentences)  ->  templates/report.html
 
 Invariants: the page loads no other resource.  The template escapes all text from a disk or a user.  If the report of a
-command lacks a key, the page lacks the part for that key.
+command lacks a key, the page leaves out the part for that key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SHOWN_BARS = 20
 SHOWN_EMPTY = 10
-"""Most empty partitions of one status and reason that get rows."""
+"""Maximum number of rows for empty partitions with the same status and reason."""
 
 STRIP_UNITS = 1000
 """Width of a strip in the units of its drawing; the longer of a partition's two strips has this width."""
@@ -121,7 +121,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Row of one partition; texts missing in the report are empty; `sort` has the numbers for sorting."""
+    """Row of one partition; a text that the report lacks is empty; `sort` has the numbers for sorting."""
 
     partition: str
     log_dir: str
@@ -146,7 +146,8 @@ class Row:
 class Reason:
     """Partitions of one status and reason code.
 
-    `example` explains it; if the explanations differ, it is that of the largest partition, `example_of`.
+    `example` is the explanation; if the explanations differ, it is the explanation of the largest partition,
+    `example_of`.
     """
 
     status: str
@@ -156,7 +157,7 @@ class Reason:
     example_of: str
     count: int
     names: tuple[str, ...]
-    """Their names; consecutive partitions of a topic are one text."""
+    """Their names; a range of consecutive partitions of a topic is one text."""
 
     size_text: str
 
@@ -294,7 +295,7 @@ def _command_line(command: str, log_dirs: Sequence[str], options: Sequence[tuple
 
 
 def _directories(partitions: Sequence[Mapping[str, Any]], log_dirs: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the log directories as (role, path); the two of `verify` are before and after."""
+    """Return the log directories as (role, path); the two roles in `verify` are before and after."""
     found = {("", str(p["log_dir"])) for p in partitions if p.get("log_dir")}
     for role in ("before", "after"):
         found |= {(role, str(p[role]).rpartition("/")[0]) for p in partitions if isinstance(p.get(role), str)}
@@ -338,7 +339,7 @@ def _tiles(
 
 
 def _share(before: int, after: int, saved: str) -> str:
-    """Return the saved share of `before`, or how much more there is after a run that adds bytes."""
+    """Return the share of `before` that the run saved, or the growth if the run added bytes."""
     if not before:
         return ""
     return (
@@ -367,9 +368,9 @@ def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
 def _stages(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Bar, ...], tuple[Bar, ...]]:
-    """Return the stages of the driver, which add up to the seconds of the run, and those that tasks share.
+    """Return the stages of the driver, which add up to the seconds of the run, and the stages of the tasks.
 
-    A stage that partitions report was timed in tasks, except the commit, which the driver does.
+    Stages in the reports of partitions were timed in tasks.  The commit is an exception: the driver makes it.
     """
     by_stage = {str(stage): float(seconds) for stage, seconds in (document.get("seconds_by_stage") or {}).items()}
     in_tasks = {stage for p in partitions for stage in p.get("seconds_by_stage") or ()} - {COMMIT}

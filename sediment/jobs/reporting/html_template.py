@@ -1,4 +1,4 @@
-"""Rendering of the HTML pages: one template for each, and one stylesheet for all of them, sediment/page.css."""
+"""Rendering of the HTML pages: one template for each page, and one stylesheet (sediment/page.css) for all pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def render_template(name: str, **values: object) -> str:
 
 
 def _unbroken_times(text: str) -> Markup:
-    """Return the escaped text; no line breaks within a time."""
+    """Return the escaped text; a time in it has no line break."""
     from markupsafe import Markup, escape
 
     return Markup(_TIME.sub(r'<span class="when">\g<0></span>', str(escape(text))))

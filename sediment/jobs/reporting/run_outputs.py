@@ -29,7 +29,7 @@ def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None
     """Check that `file` can be written after the run.
 
     Raises:
-        UsageError: it is a directory, its directory is missing, or it is inside a log directory or a partition of one.
+        UsageError: `file` is a directory, its directory is missing, or it is inside a log directory or a partition.
     """
     if file.is_dir() or not file.parent.is_dir():
         what = "this is a directory" if file.is_dir() else "its directory is missing"
@@ -57,7 +57,7 @@ def write_page(
     """Write the page of the run whose JSON is `report`; print an error on `messages`.
 
     `settings` returns the effective settings by log directory; "" has the settings of the run.  `given` are the
-    command-line options, as (name, text), and `log_dirs` the log directories as they were given.
+    command-line options, as (name, text), and `log_dirs` are the log directories as they were given.
     """
 
     def content() -> bytes:

@@ -149,10 +149,10 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunReport(Result, Generic[Partition]):
-    """Report of one run of a command.  `now_ms` is the clock of every rule, `seconds` the wall time.
+    """Report of one run of a command.  `now_ms` is the current time for every rule, and `seconds` is the wall time.
 
-    Commands add fields in a subclass.  In the JSON, these come before `partitions`, or after it if their metadata are
-    `AFTER_PARTITIONS`.
+    A command adds fields in a subclass.  In the JSON, the added fields come before `partitions`; fields with the
+    metadata `AFTER_PARTITIONS` come after it.
     """
 
     row_type: ClassVar[type]

@@ -4,8 +4,8 @@
                                                   └─────> one line for each reason
 
 Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if the console is too narrow
-for it; a line names the column.  If the columns of rank 0 are still too wide, each row is printed as a list of lines.
-JSON and the counts of a summary always cover every row.
+for it; a line then names the column.  If the columns of rank 0 are still too wide, each row is printed as a list of
+lines.  JSON and the counts of a summary always cover every row.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Screen:
 
     @property
     def is_terminal(self) -> bool:
-        """True if the text goes to a terminal; only there rows are left out.  No variable makes a pipe a terminal."""
+        """True if the text goes to a terminal; only there rows are left out.  No environment variable affects this."""
         return self.console.file.isatty()
 
     def partitions(
@@ -77,9 +77,9 @@ class Screen:
         """Print a table of partitions.
 
         `is_idle` is True for a partition that the run does not change (default: by status); --changed hides it.
-        `is_empty` is True for one without records.  On a terminal, many idle or empty partitions with the same reason
-        get no rows: `reasons` or the summary counts them.  Partitions that make the run fail come first; they are
-        neither idle nor empty.
+        `is_empty` is True for a partition without records.  On a terminal, many idle or empty partitions with the same
+        reason get no rows: `reasons` or the summary counts them.  Partitions that make the run fail come first; they
+        are neither idle nor empty.
         """
         idle = self._idle(is_idle)
         shown = [row for row in rows if not (self.view.changed and idle(row))]
@@ -200,7 +200,7 @@ class Screen:
         is_idle: Callable[[Reported], bool] | None = None,
         style: str | None = None,
     ) -> None:
-        """Print one line for each reason: its partitions, their bytes, and the largest one as an example.
+        """Print one line for each reason: its partitions, their bytes, and the largest partition as an example.
 
         Reports with the same `key` share a line (default: the reason code).  The reason with the most bytes comes
         first.  With --changed, idle partitions get no line.
@@ -238,10 +238,10 @@ def reason_lines(
     explain: Callable[[Reported], str | None] | None = None,
     size_of: Callable[[Reported], int | None] | None = None,
 ) -> list[str]:
-    """Return one line for each reason, the one with the most bytes first.
+    """Return one line for each reason, in descending order of bytes.
 
-    A reason of one partition is `name: reason`.  Otherwise the line has the code, the number of partitions, their
-    bytes, and the reason of the largest one.
+    The line for a reason of only one partition is `name: reason`.  Otherwise the line has the code, the number of
+    partitions, their bytes, and the reason of the largest partition.
     """
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before
@@ -263,7 +263,7 @@ def reason_lines(
 
 
 def named(partitions: Sequence[str]) -> str:
-    """Return the names of partitions, the first ten and the number of the others."""
+    """Return the names of the first ten partitions, and the number of the others."""
     left = len(partitions) - _MOST_NAMED
     more = f" and {left} more ({len(partitions)} partitions)" if left > 0 else ""
     return ", ".join(partitions[:_MOST_NAMED]) + more

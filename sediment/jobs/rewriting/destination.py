@@ -32,7 +32,7 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC):
-    """The destination of a run; `catalogue` is the file that lists the originals that the run kept."""
+    """The destination of a run; `catalogue` is the file that lists the originals kept by the run."""
 
     catalogue: Path | None = None
 
@@ -76,7 +76,7 @@ class Destination(ABC):
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        """Commit a partition whose segments are all written; return False if a stop interrupted it."""
+        """Commit a partition whose segments are all written; return False if a stop interrupted the commit."""
 
     @abstractmethod
     def mark(self, listing: LogListing, mark: Uncleanable) -> None:
@@ -103,10 +103,10 @@ class Destination(ABC):
 
 
 def check_stopped_cleanly(directories: Sequence[SelectedDirectory]) -> None:
-    """Check that no broker runs on the directories, and that the last one stopped cleanly.
+    """Check that no broker runs on the directories, and that the last broker stopped cleanly.
 
     Raises:
-        UncleanDirectoryError: one of them is unclean.
+        UncleanDirectoryError: a directory is unclean.
     """
     for directory in directories:
         if directory.is_unclean:

@@ -1,7 +1,7 @@
 """Rewriting in place: new segments replace old ones in their own directory, under the directory's lock.
 
 Invariants: only the driver renames files.  The cleaner checkpoint is lowered before the commit, so after a crash
-between the two, a later cleaning only reads more.
+between these two steps, a later cleaning only reads more.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LogDirectories(Destination):
         return InPlace()
 
     def begin(self, planned: Sequence[PlannedPartition]) -> list[tuple[LogListing, CleaningResult]]:
-        """Write the catalogue of originals; partitions whose files cannot be read are not in it."""
+        """Write the catalogue of originals; leave out partitions whose files cannot be read."""
         listings = [each.listing for each in planned if each.plan.segments]
         if self._own.keep_originals is None or not listings:
             return []
@@ -130,7 +130,7 @@ class LogDirectories(Destination):
         update_uncleanable(listing.path.parent, self._fs, add=[mark])
 
     def end(self, planned: Sequence[PlannedPartition]) -> None:
-        """Remove the tokens, then the parts that were not committed: a lost attempt may still try to write."""
+        """Remove the tokens first, because a lost attempt may still write; then remove uncommitted parts."""
         for path in self._options.log_dirs:
             remove_run_token(path)
         for each in planned:

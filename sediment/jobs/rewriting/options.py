@@ -24,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """Options of a rewriting command besides the common ones; a command adds its own in a subclass."""
+    """Options of all rewriting commands, in addition to the common options; a command adds its own in a subclass."""
 
     dry_run: bool = False
     keep_originals: Path | None = None
@@ -36,7 +36,7 @@ class RewriteOptions:
 
     @property
     def local_output(self) -> Path | None:
-        """The directory of the output; None without one, or if it is not on this machine."""
+        """The directory of the output; None without an output, or if the output is not on this machine."""
         path = None if self.output is None else local_directory(self.output)
         return None if path is None else Path(path).absolute()
 

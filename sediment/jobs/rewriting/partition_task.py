@@ -55,7 +55,7 @@ class SegmentRewrite(Protocol):
         ...
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> SegmentResult:
-        """Write the new segment to synced `.part` files; if that fails, leave none.
+        """Write the new segment to synced `.part` files; after an error, leave none of them.
 
         Raises:
             SedimentError, OSError: the segment cannot be rewritten.
@@ -67,8 +67,8 @@ class SegmentRewrite(Protocol):
 class PartitionPlan:
     """Segments of one partition to rewrite, ascending.
 
-    The cleaner checkpoint must not exceed `next_dirty_offset` after the rewrite; None if the checkpoint does not
-    change.  `found` contains findings that the command needs for its report.
+    After the rewrite, the cleaner checkpoint must not exceed `next_dirty_offset`, which is None if the checkpoint does
+    not change.  `found` contains findings that the command needs for its report.
     """
 
     segments: tuple[SegmentRewrite, ...]
@@ -109,7 +109,7 @@ class Place(Protocol):
         """Yield the file operations of a task, and the callback for the bytes that it reads.
 
         Raises:
-            SourceChangedError: the directory is not the one that the driver sees.
+            SourceChangedError: the task sees a different directory than the driver.
         """
         ...
 
@@ -118,7 +118,7 @@ class Place(Protocol):
         ...
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
-        """Give the files of a new segment their final names in the output, and return the files that now have them."""
+        """Give the files of a new segment their final names in the output, and return the renamed files."""
         ...
 
 
@@ -127,7 +127,7 @@ class InPlace:
     """New segments are parts next to the old ones, until the driver commits them."""
 
     def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
-        """Yield file operations that write while the run holds the directory (`task_environment`)."""
+        """Yield file operations that write only while the run holds the directory (`task_environment`)."""
         return task_environment(task)
 
     def reading(self, _listing: LogListing) -> AbstractContextManager[Fs]:
@@ -147,7 +147,7 @@ class InOutput:
 
     @contextmanager
     def environment(self, task: TaskOfPartition) -> Iterator[tuple[Fs, OnBytes]]:
-        """Yield file operations that read the source, and write parts to the output while the run holds it.
+        """Yield file operations that read the source, and write parts to the output as long as the run holds it.
 
         Errors name the source, and not its temporary directory.
         """
@@ -217,7 +217,7 @@ class SegmentTask:
 
 
 def plan_partition(task: RewriteTask, _attempt: str) -> PartitionPlan | CleaningResult:
-    """Plan one partition; return the failure if that is impossible."""
+    """Plan one partition; return a failure if it cannot be planned."""
     # Imported late: it compiles kernels, which the driver never needs.
     from sediment.segment_io.partition.log_view import open_view
 
@@ -271,7 +271,7 @@ class WrittenSegment:
 
 
 def rewrite_segment(task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
-    """Rewrite one segment; return the failure if that is impossible."""
+    """Rewrite one segment; return a failure if it cannot be rewritten."""
     try:
         with task.place.environment(task) as (fs, on_bytes):
             result = task.rewrite.rewrite(fs, run_id=task.run_id, attempt=attempt, progress=on_bytes)

@@ -40,9 +40,9 @@ class RewriteReport:
 class RewriteRunReport(RunReport[Partition]):
     """Report of a run of a rewriting command.
 
-    `originals` is the directory of --keep-originals, and `catalogue` the file there that lists the files kept by this
-    run.  `output` is the directory or URI of --output.  Each is None if the run has none.  `seconds_by_stage` has the
-    driver's wall time.
+    `originals` is the directory of --keep-originals, and `catalogue` is the file there that lists the files kept by
+    this run.  `output` is the directory or URI of --output.  A field is None if the run did not use its option.
+    `seconds_by_stage` has the driver's wall time.
     """
 
     dry_run: bool

@@ -5,7 +5,7 @@
 
 1. Open the directories, list the selected partitions, and complete interrupted replacements.
 2. Plan every partition.  A dry run that only counts ends here.
-3.  Let the command approve the plans or end the run; nothing has changed yet.
+3. Let the command approve the plans or end the run; nothing has changed yet.
 4. Begin, and rewrite the segments.
 5. Once all segments of a partition are written, commit it.
 
@@ -94,7 +94,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @property
     def catalogue(self) -> Path | None:
-        """The file that lists the originals that the run kept; None if there is none."""
+        """The file that lists the originals kept by the run; None if the run kept none."""
         return self._destination.catalogue
 
     # ------------------------------------------------------------------------------------ decisions of a command
@@ -114,7 +114,7 @@ class RewritingRun(ABC, Generic[Own, Report]):
 
     @abstractmethod
     def _approve(self, planned: Sequence[PlannedPartition]) -> None:
-        """Raise an error to end the run before anything changes."""
+        """Approve the plans by returning; an error ends the run before anything changes."""
 
     @abstractmethod
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> Report:

@@ -1,13 +1,13 @@
 """Rewriting to an output: a new log directory with the rewritten segments and copies of all other files.
 
 1. Tasks write the new segments of a partition to the output, under their final names.
-2.  `commit` records that all of them are written; a partition that fails gets no such record.
-3.  After the last partition, tasks copy the files that were not replaced. If a partition is unchanged, these are all of
-   its files.
+2. `commit` records that all new segments are written; a partition that fails gets no such record.
+3. After the last partition, tasks copy the files that were not replaced.  If a partition is unchanged, all of its
+   files are copied.
 4. The driver lists the sources again and writes the checkpoints, then the manifest.
 
-If a partition failed, its files in the output are overwritten by its copy, or removed because the manifest does not
-name them.
+If a partition failed, segments already written for it are overwritten by its copy, or removed because the manifest does
+not name them.
 
 Invariants: nothing in a source changes.  Without `keeps_failed`, the output is complete only if no partition failed.
 """

@@ -6,8 +6,8 @@
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
-topics.  The marker of a clean stop proves that no broker has started.  It must be in the checkpoint's directory and in
-the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because its
+topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
+and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because its
 controller may have changed the configs since.
 
 One of a node's log directories contains the metadata log or the checkpoint, which applies to all of the node's
@@ -62,7 +62,7 @@ def open_directories(
     allow_empty: bool = False,
     in_place: bool = False,
 ) -> list[SelectedDirectory]:
-    """Open each of `paths` with `open_directory`, and add the settings of the run that apply to it.
+    """Open each of `paths` with `open_directory`, and add the settings of the run that apply to the directory.
 
     `names` are the paths as the user gave them.  `in_place` means that the run changes data according to these
     settings.  With `allow_empty` a pattern may match nothing.

@@ -61,10 +61,11 @@ class SelectedDirectory:
         return not self.checkpoints.clean_shutdown and self.checkpoints.recovery_point is not None
 
     def settings_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> Settings:
-        """Return the settings for a partition; `name` is the name of its directory if that is not the usual one.
+        """Return the settings for a partition; `name` is the name of its directory if it is not the usual `TOPIC-N`.
 
-        If a topic was deleted while the broker was down, the cluster does not know it, and a broker's start renames its
-        directory to `-stray`.  Such a topic is neither compacted nor expired unless `--set` gives its policy.
+        If a topic was deleted while the broker was down, the cluster no longer knows the topic, and the broker's next
+        start renames the partition's directory to `-stray`.  Such a topic is neither compacted nor expired unless
+        `--set` gives its policy.
 
         Raises:
             CorruptCheckpointError: the partition's partition.metadata cannot be read.
@@ -84,7 +85,7 @@ class SelectedDirectory:
         return self.settings.with_metadata({partition.topic: {"cleanup.policy": ""}}, self.settings.broker_overrides)
 
     def config_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> LogConfig:
-        """Return the config for a partition; `name` is the name of its directory if that is not the usual one.
+        """Return the config for a partition; `name` is the name of its directory if it is not the usual `TOPIC-N`.
 
         Raises:
             CorruptCheckpointError: as `settings_of`.
@@ -108,7 +109,7 @@ def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
 
 
 def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories in the `--config` file that may contain `__cluster_metadata-0`, likeliest first."""
+    """Return the directories in the `--config` file that may contain `__cluster_metadata-0`, the most likely first."""
     named = settings.config_file.get("metadata.log.dir", "").strip()
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 

@@ -24,8 +24,8 @@ def read_properties(path: Path) -> dict[str, str]:
     """Return the properties of a file or pipe of at most MOST_BYTES, as java.util.Properties reads them.
 
     Raises:
-        SettingsError: the file cannot be read, is neither a file nor a pipe, is larger, begins with a byte order mark,
-            or has a malformed escape.
+        SettingsError: the file cannot be read, is neither a file nor a pipe, has more than MOST_BYTES, begins with a
+            byte order mark, or has a malformed escape.
     """
     import javaproperties
 

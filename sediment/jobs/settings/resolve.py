@@ -52,7 +52,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _DEDUPE_SIZE = "log.cleaner.dedupe.buffer.size"
 _LOAD_FACTOR = "log.cleaner.io.buffer.load.factor"
-_LEAST_LOAD_FACTOR = 2e-8  # of the largest map, more than one slot may be filled
+_LEAST_LOAD_FACTOR = 2e-8  # with this load factor, the largest map may fill more than one slot
 _NO_RETENTION = -1
 _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
@@ -119,7 +119,7 @@ class Settings:
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)
-    """The broker's own dynamic configs from the cluster's metadata, completed with those for all brokers."""
+    """The broker's own dynamic configs from the cluster's metadata, completed with the configs for all brokers."""
 
     topic_overrides: Mapping[str, Mapping[str, str]] | None = None
     """Every topic's configs from the cluster's metadata; None without metadata."""
@@ -220,7 +220,7 @@ class Settings:
         return origin != Origin.DEFAULT or self._states_defaults
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if `name` is stated, other than by the config with which Kafka creates an internal topic.
+        """Return True if a source states `name`, not counting the config with which Kafka creates an internal topic.
 
         Raises:
             SettingsError: the key is unknown.
@@ -304,7 +304,7 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value that Kafka gives an internal topic at creation; None with metadata, which contains it."""
+        """Return the value that Kafka gives an internal topic at creation; None if metadata gives it."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs

@@ -13,7 +13,7 @@ from sediment.segment_io.partition.partition_directories import check_patterns, 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Partitions that match one of `partitions` and whose topic matches one of `topics`; without globs, all."""
+    """Partitions whose name matches `partitions` and whose topic matches `topics`; an empty tuple matches all."""
 
     partitions: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()

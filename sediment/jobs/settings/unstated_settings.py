@@ -1,7 +1,7 @@
-"""Reasons to skip a partition because a setting is not stated; each reason names the option that would state it.
+"""Reasons to skip a partition because a setting is not stated; each reason names the option that states it.
 
-Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and gives no tombstone a delete
-horizon.
+Invariant: a setting that is not stated (`Settings.is_stated`) deletes nothing, and no tombstone gets a delete horizon
+from it.
 """
 
 from __future__ import annotations

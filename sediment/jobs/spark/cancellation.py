@@ -86,7 +86,7 @@ _ended_if_killed: list[Callable[[], None]] = []
 
 @contextmanager
 def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` if a signal kills this process during the block; `end` stops a child that would outlive it."""
+    """Call `end`, which stops a child process, if a signal kills this process during the block."""
     _ended_if_killed.append(end)
     try:
         yield
@@ -147,7 +147,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End the command on a signal within this block, or on an earlier one in the `stop_on_signals` block.
+    """End the command on a signal in this block, or on an earlier signal in the `stop_on_signals` block around it.
 
     Raises:
         RunStopped: a signal arrived.

@@ -36,7 +36,7 @@ def make_archive(master: str = "local[2]") -> Path:
 
 
 def _everything(rows: object) -> list[int]:
-    """Yield nothing, in a worker that loads the compiled kernels as in a real run."""
+    """Return no rows, in a worker that loads the compiled kernels as in a real run."""
     from sediment.compaction.warm_up import warm_up
 
     warm_up()

@@ -2,7 +2,7 @@
 
 With the archive, a JVM maps the classes instead of parsing JARs.  `sediment warm-up` creates the archive once
 (`cds_archive`), and every later local run uses it.  Invariant: an archive never makes a run fail, because a JVM ignores
-an archive that another JVM or other JARs made.
+an archive that was made by another JVM or from other JARs.
 
 Source: JEP 350, dynamic archives of class data sharing.
 """

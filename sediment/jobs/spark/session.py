@@ -114,7 +114,7 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     `more` gets the user's settings and returns the settings that this use of Spark needs, which override the user's.
 
     Raises:
-        UsageError: Spark does not start: Java is missing or too old, or an error of Spark.
+        UsageError: Spark does not start, because Java is missing or too old, or because of an error of Spark.
         RunStopped: a signal arrived before Spark had started.
     """
     require_spark()
@@ -136,12 +136,12 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
 
 @contextmanager
 def create_session(master: str | None, app_name: str, given: SparkSession | None = None) -> Iterator[SparkSession]:
-    """Yield a SparkSession on the context of `spark_context`, with the same errors.
+    """Yield a SparkSession on the context of `spark_context`; the errors are the same as there.
 
     `spark.read.format("kafka-log")` is registered.  The settings of `given`, and of a session that was active, stay
     unchanged, because the new session is a separate session of the same context.
     """
-    require_spark()  # the import of the data source needs it
+    require_spark()  # the import of the data source needs PySpark
     from sediment.jobs.datasource import register
 
     with plain_session(master, app_name, _for_rows, given) as session:
@@ -153,7 +153,7 @@ def create_session(master: str | None, app_name: str, given: SparkSession | None
 def plain_session(
     master: str | None, app_name: str, more: MoreSettings, given: SparkSession | None
 ) -> Iterator[SparkSession]:
-    """Yield the session of `create_session` with the settings `more`, and without the registered format."""
+    """Yield a session like `create_session`, but with the settings `more` and without the registered format."""
     require_spark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -175,7 +175,7 @@ def require_spark() -> None:
 
 
 def own_session(given: SparkSession | None) -> SparkSession:
-    """Return a session with its own settings and views, on the context of `given` or else on the active one."""
+    """Return a session with its own settings and views, on the context of `given` or else on the active context."""
     from pyspark.sql import SparkSession
 
     return (given or SparkSession.builder.getOrCreate()).newSession()
@@ -203,7 +203,7 @@ def under_spark_submit() -> bool:
 
 
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark settings to add to those `given` for a run on `master`."""
+    """Return the Spark settings that a run on `master` needs in addition to the settings `given`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
     if is_verbose():
         wanted["spark.log.level"] = "WARN"
@@ -267,7 +267,7 @@ class _Launched(subprocess.Popen[bytes]):
             super().__init__(*given, **more)
             _launched.append(self)
             with interruptible():
-                pass  # raises a signal that arrived meanwhile
+                pass  # if a signal arrived meanwhile, `RunStopped` is raised here
 
 
 _launched: list[_Launched] = []
@@ -277,7 +277,7 @@ def _launch_gateway(*given: Any) -> Any:
     """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
 
     PySpark then removes the directory to which the JVM writes its port.  A JVM that does not find this directory fails
-    before it waits for the end of its stdin; the thread of its gateway would then keep it running forever.
+    before it starts to wait for the end of its stdin, but the thread of its gateway would keep the JVM running forever.
     """
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
@@ -339,7 +339,7 @@ def _complete_environment(master: str, given: Mapping[str, str]) -> None:
 
 
 def spark_defaults() -> dict[str, str]:
-    """Return the settings in the user's `spark-defaults.conf`, which a command line would silently override."""
+    """Return the settings in the user's `spark-defaults.conf`; settings on a command line silently override them."""
     import javaproperties
     from pyspark.find_spark_home import _find_spark_home
 
@@ -362,7 +362,7 @@ def _stop(sc: SparkContext) -> None:
     address = sc._accumulatorServer.server_address
     with contextlib.suppress(Py4JError):
         if is_stopping():
-            sc.setLogLevel("OFF")  # tasks that are still running end with errors
+            sc.setLogLevel("OFF")  # otherwise tasks that are still running would log errors
         sc._jsc.stop()
     if isinstance(address, str):
         Path(address).unlink(missing_ok=True)  # the process may end before the background thread reaches this point
@@ -404,7 +404,7 @@ class _Chatter:
         self._passing_on = True
 
     def heard(self) -> str:
-        """Wait briefly until the writer has ended, and return the output so far."""
+        """Wait briefly for the writer to end, and return the output so far."""
         self._thread.join(timeout=2)
         return b"".join(self._lines).decode(errors="replace")
 
@@ -414,7 +414,8 @@ class _Chatter:
                 if is_stopping():
                     continue
                 if self._passing_on:
-                    # Do not write through sys.stderr: this thread might hold its lock when the interpreter ends.
+                    # Do not write through sys.stderr: this thread might hold the lock of sys.stderr when the
+                    # interpreter ends.
                     with contextlib.suppress(OSError):
                         os.write(_STDERR, as_line(line))
                 else:
@@ -443,7 +444,7 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
     """Check that the Python for the workers of this machine exists.
 
     Raises:
-        UsageError: it cannot be run.
+        UsageError: that Python cannot be run.
     """
     python = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if master.startswith("local") and shutil.which(python) is None:

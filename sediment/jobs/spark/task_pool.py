@@ -7,7 +7,7 @@ noticeable in a small run.
 If the last step of an item only waits for a disk, the item is `Pending`: the next item of the task starts before that
 step.
 
-Invariant: every item has exactly one result, or the error for which Spark gave up on its task.  Items that shared a
+Invariant: every item has exactly one result, or the error with which Spark gave up on its task.  Items that shared a
 failed task are retried once, each in a separate task.
 """
 
@@ -166,8 +166,8 @@ def _results(
 class _JobThreads:
     """Threads that submit jobs and wait for their results.
 
-    They are daemon threads, because Spark never answers a job that it receives while it stops.  Python's own pool would
-    wait for such a thread at the end of the process.
+    They are daemon threads, because Spark never answers a job that arrives while Spark is stopping.  Python's own pool
+    would wait for such a thread at the end of the process.
     """
 
     def __init__(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Check of the Python that Spark runs: it needs this package to plan and to read `kafka-log`."""
+"""Check that the Python that Spark runs has this package, without which it can neither plan nor read `kafka-log`."""
 
 from __future__ import annotations
 

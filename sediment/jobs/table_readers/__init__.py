@@ -1,1 +1,1 @@
-"""Reading of any table of `kafka-log` and `dump`, even if it needs more than the files of one partition."""
+"""Reading of every table of `kafka-log` and `dump`, including tables that need files outside one partition."""

@@ -40,7 +40,7 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
     """Yield the rows of the topics of `sources`, by log directory and topic.
 
     Raises:
-        SettingsError: the file cannot be read, or a stated value is one that Kafka would refuse.
+        SettingsError: the file cannot be read, or Kafka would refuse a stated value.
         SedimentError: the metadata cannot be read.
     """
     import pyarrow as pa
@@ -67,7 +67,7 @@ def read_topics(request: TableRequest, sources: Sequence[Source], fs: Fs) -> Ite
 
 
 class _Node:
-    """The broker of a log directory: its settings, with the cluster's metadata if that is known."""
+    """The broker of a log directory: its settings, with the cluster's metadata if the metadata is known."""
 
     def __init__(self, log_dir: Path, metadata: ClusterMetadata | None, settings: Settings, fs: Fs) -> None:
         meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)

@@ -65,7 +65,7 @@ class LogFacts:
 
     @property
     def last_stable_offset(self) -> int:
-        """Last stable offset, from high watermark and open transactions; the log start without a high watermark."""
+        """Last stable offset, from high watermark and open transactions; without a high watermark, the log start."""
         end = self.log_end_offset
         if self.checkpoints.high_watermark is not None:
             end = min(end, max(self.checkpoints.high_watermark, self.log_start_offset))
@@ -78,10 +78,10 @@ class LogFacts:
 class CleanedRange:
     """The offsets that may have been cleaned, and those that must have been cleaned.
 
-    Records in [`first_dirty`, `limit`) supersede older ones.  Records at or above `limit` survive, but aborted records
-    survive only at or above `end`, the base of the first segment that no cleaning changed.  If `is_claimed`, a cleaner
-    checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves nothing, because it always stays
-    below the corruption.
+    Records in [`first_dirty`, `limit`) supersede older records of their keys.  Records at or above `limit` survive, but
+    aborted records survive only at or above `end`, the base of the first segment that no cleaning changed.  If
+    `is_claimed`, a cleaner checkpoint proves a cleaning up to `limit`.  The checkpoint of a corrupt log proves nothing,
+    because it always stays below the corruption.
     """
 
     first_dirty: int
@@ -95,7 +95,7 @@ class CleanedRange:
 def cleaned_range(
     before: LogFacts, after: LogFacts, *, now_ms: int, min_lag_ms: int, delete_retention_ms: int | None
 ) -> CleanedRange:
-    """Return the range of BEFORE that was or could be cleaned to get AFTER; `now_ms` may be later than the cleaning.
+    """Return the range that was or could be cleaned between BEFORE and AFTER; `now_ms` may be later than the cleaning.
 
     `legacy_expired` are the base offsets of segments whose tombstones of magic 0 and 1 have expired; empty if
     `delete.retention.ms` is not stated.
@@ -150,7 +150,7 @@ def segment_differences(
 ) -> list[Difference]:
     """Return the differences in the log start, the log end, the segments, their offsets, and the checkpoints.
 
-    With `may_be_reencoded`, a cleaned segment may have become several, because its batches may have grown.
+    With `may_be_reencoded`, a cleaned segment may have become several segments, because its batches may have grown.
     """
     return [
         *_ends(before, after),

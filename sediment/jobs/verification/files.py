@@ -89,7 +89,7 @@ def first_difference(left: Path, right: Path) -> int | None:
     """Return the first position at which two files differ, or the end of the shorter file; None if they are equal."""
     with open(open_to_read(left), "rb") as one, open(open_to_read(right), "rb") as other:
         if os.path.sameopenfile(one.fileno(), other.fileno()):
-            return None  # `--keep-before` links the file
+            return None  # both are hard links to one file, made by `--keep-before`
         position = 0
         while True:
             ours, theirs = one.read(_CHUNK_BYTES), other.read(_CHUNK_BYTES)
@@ -123,7 +123,7 @@ def _indexes(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
 
 
 def transaction_entries(source: Source, fs: Fs) -> list[AbortedTransaction]:
-    """Return the entries of all transaction indexes; none if one is unreadable, which the check of indexes reports."""
+    """Return the entries of all transaction indexes; none if one is unreadable, which another check reports."""
     entries: list[AbortedTransaction] = []
     for segment in live_segments(source, fs):
         try:

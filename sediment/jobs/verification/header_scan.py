@@ -62,9 +62,9 @@ class Transactions:
 
     @staticmethod
     def decide(bases: Int64s, producers: Int64s, kinds: npt.NDArray[np.int8]) -> Transactions:
-        """Return the data batches among the given ones; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
+        """Return the data batches among the given batches; `kinds` is _DATA, CONTROL_ABORT or CONTROL_COMMIT.
 
-        The first later marker of the batch's producer decides a batch.
+        A batch is decided by the first later marker of its producer.
         """
         order = np.lexsort((bases, producers))
         bases, producers, kinds = bases[order], producers[order], kinds[order]
@@ -122,7 +122,7 @@ class UnreadableBatch:
 
 @dataclass(slots=True)
 class ScannedSegment:
-    """Facts of the readable batches of a segment; offsets are None and -1 without batches."""
+    """Facts of the readable batches of a segment; without batches, the offsets are None and `largest_ms` is -1."""
 
     first_offset: int | None = None
     last_offset: int | None = None
@@ -180,7 +180,7 @@ class HeaderFacts:
         return frozenset(batch.segment for batch in self.unreadable)
 
     def legacy_end(self) -> int:
-        """Return the offset after the last batch of magic 0 or 1; -(2^63 - 1) without one."""
+        """Return the offset after the last batch of magic 0 or 1; -(2^63 - 1) without such a batch."""
         ends = [segment.last_legacy + 1 for segment in self.segments.values() if segment.last_legacy is not None]
         return max(ends, default=-INT64_MAX)
 

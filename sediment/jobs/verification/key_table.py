@@ -1,7 +1,7 @@
 """The key table of one pass over both logs, and the histories of keys with differences.
 
 Invariants: the table takes at most `limit_bytes`, even while it grows.  Histories exist for at most MOST_HISTORIES
-keys, the first ones in the log.
+keys: the keys that come first in the log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KeyTable:
 
 @dataclass(slots=True)
 class _History:
-    """One key: its first offset, its latest offset by view (committed, all) and log, and unresolved differences."""
+    """One key: its first offset, its latest offset in each view (committed, all) of each log, and open differences."""
 
     first_offset: int
     before: list[int | None] = field(default_factory=lambda: [None, None])

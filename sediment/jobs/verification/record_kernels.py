@@ -10,7 +10,7 @@ Because offsets ascend, one 64-bit integer for each key (its word) is enough:
 * whether the latest missing record still needs a later record of its key;
 * the number of kept records that a later record of the dirty section would supersede.
 
-The words have no offsets. If the words of some keys show a difference, a second pass traces these keys and yields
+A word contains no offsets.  If the words of some keys show a difference, a second pass traces these keys and yields
 events.
 
 Invariants: offsets ascend in both inputs.  A kernel allocates nothing and returns a status.  Keys are compared by 128
@@ -66,7 +66,7 @@ Rows = npt.NDArray[np.void]
 Flags = npt.NDArray[np.uint8]
 
 # ----------------------------------------------------------------- a record, int64[WALKED_FIELDS]; starts are addresses
-BATCH_INDEX = RECORD_START  # among the batches of the block
+BATCH_INDEX = RECORD_START  # index among the batches of the block
 HASH_LOW = RECORD_TAIL
 TIMESTAMP = TIMESTAMP_DELTA
 OFFSET = OFFSET_DELTA
@@ -270,7 +270,7 @@ def _equal_fields(one: Int64s, i: int, other: Int64s, j: int, start: int, count:
 
 @kernel
 def equal_headers(one: int, other: int) -> bool:
-    """Return True if the headers at two addresses are equal; 0 stands for no headers.  Their bounds were checked."""
+    """Return True if the headers at two addresses are equal; 0 means no headers.  Their bounds were checked."""
     count = 0
     other_count = 0
     if one > 0:
@@ -395,7 +395,7 @@ def is_view_wrong(word: int) -> bool:
 
 @kernel
 def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
-    """Count separately the keys with a wrong committed view, a wrong full view, a lost record, a lost tombstone."""
+    """Count, each separately, keys with a wrong committed view, a wrong full view, a lost record, a lost tombstone."""
     for at in range(len(table)):
         word = table[at, WORD]
         if is_view_wrong(word):
@@ -408,7 +408,7 @@ def count_wrong_keys(table: Int64s, counts: Int64s) -> None:
 
 @kernel
 def _with_view(word: int, shift: int, in_before: bool, in_after: bool, same_value: bool, is_tombstone: bool) -> int:
-    """Return a key's word after a record; `in_before`, `in_after`: True if the view of that log has it."""
+    """Return a key's word after a record; `in_before` and `in_after` say if the view of that log has the record."""
     view = word >> shift
     if in_before:
         view |= COMMITTED_BEFORE

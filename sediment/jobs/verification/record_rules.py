@@ -88,7 +88,7 @@ def compare_records(
         SedimentError, OSError: a log cannot be read at all, or changed.
     """
     waiting = [(0, k.PARTS)]
-    seed = draw_seed()  # one for all passes, because it decides the range that a key belongs to
+    seed = draw_seed()  # one seed for all passes, because it decides the range that a key belongs to
     reencoded = ReencodedBatches()
     while waiting:
         first, end = waiting.pop()
@@ -297,7 +297,7 @@ class _Queue:
         return self._parts[0]
 
     def take(self, end: int | None) -> Batches:
-        """Return the batches with a base offset below `end`, and keep the others; None: all."""
+        """Return the batches with a base offset below `end` (None: all batches), and keep the others."""
         batches = self.waiting()
         kept = 0 if end is None else int(np.searchsorted(batches["base"], end))
         taken, rest = (batches, _NO_BATCHES) if end is None else (batches[:kept], batches[kept:])

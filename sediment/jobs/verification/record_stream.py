@@ -4,8 +4,8 @@
 
 A log whose batches do not ascend is read in several windows of offsets, each sorted in memory.
 
-Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  Memory use is
-one chunk, one block and the largest batch if the batches ascend, else one window.
+Invariants: batches and records of all blocks ascend; a block is valid until the next one is requested.  If the batches
+ascend, memory use is one chunk, one block and the largest batch; otherwise it is one window.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class _Decoded:
         self._new: list[int] = []
 
     def run(self, first: int) -> tuple[int, int]:
-        """Decode the batches from `first` on; return the number after the last one, and the records of all of them."""
+        """Decode the batches from index `first` on; return the index after the last one, and the count of records."""
         at, filled = first, 0
         self.buffers = []
         while True:

@@ -82,7 +82,7 @@ def join_originals(before: r.Batches, after: r.Batches) -> tuple[r.Batches, Merg
 def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found]:
     """Yield the differences between merged batches and their originals."""
     before, after = found.originals, found.merged
-    is_current = before["magic"] == MAGIC_V2  # the cleaning converts the others; their records are compared
+    is_current = before["magic"] == MAGIC_V2  # others are converted by the cleaning; their records are compared
     yield r.Found("untouched", before["segment"] >= rules.cleaned.end, lambda b, _: f"{_original(b)} was merged")
     for name, label in _EQUAL_FIELDS.items():
         yield r.Found(
@@ -117,7 +117,7 @@ def merged_batches(found: MergedBatches, rules: r.PairRules) -> Iterator[r.Found
 def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask, rules: r.PairRules) -> r.Found:
     """Return the merged batches for which `is_remembered` is True: the last five of a producer in a segment.
 
-    A broker that loads the segment would not recognise them if a client sends one of the originals again.  After
+    A broker that loads the segment would not recognise an original of such a batch if a client sent it again.  After
     several cleanings the last five are unknown, because a later cleaning can have removed later batches.
     """
     return r.Found(
@@ -128,7 +128,7 @@ def last_of_producers(after: r.Batches, is_merged: r.Mask, is_remembered: r.Mask
 
 
 class ReencodedBatches:
-    """The number of re-encoded batches, and the first ones."""
+    """The number of re-encoded batches, and the first few of these batches."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Rules of a correct compaction for batches: each rule is a mask over pairs of batches, and a text for one of them.
+"""Rules of a correct compaction for batches: each rule yields a mask over pairs of batches, and a text for each pair.
 
     batches of BEFORE --same base offset--> pairs --rules--> differences
     batches of AFTER  --------------------/
@@ -106,13 +106,13 @@ _HEADER_FIELDS = {
 class PairRules:
     """Parameters of the rules for one pair.
 
-    `since_ms` is the clock of the first of several cleanings between the two logs, or None for a single cleaning.  That
-    cleaning was at `now_ms` if `now_is_exact`, else at some earlier time.  `stable_before` and `stable_after` are last
-    stable offsets.  `legacy_end`: all batches of magic 0 or 1 in BEFORE are below it.  `corrupt_from`: the base offset
-    of the first segment of BEFORE with unreadable batches; None: every batch is readable.  `delete_retention_ms` and
-    `producer_id_expiration_ms` are None if they are not stated. Without `delete_retention_ms`, every new delete horizon
-    is wrong.  Without `producer_id_expiration_ms`, no producer expires.  With `may_be_reencoded`, batches may have
-    another codec or size than in BEFORE.
+    `since_ms` is the clock of the first of several cleanings between the two logs, or None for a single cleaning.  The
+    time of a single cleaning is `now_ms` if `now_is_exact`, else some earlier time.  `stable_before` and `stable_after`
+    are last stable offsets.  All batches of magic 0 or 1 in BEFORE are below `legacy_end`.  `corrupt_from` is the base
+    offset of the first segment of BEFORE with unreadable batches, or None if every batch is readable.
+    `delete_retention_ms` and `producer_id_expiration_ms` are None if they are not stated.  Without
+    `delete_retention_ms`, every new delete horizon is wrong.  Without `producer_id_expiration_ms`, no producer expires.
+    With `may_be_reencoded`, batches may have another codec or size than in BEFORE.
     """
 
     cleaned: CleanedRange
@@ -128,7 +128,7 @@ class PairRules:
     may_be_reencoded: bool = False
 
     def new_horizons(self) -> tuple[int, int] | None:
-        """Return the lowest and the highest new delete horizon of a cleaning; None if it could write none."""
+        """Return the lowest and the highest new delete horizon of a cleaning; None if the cleaning could write none."""
         if self.delete_retention_ms is None:
             return None
         earliest_ms = self.now_ms if self.now_is_exact else 0
@@ -137,7 +137,7 @@ class PairRules:
         return saturated(earliest_ms + self.delete_retention_ms), saturated(self.now_ms + self.delete_retention_ms)
 
     def first_round_horizon(self) -> int | None:
-        """Return the horizon that the first of several cleanings wrote; None if it wrote none or was the only one."""
+        """Return the horizon that the first of several cleanings wrote; None without such a horizon."""
         if self.since_ms is None or self.delete_retention_ms is None:
             return None
         return saturated(self.since_ms + self.delete_retention_ms)
@@ -151,7 +151,7 @@ class PairRules:
     def passed(self, batches: Batches) -> Mask:
         """Return True for batches of BEFORE whose delete horizon has passed.
 
-        The horizon is the one in BEFORE, or the one that the first of several cleanings wrote.
+        The horizon is stored in BEFORE, or was written by the first of several cleanings.
         """
         horizons, now_ms = batches["horizon_ms"], saturated(self.now_ms)
         first = self.first_round_horizon()
@@ -164,10 +164,10 @@ class PairRules:
         return self.passed(batches) | (batches["magic"] < 2) & expired
 
     def removable_end(self) -> int:
-        """Return the offset from which on no tombstone and no marker may be missing.
+        """Return the offset from which on every tombstone and every marker must still exist.
 
-        Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of the
-        key.
+        Past an unreadable batch, tombstones and markers must stay, because the batch may contain an older value of
+        their key.
         """
         return INT64_MAX if self.corrupt_from is None else self.corrupt_from
 
@@ -262,7 +262,7 @@ def kept_batches(before: Batches, after: Batches, marked: Mask, rules: PairRules
 
 
 def have_same_bytes(before: Batches, after: Batches) -> Mask:
-    """Return True where size and checksum are equal."""
+    """Return True for each pair with equal size and checksum."""
     mask: Mask = (before["size"] == after["size"]) & (before["crc"] == after["crc"])
     return mask
 
@@ -422,7 +422,7 @@ def _markers(before: Batches, after: Batches, marked: Mask, rules: PairRules) ->
 
 
 def decisions(before: Batches, after: Batches, rules: PairRules) -> Iterator[Found]:
-    """Yield the transactional batches that another marker decides, and the aborted batches that still have records."""
+    """Yield transactional batches decided by a different marker than in BEFORE, and aborted batches with records."""
     live = before["in_transaction"]
     same = (before["marker"] == after["marker"]) & (before["outcome"] == after["outcome"])
     yield Found("markers", live & ~same, _decision_text)
