@@ -1,7 +1,8 @@
 """Speed of appends to a live log, compared with Kafka's UnifiedLog on the same bytes in the same run.
 
-Each side uses one thread and does not flush.  Both copy the batches, verify them, assign offsets, write and index them.
-CPU time is the better measure if other work shares the machine; the table shows both CPU and wall time.
+Each side uses one thread and does not flush.  Both sides copy and verify the batches, assign offsets, write the batches
+and index them.  CPU time is the better measure if other work shares the machine; the table shows both CPU and wall
+time.
 """
 
 from __future__ import annotations

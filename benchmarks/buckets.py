@@ -1,12 +1,12 @@
-"""One partition from a bucket to another: `sediment compact s3://… --output s3://… --strategy split`, and its scratch.
+"""Compaction of one partition from a bucket to another: `sediment compact s3://… --output s3://… --strategy split`.
 
 1. Generate the partition, in segments of 100 MB and records of 1 KB, and upload it to a local S3 server (VersityGW).
 2. Compact it in splits, as one command in a separate process.
-3. Measure the time, the memory of all its processes together, and the disk that its temporary files take: the folder
-   that the run gets for scratch files also has the files of Spark's shuffle.
+3. Measure the time, the total memory of all processes of the command, and the disk space of its temporary files.  The
+   folder for scratch files also contains the files of Spark's shuffle.
 4. Check the output: one record is left for each key, and every file has the size and digest of the manifest.
 
-The disk holds the partition twice while it is uploaded.  The free space is checked first.
+During the upload, the disk holds the partition twice.  The free space is checked first.
 """
 
 from __future__ import annotations

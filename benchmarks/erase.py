@@ -1,9 +1,9 @@
-"""Speed of `erase` compared with `compact` on the same data, in turn, in one run and one session.
+"""Speed of `erase` compared with `compact`; both run alternately on the same data in one Spark session.
 
-    erase     the records of 1,000 keys become tombstones: find them, rewrite their segments, commit
-    compact   from the lock to the checkpoint, as in `benchmarks.race`
+    erase     turn the records of 1,000 keys into tombstones: find the records, rewrite their segments, commit
+    compact   clean the log, timed from the lock to the checkpoint as in `benchmarks.race`
 
-Both work on links to the same files, are warm, and sync what they write.  Before each timed run everything is synced.
+Both work on links to the same files, are warm, and sync what they write.  Before each timed run, all files are synced.
 The exit status is 1 if an erasure takes more than `--bar` times as long as a compaction, in the median of all rounds.
 """
 

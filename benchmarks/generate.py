@@ -1,8 +1,8 @@
 """Benchmark data: partitions as a Kafka producer and broker would have written them, generated from a seed.
 
-Records have a 16-byte key, one of `keys` drawn as `population` says, and a value of letters; batches hold
-`batch_records` of them and carry Kafka's CRCs; segments are cut by `segment_bytes` with their indexes, an empty active
-segment at the end.
+A record has a 16-byte key and a value of letters.  Its key is one of `keys` keys, drawn as `population` says.  A batch
+has `batch_records` records and Kafka's CRC.  Segments are rolled at `segment_bytes` and have indexes; the last segment,
+which is active, is empty.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Nightly copies: `sediment clone` of 20 GB, then `sediment clone --since` after one partition changed.
 
-1. Generate 40 partitions of 500 MB, in segments of 100 MB and an empty active one.
+1. Generate 40 partitions of 500 MB, each with segments of 100 MB and an empty active segment.
 2. Clone the directory: the first night.
 3. Append one batch to one partition, and clone again with `--since`: the second night.
 4. Check both clones against their manifests.
 
-The kernel counts what each command reads and writes, all its processes included.  The files are dropped from the page
-cache before each command, so what it maps into memory counts as read from the disk.  The Python and Java programs are
-read too, a few hundred megabytes by system calls and none from the disk.
+The figures are the kernel's counts of the bytes that all processes of a command read and write.  Before each command,
+the files are dropped from the page cache, so bytes that a command reads through a memory mapping are counted as read
+from the disk.  The counts include the programs of Python and Java: a few hundred megabytes are read by system calls,
+and nothing from the disk.
 """
 
 from __future__ import annotations

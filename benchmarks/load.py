@@ -2,10 +2,10 @@
 
     partitions   5,000 partitions of 100 KB in one log directory
     directory    20 GB in 40 partitions
-    keys         10⁸ keys in one partition, each once and a tenth of them once more, small values
+    keys         10⁸ keys with small values in one partition: each key once, and a tenth of the keys a second time
 
-The measurement covers the whole command, from its start to its exit: its time, and the peak memory of all its processes
-together.  Memory is PSS, in which a shared page counts once, sampled ten times per second.  The result is checked:
+The time is that of the whole command, from its start to its exit.  The memory is the peak of all its processes
+together.  It is sampled ten times per second, as PSS, which counts a shared page only once.  The result is checked:
 every partition was compacted, and one record per key is left.
 """
 

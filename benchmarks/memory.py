@@ -1,7 +1,7 @@
 """Peak memory of a worker by size of the partition and number of keys.
 
-A separate process cleans each size in the way of a task; the peak is the kernel's own figure (ru_maxrss).  The bound is
-200 MB, 48 bytes per key and two segments of output.
+For each size, a separate process cleans a partition as a task does; the peak is the kernel's own figure (ru_maxrss).
+The bound is the sum of 200 MB, 48 bytes per key and two segments of output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options with which benchmarks call commands."""
+"""Options that benchmarks pass to commands."""
 
 from __future__ import annotations
 

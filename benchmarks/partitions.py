@@ -1,13 +1,15 @@
-"""Many partitions: the time and memory that the driver takes to list, plan and copy 1,000, 10,000 and 100,000 of them.
+"""Many partitions: the time and memory that the driver needs to list, plan and copy 1,000, 10,000 and 100,000 of them.
 
-    list    names and sizes of all files, as every command reads them first
+    list    the names and sizes of all files, which every command reads first
     plan    `sediment plan`
-    clone   `sediment clone --link=hard`, into a directory beside
+    clone   `sediment clone --link=hard`, into a directory next to the source
 
-Every partition has two segments of a few batches.  Files are hard links to those of a few templates, because a file
-may have only so many names.  Each command is a process of its own.  Its driver is the process that it starts; the
-memory of its workers and of Java is not in the driver's figure.  The claim is that the driver's time and memory grow at
-most linearly: the cost per partition of a size is at most `MOST_GROWTH` times that of the size before.
+Every partition has two segments of a few batches.  All files are hard links to the files of a few templates; one
+template is not enough, because the number of links to a file is limited.  Each command runs in a separate process, its
+driver; the figures leave out the memory of workers and of Java.
+
+The benchmark checks that the driver's time and memory grow at most linearly: for each number of partitions, the cost
+per partition is at most `MOST_GROWTH` times the cost for the previous number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Speed of the protocol's codec, compared with kio on the same bytes in the same run.
 
-Each time is the least of many short repetitions, so that other work on the machine counts little.
+Each time is the least of many short repetitions, so that other work on the machine has little effect.
 """
 
 from __future__ import annotations

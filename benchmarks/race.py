@@ -1,13 +1,13 @@
-"""Speed of `compact` compared with Kafka 4.2.0's own cleaner on the same data, in turn, in one run, with synced output.
+"""Speed of `compact` compared with Kafka 4.2.0's own cleaner: both clean the same data in turn and sync their output.
 
-The limit is a third figure: one thread, and two, only read the input and write the output with fsync.
+A third figure is the limit: the time in which one thread, or two, only read the input and write the output with fsync.
 
 Rules
 - Kafka's time covers its cleaner threads alone, with the logs already open.  Sediment's time covers all of `compact`,
   from the lock to the checkpoint.
 - Both are warm (page cache, compiled code), except in the cold course, which times whole processes from start to exit.
-- Before each timed run everything is synced, so that no run pays for the writes of another.
-- Kafka's offset map is large enough for all keys, so that it needs one round, like Sediment.
+- Before each timed run, all files are synced, so that no run pays for the writes of another.
+- Kafka's offset map is large enough for all keys, so that Kafka needs one round, like Sediment.
 - The comparison stops if the results differ in size (compressors may differ a little).
 """
 

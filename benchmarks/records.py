@@ -1,8 +1,8 @@
-"""Speed of `sediment.records` beside two Python clients, on the same records, in one process.
+"""Speed of `sediment.records` compared with two Python clients, on the same records, in one process.
 
-kafka-python builds and reads the bytes of a batch in Python.  confluent-kafka does neither for its caller: it produces
-to librdkafka's mock broker and consumes from it, whose threads work beside the measured one.  The figures count the CPU
-time of the calling thread; for confluent-kafka that is the cost of its calls alone.
+kafka-python builds and reads the bytes of a batch in Python.  confluent-kafka offers neither to its caller, so it
+produces to librdkafka's mock broker and consumes from it.  librdkafka's threads work beside the measured thread.  The
+figures are the CPU time of the calling thread, which for confluent-kafka is only the cost of the calls.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Speed of re-encoding, compared in one run with the bare codec over the same records, in turn and from the cache.
+"""Speed of re-encoding, compared with the bare codec on the same records; both run alternately, from the page cache.
 
-    codec      the records of each new batch are compressed, one batch after another; nothing else happens
-    reencode   the log is read, checked, encoded anew, written and synced
+    codec      compress the records of each new batch, one batch after another, and do nothing else
+    reencode   read, check and encode the log, and write and sync the result
 
-The batches of both are equal: each batch alone, or merged up to `--batch-bytes`.  CPU time is the better measure if
-other work shares the machine; the table shows both.  The exit status is 1 if the codec takes less than `--bar` of the
-CPU time of the re-encoding, in the median of all rounds.
+Both produce the same batches: each batch alone, or merged up to `--batch-bytes`.  CPU time is the better measure if
+other work shares the machine; the table shows both.  The exit status is 1 if, in the median of all rounds, the CPU time
+of the codec is less than `--bar` times that of the re-encoding.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Speed of a rewrite by verdicts, compared with a copy of the same log by `cp` and a sync, in turn and from the cache.
+"""Speed of a rewrite by verdicts, compared with `cp` and a sync of the same log; both run in turn, from the page cache.
 
-    one a segment   one record of each segment is dropped: nearly every byte is copied as it is
-    spread          `--verdicts` records, evenly spread over the log, are dropped
-    one a batch     one record of each batch is dropped: every batch is decoded and written anew
-    search          the records of `--verdicts` keys are searched for; nothing is written
+    one a segment   drop one record of each segment: nearly every byte is copied unchanged
+    spread          drop `--verdicts` records, evenly spread over the log
+    one a batch     drop one record of each batch: every batch is decoded and written again
+    search          search for the records of `--verdicts` keys, and write nothing
 
 CPU time is the better measure if other work shares the machine; the table shows both.
 """

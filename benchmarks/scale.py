@@ -1,4 +1,4 @@
-"""Time and memory of cleaning by size of the log, number of keys and number of partitions.
+"""Time and memory of cleaning, by size of the log, number of keys and number of partitions.
 
     size         one key per ten records, 1 to 8 GB, `whole` and `split` in turn
     keys         every key once, then random keys: 10⁵ to 10⁷ in 2 GB, 10⁸ with small values

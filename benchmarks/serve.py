@@ -1,7 +1,7 @@
-"""Speed of `sediment serve --read-only` beside a warm Kafka 4.2.0 on the same files.
+"""Speed of `sediment serve --read-only` compared with a warm Kafka 4.2.0 on the same files.
 
-Both servers run at once on copies of one directory, and rounds of the two alternate.  The client is one thread with raw
-sockets, so that it costs little.  CPU is that of the server's process, from /proc.
+Both servers run at the same time on copies of one directory, and are measured in alternating rounds.  The client is one
+thread with raw sockets, so that it costs little.  CPU is the time of the server's process, from /proc.
 
     fetch     1 MiB a fetch through one topic, again and again: MB/s, and seconds of CPU for each GB
     p99       1 MiB fetches, while 300 connections of another process wait at log ends

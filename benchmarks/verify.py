@@ -1,8 +1,8 @@
-"""Speed of `verify` beside `compact` on the same data, in one run.
+"""Speed of `verify` compared with `compact` on the same data, in one run.
 
-Each round compacts hard links of the data, and then compares the result with the data.  Warm: both run in one Spark
-session, after a first round that is not counted.  Cold: both are processes, from start to exit, with compiled kernels.
-CPU seconds are those of all processes; the wall time depends on the load of the machine.
+Each round compacts hard links of the data, and then compares the result with the data.  Warm rounds run in one Spark
+session, after a first round that is not counted.  Cold rounds run both commands as processes, timed from start to exit,
+with compiled kernels.  CPU seconds are those of all processes; the wall time depends on the load of the machine.
 """
 
 from __future__ import annotations

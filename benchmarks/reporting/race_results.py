@@ -2,7 +2,8 @@
 
 Invariants
 - The seconds of one round have the same index in every list.
-- A ratio is that of one round (Kafka's seconds over Sediment's), shown as the median with the smallest and the largest.
+- A ratio is computed from one round: Kafka's seconds divided by Sediment's.  Tables show the median, the smallest and
+  the largest ratio.
 - The page omits courses that were not run.
 """
 

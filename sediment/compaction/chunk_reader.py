@@ -1,20 +1,20 @@
-"""Segments as chunks: read, checked and decompressed ahead of the sweep, in either direction.
+"""The reader of segments in chunks, which reads, checks and decompresses ahead of the sweep in either direction.
 
     log       | batch | batch | batch | batch | batch | batch |
-    chunks    |        chunk 0        |        chunk 1        |     cut where batches begin, about CHUNK_BYTES each,
-                                                                    or twice that if the chunk needs no decompression
+    chunks    |        chunk 0        |        chunk 1        |     each is whole batches of about CHUNK_BYTES, or
+                                                                    twice that if it needs no decompression
 
 A thread prepares the next chunk while the caller works on one.  Chunk boundaries come from one of two sources:
-* the offset index: the scan of a chunk checks that batches begin at the positions of its entries;
+* the offset index; the scan of each chunk then checks that a batch begins at every boundary taken from the index;
 * a forward scan, which also finds the flags of each batch and the unreadable bytes.
 Messages of magic 0 and 1 become equivalent batches of magic 2.
 
-Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file that is read is
-checked against the listing.
+Invariants: a chunk contains complete batches whose lengths and checksums were verified; every file is checked against
+the listing before it is read.
 
-Memory: two chunks, and up to _AHEAD_CHUNKS chunks of decompressed records for each of them.  A chunk with messages of
-magic 0 and 1 is held in both formats.  Most records are decompressed by kernels, which release the interpreter lock;
-they run on the reading thread and on one more thread.
+Memory: two chunks, and up to _AHEAD_CHUNKS chunks of decompressed records for each of them.  If a chunk has messages of
+magic 0 or 1, both the original and the converted batches are in memory.  Most records are decompressed by kernels,
+which release the interpreter lock; they run on the reading thread and on one more thread.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from sediment.segment_io.partition.listing import SegmentRef
 from sediment.segment_io.segment.reader import batch_error, read_into
 
 CHUNK_BYTES = 2 << 20
-_PLAIN_CHUNKS = 2  # a chunk that needs no decompression is this many times CHUNK_BYTES
+_PLAIN_CHUNKS = 2  # size of a chunk that needs no decompression, in multiples of CHUNK_BYTES
 _LARGEST_INDEX_GAP = 8 * CHUNK_BYTES
 _AHEAD_CHUNKS = 8
 _FIRST_BATCHES = 4096
@@ -82,9 +82,9 @@ Progress = Callable[[int], None]
 class ChunkBoundaries:
     """The positions at which the chunks of a segment begin, in ascending order, and the segment's size.
 
-    `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan, and are empty without one.  `ordinals` counts
-    the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges [from, to); each
-    range counts as one batch, flagged UNREADABLE.
+    `ordinals`, `batch_flags` and `kept_aborts` come from a forward scan; without such a scan, they are empty.
+    `ordinals` counts the batches before each position; `batch_flags` is uint8[batches].  `unreadable` lists byte ranges
+    [from, to); each range is treated as one batch, flagged UNREADABLE.
     """
 
     positions: npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ class ChunkBoundaries:
 
 
 class FallbackRequiredError(Exception):
-    """A pass cannot clean the partition, so the cleaner must try another pass; `status` is the reason."""
+    """A pass cannot clean the partition, so the cleaner must try another kind of pass; `status` is the reason."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -108,9 +108,11 @@ class Chunk:
 
     `source` contains `size_bytes` bytes of the file, read from `position`.  Batch n begins at `origins`[n] of `source`.
     If the chunk has no message of magic 0 or 1, `buffer` is the same memory as `source`.  Otherwise `buffer` contains
-    the converted batches; of a compressed batch, it contains only the header.  Decompressed records are at `payloads`,
-    int64[batches, 2] of (address, bytes), or in `decompressed`, by ordinal.  NOT_DECOMPRESSED marks a batch without an
-    address.  `payloads` is empty if no batch is compressed.
+    the converted batches, without the records of compressed batches.
+
+    `payloads`, int64[batches, 2], gives the address and the size in bytes of each batch's decompressed records;
+    NOT_DECOMPRESSED marks a batch without an address.  `payloads` is empty if no batch is compressed.  `decompressed`
+    maps the ordinals of batches without an address to their decompressed records, if these already exist.
     """
 
     segment: SegmentRef
@@ -144,10 +146,10 @@ class Chunk:
 class ChunkReader:
     """The reader of one partition's segments; chunk n + 2 reuses the memory of chunk n.
 
-    `every` contains all segments of the partition: the offsets of a segment end at the base offset of the next segment.
-    `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 are expired if their
-    segment was last modified at or before `legacy_horizon_ms`.  Before a chunk is yielded, `progress` is called with
-    its size.
+    `every` contains all segments of the partition, because the offsets of a segment end at the base offset of the next
+    segment.  `decompressed_limit_bytes` limits the records of one batch.  Tombstones of magic 0 and 1 are expired if
+    their segment was last modified at or before `legacy_horizon_ms`.  Before a chunk is yielded, `progress` is called
+    with its size.
     """
 
     def __init__(
@@ -179,11 +181,14 @@ class ChunkReader:
         self._records = 0
 
     def skip_batches_without_survivors(self, survivors: ByteArray) -> None:
-        """Stop decompressing batches without survivors; `survivors` is the bitmap that `sweep_chunk` takes."""
+        """Begin to skip the decompression of batches without survivors.
+
+        `survivors` is the bitmap that `sweep_chunk` takes.
+        """
         self._survivors = survivors
 
     def size_bytes(self) -> int:
-        """Return the bytes of the buffers."""
+        """Return the total size of the buffers."""
         read_bytes = sum(buffer.nbytes for buffer in self._buffers)
         positions_bytes = sum(found.nbytes for found in self._positions)
         return read_bytes + positions_bytes + sum(self._upgraded_bytes) + sum(self._area_bytes)
@@ -224,7 +229,7 @@ class ChunkReader:
     def _upgrade(self, chunk: Chunk, newest_first: bool) -> Chunk:
         """Return the chunk with its messages converted to magic 2.
 
-        Decompress the messages that the caller reads first.
+        Also decompress the messages that the caller will read first.
         """
         starts = chunk.origins
         sizes = np.diff(starts, append=chunk.size_bytes)
@@ -263,7 +268,7 @@ class ChunkReader:
             raise self._located(error, chunk, int(chunk.positions[ordinal])) from error
 
     def _decompress_ahead(self, chunk: Chunk, number: int, newest_first: bool) -> Chunk:
-        """Decompress batches in the order in which they are read, until their records fill _AHEAD_CHUNKS chunks."""
+        """Decompress batches in the order in which the caller reads them, up to _AHEAD_CHUNKS chunks of records."""
         wanted = chunk.buffer[chunk.positions + (ATTRIBUTES + 1)] & CODEC_MASK != 0
         has_compressed = wanted.any()
         if self._survivors is not None:
@@ -293,9 +298,9 @@ class ChunkReader:
         return surviving
 
     def _decompress_many(self, chunk: Chunk, number: int, ordinals: npt.NDArray[np.int64]) -> int:
-        """Decompress the batches in `ordinals` whose codec kernels support.
+        """Decompress those batches of `ordinals` whose codec has a kernel.
 
-        Set their payloads, and return the bytes used.
+        Set the payloads of these batches, and return the number of bytes used.
         """
         if not self._tools:
             self._tools = (find_tools(), find_tools())
@@ -423,7 +428,7 @@ def _scan_readable(
 ) -> tuple[int, int, int]:
     """Scan the readable parts of the first `size_bytes` of `buffer`.
 
-    `offsets` is the range (first, end) of their offsets.
+    `offsets` is the range (first, end) of offsets that batches of the segment may have.
     """
     done, count, start = DONE, 0, 0
     for low, high in (*unreadable, (size_bytes, size_bytes)):
@@ -442,7 +447,10 @@ def _scan_readable(
 
 
 class SourceFiles:
-    """The one open source segment; its file is checked against the listing when it is opened."""
+    """The files of the source segments, of which one at a time is open.
+
+    When a file is opened, it is checked against the listing.
+    """
 
     def __init__(self, directory: Path, fs: Fs, stack: ExitStack) -> None:
         self._directory = directory
@@ -494,7 +502,7 @@ def lazy_pool(stack: ExitStack, name: str) -> Callable[[], ThreadPoolExecutor]:
 
 
 def boundaries_between(positions: npt.NDArray[np.int64], last_boundary: int, *, times: int = 1) -> Iterator[int]:
-    """Yield indexes into ascending `positions`, each at least `times` CHUNK_BYTES after the previous one."""
+    """Choose boundaries among ascending `positions`, at least `times` * CHUNK_BYTES apart; yield their indexes."""
     while True:
         index = int(np.searchsorted(positions, last_boundary + times * CHUNK_BYTES))
         if index >= positions.size:

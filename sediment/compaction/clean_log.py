@@ -1,4 +1,6 @@
-"""The cleaner's entry points: they create prepared files from a cleaning plan, and choose another pass if a pass fails.
+"""The cleaner's entry points, which run a cleaning plan and, if one kind of pass fails, try another kind.
+
+There are three kinds of pass:
 
     plain      chunks begin at batches that the offset index lists; transactions are unknown
     scanned    a forward scan of headers and control keys gives verified chunk boundaries and flags for each batch
@@ -6,22 +8,22 @@
 
 The plain pass is the default.  The scanned pass is used if the partition may hold transactions, or if the plain pass
 finds a transaction or an invalid chunk boundary.  The filled pass is used if offsets in the log do not increase, or if
-the config bounds the map: Kafka's rule for a full map needs a forward pass.  If the caller keeps unreadable batches,
-the scanned pass follows rules that drop fewer records (`corrupt_regions`).
+the config limits the size of the map, because Kafka's rule for a full map needs a forward pass.  If the caller keeps
+unreadable batches, the scanned pass follows rules that drop fewer records (`corrupt_regions`).
 
-Several tasks can share a large partition as splits.  Each split is swept twice.  `collect_split_keys` collects its
-keys; `clean_split` then cleans it, given the survivors among the keys of all splits.  Both sweeps use plain or scanned
-passes.
+Several tasks can share a large partition as splits.  Each split is swept twice.  In the first sweep,
+`collect_split_keys` collects the keys of the split.  When the survivors among the keys of all splits are known,
+`clean_split` does the second sweep.  Each sweep is a plain or a scanned pass.
 
-If the caller does not want to rely on 128-bit hashes, whole keys are compared before each chunk is swept
-(`exact_keys`).  A collision starts the pass again with another seed.
+A caller that does not want to rely on 128-bit hashes can have whole keys compared before each chunk is swept
+(`exact_keys`).  After a collision, the pass is repeated with another seed.
 
-A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous one
-is being written.
+A caller that cleans several partitions in turn may sweep the next partition while the last output of the previous
+partition is being written.
 
 Invariants
 * Nothing is renamed here.  Every file that is read is checked against the plan.
-* If `task_memory_bytes` is set, the memory used stays within it; a partition that needs more memory is skipped and
+* If `task_memory_bytes` is set, memory use stays within this limit; a partition that needs more memory is skipped and
   stays unchanged.
 * Files are read by `chunk_reader`, `transaction_scan`, `corrupt_regions` and `group_output`.  `group_output` also
   writes files, and `partition_splits` writes a temporary spill file.  Other modules of this package do no I/O.
@@ -59,17 +61,17 @@ if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
 _CAUSES_OF_FALLBACK = (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError)
-_MOST_SEEDS = 8  # collisions under all of these seeds cannot be a coincidence
+_MOST_SEEDS = 8  # a collision under each of so many seeds cannot be a coincidence
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
     """The plan of a partition that is cleaned in splits, and the parameters that all of its tasks share.
 
-    `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
-    `seed` is the seed of the keys' hashes.  A run ends at `run_limit` keys.  `ranges` is the number of hash ranges; the
-    keys of each range are folded together.  `encoding` is the new encoding of the survivors; None: each batch keeps its
-    codec.
+    `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
+    empty.  `seed` is the seed of the keys' hashes.  `run_limit` is the largest number of keys in a run, and `ranges`
+    the number of hash ranges; module `split` explains both.  `encoding` is the new encoding of the survivors; None:
+    each batch keeps its codec.
     """
 
     plan: CleaningPlan
@@ -151,11 +153,11 @@ def sweep_log(
 
     `task_memory_bytes` limits the memory; if it is set, every output is written before this function returns.  After a
     chunk is read and before it is swept, `progress` is called with its size; an exception from `progress` ends the
-    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records that may depend on
-    their unknown content.  Each group lists these batches in `unreadable`, and the checkpoint is not raised above them.
-    With `exact_keys`, two keys count as the same only if their bytes are equal; all keys are then held in memory.
-    Otherwise keys with equal hashes count as the same.  With `encoding`, the batches of cleaned segments get this codec
-    or size, as in a re-encoding.
+    cleaning.  With `keep_unreadable`, unreadable batches are kept unchanged, and so are records that may depend on the
+    unknown content of these batches.  Each group lists its unreadable batches in `unreadable`, and the checkpoint is
+    not raised above them.  With `exact_keys`, two keys are equal only if their bytes are equal, and all keys are kept
+    in memory.  Otherwise two keys are equal if their hashes are equal.  With `encoding`, the batches of cleaned
+    segments are re-encoded with this codec or batch size.
 
     On any error, no `.part` file of the partition is left.
 
@@ -198,7 +200,7 @@ def sweep_log(
 
 
 class _Attempts:
-    """The retry policy of one partition: it chooses the next pass by the errors of the earlier ones."""
+    """The retry policy of one partition: it chooses the next pass from the errors of earlier passes."""
 
     def __init__(self, plan: CleaningPlan, fs: Fs, progress: Progress, keep_unreadable: bool) -> None:
         self.filter_by = BY_OCCURRENCE if plan.config.dedupe_buffer_bytes is None else BY_OFFSET
@@ -213,7 +215,7 @@ class _Attempts:
     def scan(self) -> tuple[dict[int, ChunkBoundaries], int]:
         """Scan forward if the next pass needs it.
 
-        Return chunk boundaries, and the offset below which the result is the same as without corruption.
+        Return chunk boundaries, and the offset below which corruption does not change the result.
         """
         if self.corrupt.by_segment:
             scan = scan_corrupt_log(self._plan, self.corrupt, self._fs, self._progress)
@@ -223,7 +225,7 @@ class _Attempts:
         return {}, INT64_MAX
 
     def fall_back(self, error: Exception) -> None:
-        """Choose the next pass after `error`; raise an error if there is none."""
+        """Choose the next pass after `error`; raise an error if no kind of pass is left."""
         match error:
             case FallbackRequiredError():
                 self._is_scanned = True
@@ -273,7 +275,7 @@ def scan_log(
 def collect_split_keys(
     work: SplitWork, split: Split, splits: int, fs: Fs, *, progress: Progress | None = None
 ) -> Iterator[KeyRun]:
-    """Sweep one split of `splits` to collect its keys; yield each run, newest first, when it is complete.
+    """Sweep `split`, one of `splits`, to collect its keys; yield each run when it is complete, newest first.
 
     Raises:
         SplitNotApplicableError: the log needs a forward scan first, or cannot be split.
@@ -296,7 +298,7 @@ def clean_split(
     attempt: str,
     progress: Progress | None = None,
 ) -> tuple[CleanedGroup, ...]:
-    """Clean the groups of a split into synced `.part` files, given the survivors from the folds of all ranges.
+    """Clean the groups of a split into synced `.part` files; `survivors` is the joined result of all hash ranges.
 
     Raises:
         SplitNotApplicableError, CorruptBatchError, SourceChangedError: as `collect_split_keys`; no file of the split

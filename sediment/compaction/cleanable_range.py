@@ -1,13 +1,14 @@
-"""The range of a log that may be cleaned now, the dirty ratio, and the rule that prevents a cleaning.
+"""The range of a log that may be cleaned now, the dirty ratio, and the rule that blocks a cleaning.
 
     log start        first dirty                       first uncleanable     active base      log end
         |--- clean ---|--------- cleanable -------------|---- not yet --------|---- active ----|
 
 Invariants
 * Pure; `now_ms` is the only clock.
-* `first_uncleanable_offset` is the base of a segment.  It is never above the base of the active segment, the last
-  stable offset (and so the high watermark) or, after an unclean stop, the base of the recovery point's segment.
-* Time alone never shrinks the cleanable range.
+* `first_uncleanable_offset` is the base of a segment.  It is at most the base of the active segment, and at most the
+  last stable offset (and so at most the high watermark).  After an unclean stop, it is also at most the base of the
+  segment that contains the recovery point.
+* The passing of time never shrinks the cleanable range.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class BlockingRule(StrEnum):
 class CleanableRange:
     """The cleanable part of a log; offsets are absolute, and the end of a range is exclusive.
 
-    `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, the segment
-    counts in both `clean_bytes` and `cleanable_bytes`.  `must_compact` is True if the maximum compaction lag is
-    exceeded.  `force_checkpoint` is a new cleaner checkpoint to write even if the log is not cleaned, or None.
-    `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.  `reason`
-    explains the result to an operator.
+    `first_uncleanable_offset` is a segment base.  If `first_dirty_offset` is in the middle of a segment, both
+    `clean_bytes` and `cleanable_bytes` include the whole segment.  `must_compact` is True if the maximum compaction lag
+    is exceeded.  `force_checkpoint`, if it is not None, is a cleaner checkpoint that is written even if the log is not
+    cleaned.  `unblocks_at_ms` is the first time at which the log becomes cleanable if nothing else changes, or None.
+    `reason` explains the result to an operator.
     """
 
     first_dirty_offset: int
@@ -128,7 +129,7 @@ def _first_dirty(view: LogView, *, from_start: bool) -> tuple[int, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Segments:
-    """Base offsets and sizes of a log's segments, for Kafka's range look-ups."""
+    """Base offsets and sizes of a log's segments, with Kafka's look-ups of segments by offset."""
 
     bases: list[int]
     bytes_below: list[int]  # bytes_below[n]: sum of the sizes of the first n segments
@@ -153,7 +154,7 @@ class _Segments:
         return range(self.holding(offset), self.active)
 
     def bytes_between(self, offset: int, end: int) -> int:
-        """Return the bytes of the segments from the one that contains `offset` up to, not including, index `end`."""
+        """Return the bytes of the segments from the one that contains `offset` up to index `end`, exclusive."""
         return max(self.bytes_below[end] - self.bytes_below[self.holding(offset)], 0)
 
     def clean_bytes(self, first_dirty_offset: int) -> int:
@@ -163,7 +164,7 @@ class _Segments:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules for one log at any given time."""
+    """The cleaning rules of one log, which `at` applies at a given time."""
 
     view: LogView
     config: CompactionConfig
@@ -195,7 +196,8 @@ class _Rules:
     def first_unblocked_ms(self) -> int | None:
         """Return the first time at which no rule blocks; None if time alone does not unblock the log.
 
-        As time passes, the range only grows: when the minimum lag of a segment ends, or the maximum lag is exceeded.
+        The rules change their result only when the minimum lag of a segment ends, or the maximum lag is exceeded.  Both
+        events can only unblock a log, so a binary search finds the first time at which the log is not blocked.
         """
         moments = {self._times(index).largest_timestamp_ms + self._min_lag_ms for index in self._dirty()}
         moments.add(self._first_overdue_ms())

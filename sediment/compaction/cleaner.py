@@ -1,4 +1,4 @@
-"""One pass over one partition: its chunks go through the kernels into one output for each group.
+"""One pass over one partition: kernels filter the partition's chunks into one output for each group.
 
     chunks, newest first  ->  kernel driver  ->  output of the group  ->  indexes, synced .part files
     (a reader thread          (this thread)                               (a writer thread, one group later)
@@ -8,7 +8,7 @@
 1. If records are filtered by offset, read forward and fill a map with offsets.
 2. Sweep the groups, newest first; each output is written while the next group is swept.
 
-A split takes two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
+A split needs two passes: `collect_keys`, then `clean_split` with the survivors among the keys of all splits.
 
 Memory: the map, two chunks with some of their records decompressed, the largest batch, and two outputs of survivors:
 the sweep fills one while the other is written.
@@ -39,9 +39,9 @@ from sediment.segment_io.fs import Fs
 class CleaningPass:
     """One attempt to clean a partition or a split.
 
-    `boundaries` come from a forward scan, keyed by the base offset of the segment; they are empty without a scan.
-    `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is the seed
-    of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
+    `boundaries` come from a forward scan, keyed by the base offset of the segment; without such a scan, they are
+    empty.  `filter_by` selects how records are filtered: BY_OCCURRENCE, BY_OFFSET or BY_BITMAP (a split).  `seed` is
+    the seed of the key hashes; None means a random seed.  A pass that writes nothing needs no `writer`.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class CleaningPass:
                 self._kernels.being_written_bytes = output.used_bytes()
                 pending.append(self._parts.write_behind.submit(output.finish))
         except BaseException:
-            # The caller removes the parts, so no write may still be running.
+            # Wait, because the caller removes the parts, which no thread may still be writing then.
             wait(pending)
             raise
         return pending[::-1]
@@ -158,7 +158,7 @@ class CleaningPass:
 
     # ------------------------------------------------------------------------------------------------------ a split
     def collect_keys(self, split: Split, splits: int, run_limit: int) -> Iterator[KeyRun]:
-        """Yield the runs of one split of `splits`; a run follows the chunk that completed it."""
+        """Yield the runs of `split`, one of `splits`; yield each run after the chunk that completes it."""
         kernels, above, number = self._kernels, splits - 1 - split.number, 0
         kernels.begin_split(split.end_offset, run_limit)
         for group in reversed(split.groups):
@@ -173,7 +173,7 @@ class CleaningPass:
         """Clean the groups of a split.
 
         Raises:
-            SourceChangedError: the split's batches are not those that `survivors` was computed from.
+            SourceChangedError: `survivors` was computed from other batches.
         """
         self._kernels.begin_split(split.end_offset, INT64_MAX)
         self._kernels.use_survivors(survivors.bits)

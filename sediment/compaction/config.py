@@ -2,7 +2,7 @@
 
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §3, §4).  The tests of
 `jobs/settings` compare the defaults with the table of Kafka's keys, and that table with Kafka's ConfigDefs.  The code
-that parses a value checks that it is in Kafka's range.
+that parses a value checks that Kafka allows it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 COMPACT = "compact"
 
 MAP_SLOT_BYTES = 24
-"""The bytes that Kafka counts for a key in log.cleaner.dedupe.buffer.size."""
+"""The size of a slot of Kafka's offset map, which fills log.cleaner.dedupe.buffer.size."""
 
 
 def offset_map_slots(dedupe_buffer_bytes: int) -> int:
@@ -51,7 +51,8 @@ class CompactionConfig:
     delete_retention_ms: int | None = 86_400_000
     """Time for which tombstones and transaction markers are kept after their first cleaning.
 
-    None: the config is unknown.  A cleaning then obeys the delete horizons in batches, and writes no new horizons.
+    None: the config is unknown.  A cleaning then obeys the delete horizons that batches already have, and writes no new
+    ones.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -67,19 +68,19 @@ class CompactionConfig:
     """The largest batch that an append accepts; a cleaning also accepts larger batches."""
 
     dedupe_buffer_bytes: int | None = None
-    """Size of the offset map in one round, at 24 bytes a slot and at most 2^31 - 1 as in Kafka; None: unlimited."""
+    """Size of the offset map of one round, at 24 bytes a slot and at most 2^31 - 1 as in Kafka.  None: unlimited."""
 
     dedupe_load_factor: float = 0.9
     """Fraction of the slots of a bounded map that may be filled (`log.cleaner.io.buffer.load.factor`)."""
 
     producer_id_expiration_ms: int | None = 86_400_000
-    """A producer without an open transaction expires at this time after its last batch.
+    """A producer without an open transaction expires when this time has passed since its last batch.
 
     None: the config is unknown, and producers never expire.
     """
 
     max_decompressed_batch_bytes: int = 268_435_456
-    """A compressed batch that expands beyond this size counts as corrupt.  Kafka has no such config."""
+    """A compressed batch that expands beyond this size is treated as corrupt.  Kafka has no such config."""
 
     task_memory_bytes: int = INT64_MAX
     """The memory limit for cleaning one partition: offset map, outputs and buffers.  Kafka has no such config."""

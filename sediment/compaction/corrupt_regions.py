@@ -1,16 +1,15 @@
 """The corrupt regions of a partition, and the records that must not be dropped because of them.
 
     segment   | batch | batch | unreadable | batch | batch |
-                              ^ kept byte for byte; tombstones of this and later segments and all markers are kept
+                              ^ kept byte for byte; tombstones from this segment on, and all markers, are kept
 
 docs/trust/corruption.md gives the reasons.  This module is used if a cleaning finds a corrupt batch and the caller
 wants to keep such batches.
 
-Every batch is read as a consumer reads it.  Reading continues after an unreadable region at the first of these
-positions:
-1. a good batch to which the lengths of the bad batches lead
-2. a good batch that has an offset index entry
-3. the end of the segment
+Every batch is read as a consumer reads it.  After an unreadable region, reading continues at:
+1. the next good batch, if the lengths in the bad batches lead to it
+2. otherwise, the next good batch that has an offset index entry
+3. otherwise, the end of the segment
 
 Invariants: this module only reads files.  It trusts nothing in an unreadable batch, not even the header.
 """
@@ -71,8 +70,9 @@ _UNDECIDED = UNMAPPED | TOMBSTONES_STAY
 class CorruptRegions:
     """The unreadable batches of a partition, in log order, by base offset of their segment.
 
-    `untouchable` are base offsets of segments from whose headers a broker may read a wrong last offset.  These segments
-    are not replaced: after a crash during the replacement, a starting broker would use that offset.
+    `untouchable` contains the base offsets of segments that must not be replaced.  A broker may read a wrong last
+    offset from the batch headers of such a segment.  If a crash interrupted the replacement, a broker would use that
+    offset at its next start.
     """
 
     by_segment: Mapping[int, tuple[UnreadableBatch, ...]]
@@ -91,14 +91,14 @@ class CorruptLogScan:
     """The result of a forward scan of a partition with corrupt regions.
 
     `boundaries` are keyed by the base offset of the segment.  `certain_end_offset` is the base offset of a segment.
-    Below this offset, the result is the same as without corruption, so a later round need not read those records again.
+    Below this offset, corruption does not change the result, so a later round need not read those records again.
     """
 
     boundaries: dict[int, ChunkBoundaries]
     certain_end_offset: int
 
 
-# ----------------------------------------------------------------------------------------------------- finding them-
+# ------------------------------------------------------------------------------------------ finding corrupt regions
 def find_corrupt_regions(plan: CleaningPlan, fs: Fs, progress: Progress) -> CorruptRegions:
     """Read every batch of the plan's segments; check CRCs, records and compressed streams; return the corrupt regions.
 
@@ -180,7 +180,7 @@ class _SegmentReading:
     def unreadable(self) -> Iterator[UnreadableBatch]:
         """Yield the unreadable batches in log order.
 
-        Clear `is_scannable` if lengths do not lead to a good last batch.
+        Set `is_scannable` to False if the lengths of the batches do not lead to a good last batch.
         """
         position, next_offset = 0, self.segment.base_offset
         while position < self.segment.log_bytes:
@@ -198,9 +198,9 @@ class _SegmentReading:
                 position = end
 
     def _chain_from(self, position: int) -> list[int]:
-        """Return the ends of the bad batches that begin at `position`; empty if they do not lead to a good batch.
+        """Return the ends of the bad batches from `position` to the next good batch or to the segment's end.
 
-        The segment's end counts as a good batch.
+        The list is empty if the length of a bad batch cannot be trusted.
         """
         ends: list[int] = []
         while position < self.segment.log_bytes:
@@ -294,7 +294,10 @@ def _raise_unless_ok(status: int) -> None:
 # ------------------------------------------------------------------------------------ records kept due to corruption
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A batch that can affect a transaction: data or a marker of `producer_id`; None for an unreadable batch."""
+    """A batch that can affect a transaction: data or a marker of `producer_id`.
+
+    `producer_id` is None for an unreadable batch.
+    """
 
     segment: int
     ordinal: int
@@ -325,7 +328,10 @@ def scan_corrupt_log(plan: CleaningPlan, corrupt: CorruptRegions, fs: Fs, progre
 
 
 def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> None:
-    """Keep the header of each active producer's last readable batch; the producer's last batch may be unreadable."""
+    """Keep the header of each active producer's last readable batch.
+
+    The producer's very last batch may be one of the unreadable batches.
+    """
     waiting = {entry.producer_id for entry in plan.view.producers}
     for base in sorted(scans, reverse=True):
         for producer_id in waiting & scans[base].last_batches.keys():
@@ -336,7 +342,8 @@ def _keep_producers(plan: CleaningPlan, scans: Mapping[int, _SegmentScan]) -> No
 class _SegmentScan:
     """The headers of one segment's readable batches, and its unreadable byte ranges.
 
-    `batch_flags` is uint8[batches and pieces]; `last_batches` maps a producer id to the index of its last batch.
+    `batch_flags` has one uint8 for each batch and each piece of an unreadable range; `last_batches` maps a producer id
+    to the index of its last batch.
     """
 
     def __init__(self, directory: Path, segment: SegmentRef, unreadable: Sequence[UnreadableBatch], fs: Fs) -> None:
@@ -365,7 +372,7 @@ class _SegmentScan:
         if self._batch_flags:
             self.batch_flags = np.concatenate(self._batch_flags)
         if self.unreadable and not self.batch_flags[-1] & UNREADABLE:
-            # A broker reads the last batch of the cleaned segment, so this batch must be readable.
+            # A broker reads the last batch of the cleaned segment, so a readable batch must be last.
             self.batch_flags[-1] |= LEAVES_HEADER
 
     def _readable(self, start: int, end: int, is_after_corruption: bool, progress: Progress) -> Iterator[_Event]:
@@ -426,8 +433,9 @@ def _decide_transactions(plan: CleaningPlan, scans: Mapping[int, _SegmentScan], 
 
     Return the base of the first segment with data of unknown outcome.
 
-    The outcome of data is in the producer's next marker, unless an unreadable batch is between the data and the marker.
-    A transaction counts as aborted only if it has an ABORT marker and an entry in the transaction index.
+    The producer's next marker decides the outcome of data.  If an unreadable batch is between the data and the marker,
+    the outcome is unknown.  A transaction is treated as aborted only if it has both an ABORT marker and an entry in the
+    transaction index.
     """
     aborted = {(entry.producer_id, entry.last_offset) for entry in plan.aborted}
     certain_end = INT64_MAX

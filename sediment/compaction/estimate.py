@@ -2,8 +2,8 @@
 
 The number of different keys is estimated with the hybrid estimator of Haas and others, which databases use to estimate
 the distinct values of a column from a sample of rows.  A test of the sample shows whether keys are about equally
-frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator.  Both are exact if the
-sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
+frequent.  If they are, the first-order jackknife is used; otherwise, Shlosser's estimator is used.  Both are exact if
+the sample is the whole log.  The jackknife is also exact if no key occurs twice, or if every key occurs many times.
 
 Invariant: only `estimate_segments` reads files; all other functions take and return values.
 
@@ -41,7 +41,7 @@ class SampledBatches:
     """The batches of the sample as arrays of equal length, and the frequencies of their keys.
 
     `records`, `keyed` and `tombstones` count records; `keyed` and `tombstones` leave out control batches.  `key_counts`
-    has an entry for each key; `key_bytes` is the total size of the different keys.
+    is the number of occurrences of each key; `key_bytes` is the total size of the different keys.
     """
 
     rows: npt.NDArray[np.void]
@@ -57,7 +57,7 @@ class Estimate:
     """The expected log after cleaning, from a sample of `sampled_bytes`; `key_bytes` is the size of all keys.
 
     `tombstones_waiting` counts the tombstones that are kept.  They expire between `first_horizon_ms` and
-    `last_horizon_ms`; both are None if no batch with such tombstones has a horizon or gets one.
+    `last_horizon_ms`; both are None if none of their batches has a delete horizon after the cleaning.
     """
 
     keys: int
@@ -74,7 +74,7 @@ def estimate_plan(plan: CleaningPlan, fs: Fs, *, sample_bytes: int) -> Estimate:
     """Estimate the log that `plan` leaves, from a sample of about `sample_bytes`.
 
     Raises:
-        CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.
+        CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.
     """
     listing = plan.view.listing
     return estimate_segments(
@@ -99,7 +99,7 @@ def estimate_segments(
     """Estimate the result of cleaning `segments`, from a sample of about `sample_bytes` of their bytes.
 
     Raises:
-        CorruptBatchError: a batch is malformed, in a log that is small enough to be read completely.
+        CorruptBatchError: the log is small enough to be read completely, and a batch is malformed.
     """
     sample = collect_sample(sampled_batches(directory, segments, fs, budget_bytes=sample_bytes))
     log_bytes = sum(segment.log_bytes for segment in segments)
@@ -167,7 +167,7 @@ def _is_skewed(counts: Int64s) -> bool:
 
 
 def estimate_cleaning(sample: SampledBatches, log_bytes: int, *, now_ms: int, horizon_ms: int | None) -> Estimate:
-    """Estimate the result of cleaning a log of `log_bytes`, from an evenly distributed `sample`.
+    """Estimate the result of cleaning a log of `log_bytes`, from a `sample` spread evenly over the log.
 
     `horizon_ms` is the delete horizon that cleaning writes into batches without a horizon, or None.
     """

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 # Registers, int64[_REGISTERS].
-CURSOR = 0  # batches of the chunk that remain
+CURSOR = 0  # number of batches of the chunk that are not yet checked
 NEEDED = 1
 NEXT_ADDRESS = 2  # address for the next key
 END_ADDRESS = 3
@@ -101,9 +101,10 @@ def prove_chunk(
     records: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Check the keys of the batches below CURSOR, last batch first; store keys at or above `first_mapped_offset`.
+    """Check the keys of the batches below CURSOR, last batch first; store keys from offset `first_mapped_offset` on.
 
-    The call can be repeated: it stores no key of a batch until all memory for the batch is available.
+    If memory is missing, the caller provides it and repeats the call.  Nothing is stored twice, because no key of a
+    batch is stored before the memory for the whole batch is available.
     """
     base = chunk.ctypes.data
     while state[CURSOR] > 0:
@@ -181,14 +182,14 @@ class ExactKeys:
         self._state = np.zeros(_REGISTERS, dtype=np.int64)
 
     def size_bytes(self) -> int:
-        """Return the bytes of slots, blocks and buffers."""
+        """Return the total size of slots, blocks and buffers."""
         return self._slots.size_bytes() + self._block_bytes + self._payload.nbytes + self._records.nbytes
 
     def check(self, chunk: Chunk, first_mapped_offset: int, check_memory: Callable[[int], None]) -> None:
         """Compare the keys of a chunk with earlier keys that have the same hash, then store them.
 
-        Before each allocation, `check_memory` is called with the total size after it; an exception from `check_memory`
-        ends the check.
+        Before each allocation, `check_memory` is called with the total size after the allocation; an exception from
+        `check_memory` ends the check.
 
         Raises:
             HashCollisionError: two keys have the same hash.
@@ -244,7 +245,7 @@ class ExactKeys:
             self._state[END_ADDRESS] = block.ctypes.data + size_bytes
 
     def _hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to memory with padding that kernels may read; return (address, bytes)."""
+        """Copy decompressed records to a padded buffer, because kernels may read past them; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self._payload.size < size_bytes + PADDING_BYTES:
             self._payload = padded_buffer(2 * size_bytes)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
 ENCODER_BYTES = 8 << 20
-"""Memory of a re-encoding: a chunk and its result, and the records of the batches that are merged."""
+"""Memory of a re-encoding: a chunk, its re-encoded form, and the records of the batches that are merged."""
 
 OUTPUT_PAGES = PageReserve(in_large_pages=False)  # shared by all groups of this process
 
@@ -67,7 +67,7 @@ class PartWriter:
         stats: CleanStats,
         unreadable: Sequence[tuple[int, int]] = (),
     ) -> CleanedGroup:
-        """Index and write the survivors of `group`, unless its files would not change.
+        """Index the survivors of `group`; write the new files unless they equal the source files.
 
         `unreadable` are byte ranges [from, to) of `batches` that cannot be parsed.  If a write fails, all parts of
         the partition are removed, because the next writer needs the disk space.
@@ -166,7 +166,7 @@ class PartWriter:
         if image is None or image.log.size != segment.log_bytes:
             return False
         if segment.transaction_index_bytes == 0:
-            return False  # a cleaned segment has no empty transaction index
+            return False  # the index exists but is empty; a cleaned segment has no empty transaction index
         sizes = {
             SegmentFileKind.OFFSET_INDEX: (segment.offset_index_bytes, image.offset_index),
             SegmentFileKind.TIME_INDEX: (segment.time_index_bytes, image.time_index),
@@ -254,7 +254,7 @@ class GroupOutput:
         )
 
     def used_bytes(self) -> int:
-        """Return the memory in bytes that the output needs from `take` until it is written."""
+        """Return the bytes of memory that the output needs from the call of `take` to the end of its write."""
         encoder_bytes = 0 if self._writer.encoding is None else ENCODER_BYTES
         return self.buffer.size - self._start + encoder_bytes
 
@@ -272,7 +272,8 @@ class GroupOutput:
     def _memory(self, size_bytes: int) -> ByteArray:
         """Return a buffer that the sweep fills from the end.
 
-        With a memory limit, the buffer is never a reused one, so its unused pages take no memory.
+        If the task has a memory limit, the buffer is always a new one, because unused pages of a new buffer take no
+        memory.
         """
         if self._writer.config.task_memory_bytes == INT64_MAX:
             return OUTPUT_PAGES.take_any(size_bytes)

@@ -23,8 +23,8 @@ from sediment.segment_io.partition.log_view import LogView
 class SegmentGroup:
     """One or more neighbouring segments that become one segment.
 
-    `last_offset` is the largest offset that the last segment can contain: the offset just before the next segment's
-    base or the first uncleanable offset.
+    `last_offset` is the largest offset that the last segment can contain.  It is one less than the base of the next
+    segment or, if the range ends with the group, one less than the first uncleanable offset.
     """
 
     segments: tuple[SegmentRef, ...]
@@ -45,9 +45,9 @@ class SegmentGroup:
 class CleaningPlan:
     """The input for cleaning one partition.
 
-    `end_offset` is the first offset that the offset map does not cover.  A bounded map may end earlier; the cleaner
-    then groups the segments again, up to the end of the map.  `aborted` are the aborted transactions that begin below
-    the end of the range; their markers may be anywhere in the log.
+    `end_offset` is the end of the range that the offset map covers.  If a bounded map becomes full before this offset,
+    the cleaner groups the segments again, up to the last offset in the map.  `aborted` are the aborted transactions
+    that begin below the end of the range; their markers may be anywhere in the log.
     """
 
     view: LogView
@@ -81,7 +81,7 @@ class CleaningPlan:
 
     @property
     def may_hold_transactions(self) -> bool:
-        """Return True if a file of the partition mentions transactions; the sweep detects all others."""
+        """Return True if indexes or snapshots of the partition mention transactions; the sweep detects any others."""
         return (
             bool(self.aborted)
             or any(segment.transaction_index_bytes for segment in self.view.listing.segments)
@@ -90,7 +90,7 @@ class CleaningPlan:
 
     @property
     def legacy_horizon_ms(self) -> int:
-        """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired."""
+        """Return the horizon: tombstones of magic 0 and 1 have expired in segments last modified at or before it."""
         segments = self.view.listing.segments
         return legacy_horizon_ms(segments, self.range.first_dirty_offset, self.config.delete_retention_ms)
 
@@ -116,7 +116,8 @@ def group_segments(
     """Group segments greedily, from the log's first segment through the segment that contains `end_offset` - 1.
 
     A segment joins the group if the total log and index sizes stay within `segment.bytes` and `segment.index.bytes`,
-    and all its offsets, relative to the group's base, fit into 31 bits.  An empty segment has no offsets.
+    and all its offsets, relative to the group's base, fit into 31 bits.  Only the sizes of an empty segment matter,
+    because it has no offsets.
 
     Source: kafka-log 02 §5.
     """
@@ -177,8 +178,8 @@ class _Sizes:
 
         Count only whole index entries, because trimming an index removes all other bytes.
 
-        A missing index counts as 0 bytes.  If the new index becomes too large, the writer keeps only the entries that
-        fit.
+        The size of a missing index is 0.  The new index may then become too large, so the writer keeps only the entries
+        that fit.
         """
         return cls(
             segment.log_bytes,

@@ -97,7 +97,7 @@ class KernelDriver:
         self._compressors = _NO_COMPRESSORS
         self._exact_keys = self._compare_keys() if exact_keys else None
 
-    # ---------------------------------------------------------------------------------------------- beginning a part
+    # -------------------------------------------------------------------------------------- rules of a pass or a split
     def _set_rules(self, filter_by: int) -> None:
         rules, plan = self._rules, self._plan
         rules[registers.FIRST_MAPPED_OFFSET] = plan.range.first_dirty_offset
@@ -122,7 +122,7 @@ class KernelDriver:
         self._survivor_bits = bits
         self._reader.skip_batches_without_survivors(bits)
 
-    # -------------------------------------------------------------------------------------------- the kernels, a chunk
+    # ----------------------------------------------------------------------------------- kernels applied to one chunk
     def sweep_chunk(self, chunk: Chunk, output: GroupOutput) -> None:
         """Filter the records of a chunk into `output`.
 
@@ -206,7 +206,7 @@ class KernelDriver:
         memory = self._memory
         return int(collect_keys(batches, self._rules, self._key_map(), memory.rows, memory.run, self.state))
 
-    # ------------------------------------------------------------------------------------------- what the kernels need
+    # ------------------------------------------------------------------------------- serving the requests of kernels
     def _drive(
         self,
         chunk: Chunk,
@@ -215,7 +215,7 @@ class KernelDriver:
         forward: bool = False,
         output: GroupOutput | None = None,
     ) -> bool:
-        """Call a resumable kernel, and serve its requests, until the chunk is done; return False at MAP_FULL."""
+        """Call a resumable kernel, and serve its requests, until the chunk is done; return False if the map is full."""
         state = self.state
         batches = Batches(chunk.buffer, chunk.positions, chunk.batch_flags, chunk.payloads)
         while True:
@@ -355,11 +355,11 @@ class WorkingMemory:
         return RunKeys(run.hashes[:keys].copy(), run.mapped[:keys].copy(), run.numbers[:keys].copy())
 
     def reserve_raw(self, size_bytes: int) -> None:
-        """Make room for records to be compressed: twice the requested size."""
+        """Reserve twice `size_bytes` for records that will be compressed."""
         self.raw = padded_buffer(2 * size_bytes)
 
     def hold_payload(self, content: Buffer) -> tuple[int, int]:
-        """Copy decompressed records to memory with padding that kernels may read; return (address, bytes)."""
+        """Copy decompressed records to a padded buffer, because kernels may read past them; return (address, bytes)."""
         size_bytes = memoryview(content).nbytes
         if self.payload.size < size_bytes + padding.PADDING_BYTES:
             self.payload = padded_buffer(2 * size_bytes)
@@ -367,7 +367,7 @@ class WorkingMemory:
         return self.payload.ctypes.data, size_bytes
 
     def size_bytes(self) -> int:
-        """Return the size of the buffers, without the columns of a run: RUN_LIMIT already limits their size."""
+        """Return the size of the buffers; leave out the columns of a run, because RUN_LIMIT already limits them."""
         return self.payload.nbytes + self.raw.nbytes + sum(column.nbytes for column in self.rows)
 
 

@@ -1,4 +1,4 @@
-"""Tombstones of magic 0 and 1, which have no delete horizon: they expire by the modification time of their segment.
+"""Tombstones of magic 0 and 1, which have no delete horizon; the modification time of a segment decides their expiry.
 
     horizon     the modification time of the last clean segment, minus delete.retention.ms
     expired     tombstones in a segment that was last modified at or before the horizon
@@ -16,7 +16,7 @@ from sediment.segment_io.units import NS_PER_MS
 
 
 def legacy_horizon_ms(segments: Sequence[SegmentRef], first_dirty_offset: int, delete_retention_ms: int | None) -> int:
-    """Return the latest modification time of segments whose tombstones of magic 0 and 1 have expired.
+    """Return the horizon: tombstones of magic 0 and 1 have expired in segments last modified at or before it.
 
     The result is 0 if no segment of `segments` begins below `first_dirty_offset`.  If `delete_retention_ms` is None,
     the result is below every modification time, so no tombstone has expired.

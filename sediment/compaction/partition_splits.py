@@ -5,11 +5,12 @@
     split 0   run 0 | run 1 | run 2
 
 For each key, a sweep needs to know whether the key occurs again nearer to the log's end.  Within a run, the sweep's own
-map answers this.  For keys of two runs, the order of the runs does, because offsets increase.  A log whose offsets do
-not increase is not split.
+map answers this.  If two runs contain the key, the newer run has its latest occurrence, because offsets increase.  A
+log whose offsets do not increase is not split.
 
 1. `pack_run` packs a run into blobs, one or more for each range of hashes.  A blob holds the hashes of keys (16 bytes
-   each), a bit for each key that is set if the key entered the map, and the steps between the numbers of the records.
+   each), a bit for each key that is set if the key entered the map, and the differences between record numbers
+   (`steps`).
 2. `fold_range` reads the blobs of one range, newest run first.  For each split it returns the numbers of the records
    that no newer run supersedes: the survivors.
 3. `collect_survivors` joins the results for all ranges into the bitmap of one split.
@@ -17,7 +18,7 @@ not increase is not split.
 Keys and values never leave their split.
 
 Invariants
-* All records of a split are numbered, from its end.  Two sweeps of the same batches assign the same numbers;
+* The records of a split are numbered from its end.  Two sweeps of the same batches assign the same numbers;
   `SplitContents` proves that the batches are the same.
 * Only the fold does I/O: it writes a temporary spill file.
 """
@@ -61,9 +62,9 @@ _HALF_BITS = np.uint64(32)
 
 
 class SplitNotApplicableError(Exception):
-    """The log cannot be cleaned in these splits.  If `needs_scan`, scan the log forward first.
+    """The log cannot be cleaned in these splits; if `needs_scan`, scan it forward and try splits again.
 
-    Otherwise clean it whole.
+    If `needs_scan` is False, one task must clean the whole log.
     """
 
     def __init__(self, needs_scan: bool) -> None:
@@ -152,7 +153,10 @@ def splits_at(groups: Sequence[SegmentGroup], bounds: Sequence[int]) -> tuple[Sp
 
 
 def ranges_for(keys: int, budget_bytes: int) -> int:
-    """Return the number of hash ranges, a power of 2, that keeps each fold of `keys` keys within `budget_bytes`."""
+    """Return the number of hash ranges, a power of 2, into which `keys` keys are divided.
+
+    The memory of each range's fold then stays within `budget_bytes`.
+    """
     wanted = max(2, -(-keys * _MAPPED_KEY_BYTES // budget_bytes))
     return int(min(1 << (wanted - 1).bit_length(), 1 << 15))
 
@@ -160,7 +164,7 @@ def ranges_for(keys: int, budget_bytes: int) -> int:
 # ------------------------------------------------------------------------------------------------- numbers of records
 @kernel
 def _write_steps(numbers: npt.NDArray[np.int64], previous: int, address: int) -> int:
-    """Write the steps from `previous` through `numbers` as varlongs at `address`; return the address after them."""
+    """Write the differences of successive `numbers` as varlongs at `address`; return the address after them."""
     for index in range(numbers.size):
         address = write_varlong(address, numbers[index] - previous)
         previous = numbers[index]
@@ -196,9 +200,9 @@ def _sort_by_range(
     following: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> None:
-    """Write the keys sorted by range and age to `order`, and the starts of ranges to `edges`, int64[ranges + 1].
+    """Write the indexes of the keys, sorted by range, to `order`, and the range starts to `edges`, int64[ranges + 1].
 
-    `edges` must be all zeros; `following`, int64[ranges], is working memory.
+    Keys of a range keep their order.  `edges` must be all zeros; `following`, int64[ranges], is working memory.
     """
     ranges = edges.size - 1
     for index in range(order.size):
@@ -215,8 +219,8 @@ def _sort_by_range(
 def pack_run(run: KeyRun, ranges: int) -> Iterator[tuple[int, bytes]]:
     """Yield (range, blob) for each range of hashes that contains keys of the run; blobs keep the keys' order.
 
-    A blob is little-endian.  Its parts are: its number in the range and the number of its keys (uint32 each), the
-    hashes (16 bytes each), the mapped bits, and the steps between the record numbers.
+    A blob is little-endian.  It contains its number within the range and the number of its keys (uint32 each), the
+    hashes (16 bytes each), the mapped bits, and the steps.
     """
     keys_per_blob = _keys_per_blob(ranges)
     edges = np.zeros(ranges + 1, dtype=np.int64)

@@ -41,7 +41,9 @@ _Row = TypeVar("_Row", SegmentRef, "CleanStats")
 
 @dataclass(frozen=True, slots=True)
 class CleanStats:
-    """The counts of one group, as Kafka's cleaner counts them: messages of dropped batches do not count as read.
+    """The counts of one group.
+
+    As in Kafka's cleaner, `messages_read` does not include the messages of batches that are dropped as a whole.
 
     `tombstones_waiting` counts the tombstones kept.  They expire between `first_horizon_ms` and `last_horizon_ms`; if
     none of their batches has a delete horizon, the first time is greater than the last.  `batches_without_horizon`
@@ -145,7 +147,7 @@ def to_json(swap: PreparedSwap) -> str:
 
 
 def from_json(content: str | bytes, *, path: str | None = None) -> PreparedSwap:
-    """Parse the JSON of `to_json`; check that every part can only become a segment file in its directory.
+    """Parse the JSON of `to_json`; check that every part can only be renamed to a segment file in its directory.
 
     This does not prove that a correct cleaning wrote the files; `commit` compares names and sizes with the directory.
 

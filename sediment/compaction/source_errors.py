@@ -1,4 +1,4 @@
-"""Errors of reading segments: each names the partition, and a missing file counts as a changed segment."""
+"""Errors raised while segments are read; they name the partition, and report a missing file as a changed segment."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class KeyEquality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, if any.
+    """The inputs of the choice, apart from the partition.  `asked` is the strategy that the caller requests, or None.
 
     `all_bytes` is the size of all partitions of the run.  `slots` is the number of tasks that run at the same time.
     `task_memory_bytes` is the memory limit of one task.

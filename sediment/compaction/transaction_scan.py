@@ -1,4 +1,4 @@
-"""The forward scan of a partition with control or transactional batches: headers and control keys only.
+"""The forward scan of a partition with control or transactional batches; it reads only headers and control keys.
 
 The scan finds three things that a backward sweep cannot find: verified chunk boundaries, flags for each batch, and the
 surviving entries of the transaction index (kafka-log 02 §7).
@@ -50,8 +50,9 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
 def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
     """Look up the position of the first dirty offset in the offset index of its segment.
 
-    Kafka's second state begins at this position, not at the segment's first batch.  If a transaction's marker is
-    between the two positions, the second state knows the transaction only from its index entry.
+    Kafka fills its offset map in a separate pass, which has a transaction state of its own.  That pass begins at this
+    position, not at the segment's first batch.  If a marker is between the two positions, the pass knows the marker's
+    transaction only from the transaction index.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):

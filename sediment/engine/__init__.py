@@ -1,1 +1,1 @@
-"""Ownership of log directories: `directory` is for stopped ones, `live` for those in use by an engine; no Spark."""
+"""Ownership of log directories: `directory` works on stopped ones, `live` on those that an engine has open."""

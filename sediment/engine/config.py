@@ -1,4 +1,4 @@
-"""The complete effective config of a topic: for compaction, retention and live logs.
+"""The complete effective config of a topic, for compaction, retention and live logs.
 
 Field names are Kafka's keys with underscores, and defaults are Kafka's own (kafka-log 06 §1, §4).
 
@@ -74,10 +74,10 @@ class LogConfig:
     """The config of retention."""
 
     segment_ms: int = 604_800_000
-    """An append rolls the segment when its first record has this age."""
+    """An append rolls a segment whose first record has reached this age."""
 
     segment_jitter_ms: int = 0
-    """The largest random time subtracted from `segment_ms`; it is chosen anew for each segment."""
+    """The upper limit of the time subtracted from `segment_ms`; the time is chosen at random for each segment."""
 
     flush_messages: int = INT64_MAX
     """A log is flushed when it has this many unflushed records."""
@@ -89,7 +89,7 @@ class LogConfig:
     """The codec on disk; `producer` keeps the codec of each batch."""
 
     compression_gzip_level: int = -1
-    """The level for batches that an append recompresses to gzip; -1: the codec's default."""
+    """The level for batches that an append recompresses to gzip; -1 means the codec's default."""
 
     compression_lz4_level: int = 9
     """The level for batches that an append recompresses to lz4."""
@@ -140,7 +140,7 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """The age at which an append rolls a segment; in a compacted log at most `max.compaction.lag.ms`.
+        """The age at which an append rolls a segment; for a compacted log, it is at most `max.compaction.lag.ms`.
 
         Source: kafka-log 02 §2.3 (LogConfig.maxSegmentMs).
         """

@@ -40,7 +40,7 @@ class ValueType(StrEnum):
 class BrokerName:
     """A broker key that sets the default of a topic key; `unit_ms` is None if the value needs no conversion.
 
-    With a unit, the result is in milliseconds and every negative value means -1.
+    A value with a unit is converted to milliseconds, and a negative one to -1.
     """
 
     name: str
@@ -49,7 +49,7 @@ class BrokerName:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its type, default (None: unset) and range, which includes both ends."""
+    """One key with its type, its default (None if unset) and its range, which includes both ends."""
 
     name: str
     type: ValueType
@@ -59,7 +59,7 @@ class Key:
     refused: tuple[float, ...] = ()
     one_of: tuple[str, ...] = ()
     warn_below: int | None = None
-    """Smaller values are accepted although Kafka would refuse them."""
+    """Values below this are accepted with a warning, although Kafka would refuse them."""
 
     broker_names: tuple[BrokerName, ...] = ()
     """The broker keys that set a topic key's default, highest priority first."""
@@ -200,7 +200,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.cleaner.enable", _BOOLEAN, True, applies=False),
     Key("log.cleaner.threads", _INT, 1, 0, applies=False),
     Key("log.cleaner.dedupe.buffer.size", _LONG, 128 * _MIB, 1),
-    # Kafka has no range; outside this range its map either makes no progress or overflows.
+    # Kafka checks no range.  Outside this one, Kafka's offset map makes no progress or overflows.
     Key("log.cleaner.io.buffer.load.factor", _DOUBLE, 0.9, 0, 1, refused=(0,)),
     Key("log.cleaner.io.buffer.size", _INT, 524_288, 0, applies=False),
     Key("log.cleaner.io.max.bytes.per.second", _DOUBLE, DOUBLE_MAX, 0, refused=(0,)),
@@ -248,10 +248,10 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("sediment.task.memory.bytes", _LONG, INT64_MAX, 1),
 ))
 
-# The configs with which Kafka creates its internal topics.  These are configs of the topic, so a broker's general
-# defaults do not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that
-# key (06 §4, and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator writes a snapshot and its
-# later updates under the same key, so compaction would lose updates.  The topic has the policy `delete` without a
+# The configs that Kafka gives its internal topics.  These are configs of the topic, so a broker's general defaults do
+# not apply to them.  If a value here is the name of a broker key, the coordinator uses the value of that key (06 §4,
+# and the coordinators' own topic configs in Kafka 4.2.0).  The share coordinator writes a snapshot and its later
+# updates under the same key, so compaction would lose updates.  Its topic therefore has the policy `delete` without a
 # retention limit, and the coordinator itself deletes old records.
 INTERNAL_TOPIC_CONFIGS: Mapping[str, Mapping[str, str | BrokerName]] = MappingProxyType({
     "__consumer_offsets": {

@@ -5,8 +5,8 @@
     3. partitions with the same name in several directories are replicas of one partition if they share a topic id
     4. the replica with the highest `ReplicaRank` is used
 
-Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; it opens
-no segment.
+Invariants: nothing is written and no lock is taken.  Opening a directory lists it and reads its small files; no segment
+is opened.
 
 Source: kafka-log 01 §1, §9, §10; 04 §4.
 """
@@ -59,7 +59,7 @@ from sediment.segment_io.stores import Store, StoredFile, by_folder
 _LOGGER = logging.getLogger(__name__)
 
 OnUnreadable = Callable[[Path, SedimentError | OSError], None]
-"""A callback with the path of a file that is treated as absent, and the error that is the reason."""
+"""A callback that gets the path of a file that is treated as absent, and the error that is the reason."""
 
 _Read = TypeVar("_Read")
 _NOT_LOCKABLE = frozenset({errno.EISDIR, errno.ELOOP})
@@ -155,9 +155,9 @@ def open_cluster_directory(
 ) -> ClusterDirectory:
     """Return a log directory; `path` may also be the directory of one partition.
 
-    A checkpoint file, lock or meta.properties that is malformed or cannot be read counts as absent; `on_unreadable` is
-    called with its path and the error.  Pass no `advice_if_in_use` if the caller itself holds the lock of the
-    directory.
+    A checkpoint file, lock or meta.properties that is malformed or cannot be read is treated as absent; `on_unreadable`
+    is called with its path and the error.  If the caller itself holds the lock of the directory, pass None as
+    `advice_if_in_use`; the lock is then not checked.
 
     Raises:
         NotALogDirectoryError: `path` does not exist, cannot be read, or does not contain the files of a log directory.
@@ -269,7 +269,7 @@ def replicas_of_one_topic(
     advice_if_several: str,
     on_unreadable: OnUnreadable,
 ) -> tuple[list[Replica], str | None]:
-    """Return the replicas of the topic whose id is `known` to the cluster, and the id.
+    """Return the replicas that have the topic's id, and the id; `known` is the id in the cluster's metadata, or None.
 
     Raises:
         UsageError: the replicas have several topic ids, and the cluster knows none of them.

@@ -35,7 +35,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A number from `low` to `high`; with `above_low`, it must be greater than `low`."""
+    """A number from `low` to `high`; with `above_low`, the number must be greater than `low`."""
 
     low: float
     high: float

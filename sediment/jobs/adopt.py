@@ -408,10 +408,12 @@ def command(
 ) -> None:
     """Turn partition folders that belong to no cluster into topics of a node, in place.
 
-    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, the
-    partitions that this log lacks are added to it. The node of LOG_DIR must then be stopped and be the sole voter of
-    its quorum.  Copies of replaced files are kept next to the new files.  SIGINT or SIGTERM ends the run after the
-    partition in progress; the next run continues.
+    If LOG_DIR has no metadata log, it becomes the directory of a new node.  If LOG_DIR has a metadata log, `adopt`
+    adds the missing partitions to this log; the node of LOG_DIR must be stopped, and must be the sole voter of its
+    quorum.
+
+    If a file is replaced, a copy of the old file is kept next to the new one.  SIGINT or SIGTERM ends the run after
+    the partition in progress; the next run continues from there.
     """
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")

@@ -126,7 +126,7 @@ def perform(
     metavar="PARTS",
     default=",".join(sorted(DEFAULT_PARTS)),
     show_default=True,
-    help="Also copy these parts of the cluster, separated by commas: groups, transactions, configs, acls, quotas, "
+    help="Also clone these parts of the cluster, separated by commas: groups, transactions, configs, acls, quotas, "
     "scram.",
 )
 @click.option(
@@ -148,13 +148,13 @@ def perform(
     "until_offsets",
     multiple=True,
     metavar="TOPIC-N:OFFSET",
-    help="End this partition of the clone at OFFSET.",
+    help="Leave out the records of this partition at and above OFFSET.",
 )
 @click.option(
     "--until-ms",
     type=click.IntRange(0, INT64_MAX - 1),
     metavar="MS",
-    help="End every log of the clone before its first record with a timestamp after MS.",
+    help="Cut every log of the clone before its first record with a timestamp after MS.",
 )
 @click.option(
     "--abort-open-transactions",
@@ -167,26 +167,26 @@ def perform(
     default=LinkMode.COPY.value,
     is_flag=False,
     flag_value=LinkMode.REFLINK.value,
-    help="Share disk blocks with the source if the filesystem supports it, else copy.  hard: hard-link closed "
-    "segments; never start a broker on the source while the clone exists, or on the clone while the source exists.",
+    help="reflink, or --link alone: share disk blocks with the source if the filesystem supports it, else copy.  hard: "
+    "hard-link closed segments; while both the source and the clone exist, never start a broker on either of them.",
 )
 @click.option(
     "--since",
     metavar="MANIFEST",
-    help="Link unchanged closed segments from the earlier clone that MANIFEST describes, instead of copying them; "
-    "that clone is not modified.",
+    help="Link unchanged closed segments from an earlier clone, whose manifest is MANIFEST, instead of copying them; "
+    "the earlier clone is not modified.",
 )
 @click.option(
     "--compact",
     is_flag=True,
-    help="Compact the partitions of the clone whose cleanup.policy includes compact, as `compact` would.",
+    help="Also compact, as `compact` does, the cloned partitions whose cleanup.policy includes compact.",
 )
 @encoding_options
 @click.option(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Leave out records with a key on the suppression list FILE, which `erase --suppress-out` wrote.",
+    help="Leave out every record whose key is on the suppression list FILE, which `erase --suppress-out` wrote.",
 )
 @click.option(
     "--secret-file",
@@ -209,7 +209,7 @@ def perform(
     "--check",
     "checked",
     metavar="DIR",
-    help="Clone nothing; compare every file of the clone in DIR with its manifest.",
+    help="Clone nothing; compare every file of the clone in DIR with the clone's manifest.",
 )
 def command(
     options: CommonOptions,
@@ -238,8 +238,8 @@ def command(
 ) -> None:
     """Clone LOG_DIR... into a directory that a stock Kafka broker can start on as a single node.
 
-    LOG_DIRs are directories of stopped brokers of one cluster, or copies of them, as paths or URIs.  LOG_DIRs are
-    only read.  SIGINT or SIGTERM ends the run; the next run starts over.
+    Each LOG_DIR is a log directory of a stopped broker, or a copy of one, as a path or a URI.  All LOG_DIRs belong to
+    one cluster, and are only read.  SIGINT or SIGTERM ends the run; the next run starts over.
 
     With --check, give no LOG_DIR; nothing is changed and no lock is taken.
     """

@@ -574,7 +574,9 @@ def _summary(report: CompactionRunReport) -> str:
 @common_options
 @screen_options(COLUMNS)
 @click.option(
-    "--force", is_flag=True, help="Ignore the dirty ratio; a log without dirty records still stays unchanged."
+    "--force",
+    is_flag=True,
+    help="Clean logs even if their dirty ratio is too low; a log without dirty records still stays unchanged.",
 )
 @click.option("--dry-run", is_flag=True, help="Clean in memory, write nothing, and report the result.")
 @click.option("--from-start", is_flag=True, help="Ignore the cleaner checkpoint and clean from the log start.")
@@ -583,8 +585,8 @@ def _summary(report: CompactionRunReport) -> str:
     type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
     default="auto",
     show_default=True,
-    help="whole: one task cleans a partition.  split: many tasks clean a partition.  auto: choose for each partition "
-    "by its size, its keys and the task slots.",
+    help="whole: one task cleans a partition.  split: many tasks clean a partition.  auto: choose for each "
+    "partition, by its size, its keys and the number of task slots.",
 )
 @key_equality_option
 @encoding_options
@@ -593,10 +595,12 @@ def _summary(report: CompactionRunReport) -> str:
     type=click.Choice([FAIL, KEEP]),
     default=FAIL,
     show_default=True,
-    help="fail: skip and quarantine a partition with a corrupt batch.  keep: clean the other batches of such a "
-    "partition, and keep the corrupt ones.",
+    help="fail: skip a partition with a corrupt batch, and quarantine it, so that later runs skip it too.  keep: clean "
+    "the readable batches of the partition, and leave the corrupt ones unchanged.",
 )
-@click.option("--retry-quarantined", is_flag=True, help="Try quarantined partitions again.")
+@click.option(
+    "--retry-quarantined", is_flag=True, help="Also try to clean quarantined partitions, which a run otherwise skips."
+)
 @click.option(
     "--roll-active",
     is_flag=True,
@@ -606,26 +610,28 @@ def _summary(report: CompactionRunReport) -> str:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue there.",
+    help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue there, so that "
+    "`restore` can undo the run.",
 )
 @click.option(
     "--keep-before",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before a partition changes, hard-link all its files into DIR, which is then BEFORE of `verify`; use a new "
-    "DIR for each run.",
+    help="Before a partition changes, hard-link all its files into DIR, so that `verify DIR LOG_DIR` can check the "
+    "run; use a new DIR for each run.",
 )
 @click.option(
     "--max-bytes",
     type=ByteSize(),
     metavar="N",
-    help="Clean at most N bytes of log, such as 10GB; leave the other partitions to the next run.",
+    help="Clean at most N bytes of log, such as 10GB, filthiest partitions first; leave the other partitions for the "
+    "next run.",
 )
 @click.option(
     "--max-seconds",
     type=Seconds(),
     metavar="N",
-    help="After N seconds (or a time such as 90m), start no more partitions and abandon unfinished ones.",
+    help="Stop after N seconds, or a time such as 90m: start no more partitions, and leave unfinished ones unchanged.",
 )
 @click.option(
     "--hand-off",
@@ -642,7 +648,7 @@ def _summary(report: CompactionRunReport) -> str:
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="With --output and a URI source: fetch a partition into DIR if its files must change before cleaning "
+    help="With --output and a LOG_DIR that is a URI: copy a partition to DIR if its files must change before cleaning "
     "(default: $TMPDIR).",
 )
 @click.option(

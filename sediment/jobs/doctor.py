@@ -185,7 +185,7 @@ def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
 def command(as_json: bool, **options: Any) -> None:
     """Check this machine, and each LOG_DIR, for problems before a run.
 
-    Spark is not started, nothing is changed and no lock is taken.
+    `doctor` does not start Spark, changes nothing and takes no lock.
     """
     with stderr_log.log_to_stderr(stderr_log.TEXT, quiet=as_json), errors_as_exit_status():
         report = perform(**options)

@@ -466,7 +466,7 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
 # -------------------------------------------------------------------------------------------------------- command line
 @click.command("dump", cls=ConfiguredCommand)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_path)
-@click.option("--what", metavar="TABLE", help=f"Print this table: {', '.join(TABLES)} (default: by the kind of PATH).")
+@click.option("--what", metavar="TABLE", help=f"Print this table: {', '.join(TABLES)} (default: depends on PATH).")
 @click.option(
     "--offsets",
     metavar="A:B",
@@ -486,7 +486,9 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     help="Select partitions by name or glob.  A pattern that matches nothing is an error.",
 )
 @click.option(
-    "--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing; meant for scheduled jobs."
+    "--allow-empty-selection",
+    is_flag=True,
+    help="Do not fail if a --partition matches nothing; meant for scheduled jobs.",
 )
 @click.option(
     "--last", metavar="N", type=click.IntRange(min=0), help="Print only the last N records of each partition."
@@ -503,13 +505,13 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     "--header",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Print only records with this header; if the option is repeated, only records with all of these headers.",
+    help="Print only records with this header; if you repeat the option, a record must have all of these headers.",
 )
 @click.option("--columns", metavar="NAME,...", help="Print only these columns, in this order.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="With --what topics: read the broker's server.properties.",
+    help="With --what topics: also show the settings in the broker's server.properties.",
 )
 @click.option("--keys", is_flag=True, help="Print the keys of records, not their values.")
 @click.option(
@@ -522,13 +524,13 @@ def _print_table(batches: Iterator[pa.RecordBatch], request: TableRequest, optio
     "--on-corruption",
     type=click.Choice(ON_CORRUPTION),
     default=FAIL,
-    help="Fail at a corrupt batch, skip it, or print it as a row.",
+    help="At a corrupt batch, fail, skip the batch, or print it as a row.",
 )
 @click.option(
     "--limit",
     metavar="N",
     type=click.IntRange(min=0),
-    help=f"Print at most N rows; 0 prints all rows (default for a table: {SHOWN_ROWS}).",
+    help=f"Print at most N rows; 0 prints all rows (default if a table is printed: {SHOWN_ROWS}).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row instead of a table.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header line.")
@@ -557,7 +559,7 @@ def command(
 ) -> None:
     """Print the contents of segments and of their indexes and checkpoints.
 
-    PATH is a log directory, a partition directory, a file of a segment, or a glob of these.
+    PATH is a log directory, a partition directory, a file of a segment, or a glob that matches any of these.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     with errors_as_exit_status():

@@ -145,7 +145,7 @@ def perform(
     "--keys-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Erase the records with the keys in FILE, one key a line.",
+    help="Erase every record whose key is in FILE, which has one key per line.",
 )
 @click.option(
     "--key-format",
@@ -170,7 +170,7 @@ def perform(
 @click.option(
     "--action",
     type=click.Choice(ACTIONS),
-    help="drop: remove the record.  tombstone: make the record's value null.  replace: make the value the bytes in "
+    help="drop: remove the record.  tombstone: set its value to null.  replace: set its value to the bytes in "
     "--replacement.  Default: tombstone in compacted topics, drop in others.",
 )
 @click.option(
@@ -182,14 +182,14 @@ def perform(
 @click.option(
     "--all-versions",
     is_flag=True,
-    help="In compacted topics, also drop older records with the key of a dropped record.",
+    help="In compacted topics, also drop the older records with the same key as a dropped record.",
 )
 @click.option(
     "--tombstones-out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write to FILE the keys that got a tombstone, so that you can produce tombstones for these keys to the leader "
-    "later.",
+    help="Write the keys that got a tombstone to FILE, so that you can later produce tombstones for these keys to the "
+    "leader.",
 )
 @click.option(
     "--suppress-out",
@@ -202,13 +202,14 @@ def perform(
     "--evidence",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="After the run, scan everything again; write signed evidence to FILE, and an HTML page next to FILE.",
+    help="After the run, scan everything again, and write signed evidence to FILE and an HTML page next to FILE.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Read from FILE the secret for the HMACs of keys that --evidence and --suppress-out write.",
+    help="Read a secret from FILE; --evidence and --suppress-out write keys and conditions only as HMACs under this "
+    "secret.",
 )
 @click.option(
     "--signing-key",
@@ -221,7 +222,7 @@ def perform(
     "checked",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Erase nothing; check the signature of the evidence in FILE, and compare LOG_DIR... with it.",
+    help="Erase nothing; check the signature of the evidence in FILE, and compare LOG_DIR... with the evidence.",
 )
 @click.option(
     "--public-key",

@@ -748,7 +748,8 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before files are deleted, hard-link them into DIR (same filesystem), and write a catalogue there.",
+    help="Before files are deleted, hard-link them into DIR (same filesystem), and write a catalogue there, so that "
+    "`restore` can undo the run.",
 )
 @click.option("--yes", is_flag=True, help="Delete without asking; otherwise a run on a terminal asks first.")
 @click.option(

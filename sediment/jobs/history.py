@@ -216,7 +216,8 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
     "--replay",
     multiple=True,
     metavar="FILE",
-    help="Before showing the runs, add the run of the --json report in FILE (-: stdin) if the ledger lacks it.",
+    help="Before showing the runs, read the --json report of a run from FILE (-: stdin), and add the run if the ledger "
+    "lacks it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:

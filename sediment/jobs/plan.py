@@ -640,7 +640,9 @@ def _explanations(partition: PartitionPlan) -> list[str]:
 @click.command("plan", cls=ConfiguredCommand)
 @common_options
 @screen_options(COLUMNS)
-@click.option("--exact", is_flag=True, help="Read every key, so the figures are exactly what `compact` would produce.")
+@click.option(
+    "--exact", is_flag=True, help="Read every key, so that the figures are exactly those that `compact` would produce."
+)
 @click.option("--force", is_flag=True, help="Plan for `compact --force`, which ignores the dirty ratio.")
 @click.option(
     "--from-start", is_flag=True, help="Plan for `compact --from-start`, which ignores the cleaner checkpoint."
@@ -651,10 +653,11 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also report how much disk space the originals in DIR use; DIR is the one that --keep-originals named.",
+    help="Also report how much disk space is used by the originals in DIR, which earlier runs named with "
+    "--keep-originals.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
-    """Explain what compaction and retention would do with LOG_DIR... now, and write nothing."""
+    """Explain what compaction and retention would do to LOG_DIR... now; write nothing."""
     options.conclude(perform(options, **own), print_report)
 
 

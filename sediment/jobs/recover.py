@@ -579,8 +579,8 @@ def _is_verified(partition: RecoveryReport) -> bool:
     "--keep-originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Before the repair, hard-link all segment files into DIR (same filesystem); afterwards, keep only the links "
-    "to files that the repair changed.",
+    help="Before the repair, hard-link all segment files into DIR (same filesystem), so that `restore` can undo the "
+    "run; afterwards, keep only the links to files that the repair changed.",
 )
 def command(options: CommonOptions, dry_run: bool, threads: int | None, keep_originals: Path | None) -> None:
     """Load every partition of LOG_DIR... as a broker does at its start, and repair it.

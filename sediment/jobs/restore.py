@@ -688,19 +688,22 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     required=True,
-    help="Restore from DIR, the directory of --keep-originals; DIR also gets the files that the restore removes.",
+    help="Restore from DIR, which earlier runs named with --keep-originals; the files that the restore removes are "
+    "kept there too.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Undo the run with this id.")
 @click.option(
-    "--as-of", metavar="TIME", help="Undo all runs that began at or after TIME: ISO 8601 in UTC, or ms since the epoch."
+    "--as-of",
+    metavar="TIME",
+    help="Undo all runs that began at or after TIME, in ISO 8601 (UTC) or in ms since the epoch.",
 )
 @click.option("--undo-erasure", is_flag=True, help="Also put back records that a later run erased.")
 @click.option(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Refuse a partition if its originals contain a record with a key on the suppression list FILE, which "
-    "`erase --suppress-out` wrote.",
+    help="Refuse to restore a partition if its originals contain a key on the suppression list FILE, which `erase "
+    "--suppress-out` wrote.",
 )
 @click.option(
     "--secret-file",

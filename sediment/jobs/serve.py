@@ -284,11 +284,12 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 # --------------------------------------------------------------------------------------------------------- command line
 @click.command("serve", cls=ConfiguredCommand)
 @click.argument("log_dirs", metavar="LOG_DIR...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--read-only", is_flag=True, help="Serve the directories as they are, and write nothing into them.")
+@click.option("--read-only", is_flag=True, help="Serve the directories unchanged, and write nothing into them.")
 @click.option(
     "--flush-acks",
     is_flag=True,
-    help="Count records as replicated only once they are on disk: acks=all and consumers wait for the flush.",
+    help="Treat records as replicated only once they are flushed to disk; producers with acks=all and consumers wait "
+    "for the flush.",
 )
 @click.option(
     "--listen",
@@ -300,13 +301,13 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
-    help="Advertise this address to clients; required if --listen means every address of the machine.",
+    help="Give clients this address; required if --listen is a wildcard such as 0.0.0.0.",
 )
 @click.option(
     "--state",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Store committed offsets of consumers in DIR, which is outside every LOG_DIR (default: in memory).",
+    help="Store committed offsets of consumers in DIR, which must be outside every LOG_DIR (default: in memory).",
 )
 @click.option(
     "--partition",
@@ -316,7 +317,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     shell_complete=complete_partition,
     help="Serve only these partitions, by name or glob.  A pattern that matches nothing is an error.",
 )
-@click.option("--allow-empty-selection", is_flag=True, help="Accept a --partition that matches nothing.")
+@click.option("--allow-empty-selection", is_flag=True, help="Do not fail if a --partition matches nothing.")
 @click.option(
     "--metadata",
     "metadata_dir",
@@ -327,8 +328,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 @click.option(
     "--to-log-end",
     is_flag=True,
-    help="Also serve records above the high watermark; meant for a copy of a follower, where the high watermark may "
-    "lag.",
+    help="Also serve records above the high watermark; meant for a copy of a follower, whose high watermark may lag.",
 )
 @click.option(
     "--as",
@@ -359,7 +359,7 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Read the broker's server.properties: limits of the server, and log.dirs if no LOG_DIR is given.",
+    help="Read the broker's server.properties: the server's limits, and log.dirs if no LOG_DIR is given.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout after the server has stopped.")
 @click.option("--quiet", is_flag=True, help="Print no warnings; the line `listening on` is still printed.")
@@ -368,20 +368,20 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "metrics_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write Prometheus metrics every 15 seconds, for a textfile collector.",
+    help="Write Prometheus metrics to FILE every 15 seconds, for the node exporter's textfile collector.",
 )
 @click.option(
     "--request-log",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Log each request to this file as a line of JSON; records are left out.",
+    help="Append one line of JSON for each request, without its content, to this file.",
 )
 @click.option(
     "--log-format",
     type=click.Choice([stderr_log.TEXT, stderr_log.JSON]),
     default=stderr_log.TEXT,
     show_default=True,
-    help="Write stderr as plain text or as one JSON object per line.",
+    help="Print messages on stderr as plain text, or as one JSON object per line.",
 )
 def command(
     log_dirs: tuple[Path, ...],
@@ -409,14 +409,14 @@ def command(
 ) -> None:
     """Let Kafka clients use LOG_DIR... over the network, until SIGINT or SIGTERM stops the server.
 
-    No broker is needed.  A directory that a broker uses is refused.
+    No broker is needed.  The server refuses a directory that a broker uses.
 
-    With --read-only, any directories are served, nothing is written into them, and no lock is taken.
+    With --read-only, the server serves any log directories, writes nothing into them, and takes no lock.
 
-    Without --read-only, the directories must be those of a single-node cluster, as clone and adopt make.  The server
-    accepts records from producers, including idempotent producers, and committed offsets.  A broker can use the
-    directories afterwards.  The server refuses transactions and changes of topics or configs, keeps members of groups
-    in memory, and deletes nothing.
+    Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone` and `adopt` make such
+    directories.  The server accepts committed offsets, and records from producers, including idempotent producers.  It
+    refuses transactions and changes of topics or configs, keeps group members in memory, and deletes nothing.  A broker
+    can use the directories afterwards.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

@@ -664,12 +664,12 @@ def perform(
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest values as they were right after this offset; give a separate table in --to.",
+    help="Write the latest values as they were right after this offset; use a separate table for --to.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the latest values of the records up to this timestamp; give a separate table in --to.",
+    help="Write the latest values of the records with a timestamp up to this one; use a separate table for --to.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
 @click.option(
@@ -679,7 +679,7 @@ def perform(
     "less data, but delta-rs cannot read the table.  An existing table keeps its setting.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
-    """Write the latest value of each key in LOG_DIR... to a Delta table, and keep it up to date."""
+    """Write the latest value of each key in LOG_DIR... to a Delta table; later runs refresh the table."""
     options.conclude(perform(options, **own), print_report)
 
 

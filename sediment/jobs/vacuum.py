@@ -304,25 +304,29 @@ def perform(
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Remove the originals of runs that ended longer ago than AGE, such as 7d or 36h.",
+    help="Remove the originals of runs that ended more than AGE ago, such as 7d or 36h.",
 )
-@click.option("--run", "run_id", metavar="ID", help="With --pin: keep the originals of this run.")
-@click.option("--pin", metavar="NAME", help="Keep the originals of --run until the pin NAME is removed.")
-@click.option("--unpin", metavar="NAME", help="Remove the pin NAME from its run.")
+@click.option("--run", "run_id", metavar="ID", help="With --pin: the run whose originals to keep.")
+@click.option(
+    "--pin", metavar="NAME", help="Keep the originals of the run in --run until --unpin NAME removes this pin."
+)
+@click.option(
+    "--unpin", metavar="NAME", help="Remove the pin NAME, which then no longer keeps the originals of its run."
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be removed.")
 @click.option("--force", is_flag=True, help="Accept an --older-than age of less than 24 hours.")
 @click.option("--yes", is_flag=True, help="Remove without asking; required if stdin or stderr is not a terminal.")
 @click.option(
     "--now-ms",
     type=click.IntRange(0, INT64_MAX),
-    help="Use this as the current time in every rule, in ms since the epoch (default: the clock).",
+    help="Use this time, in ms since the epoch, instead of the clock in every rule.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:
     """Remove the originals of old runs from DIR; these runs can then no longer be undone.
 
-    SIGINT or SIGTERM ends the vacuum once the originals of the current run are removed; the vacuum then reports and
-    exits with status 1.
+    SIGINT or SIGTERM ends the vacuum after it has removed all originals of the run that it is working on; the vacuum
+    then reports and exits with status 1.
     """
     with errors_as_exit_status():
         removes = options["older_than"] is not None

@@ -306,17 +306,19 @@ def verify(options: CommonOptions, *, since_ms: int | None, reencoded: bool = Fa
 @click.option(
     "--since-ms",
     type=click.IntRange(min=0, max=INT64_MAX),
-    help="Time in ms of the first cleaning, if AFTER was cleaned several times (default: cleaned once, at --now-ms).",
+    help="Accept several cleanings between BEFORE and AFTER, the first at this time, in ms since the epoch (default: "
+    "one cleaning, at --now-ms).",
 )
 @click.option(
     "--reencoded",
     is_flag=True,
-    help="Accept batches that `compact --codec` or `reencode` changed; compare their records, and list these batches.",
+    help="Accept batches that `compact --codec` or `reencode` encoded again: compare their records instead of their "
+    "bytes, and list the batches.",
 )
 def command(options: CommonOptions, since_ms: int | None, reencoded: bool) -> None:
     """Check that AFTER is a correct compaction of BEFORE.
 
-    Both are log directories, or both are directories of one partition.  Neither is changed.
+    BEFORE and AFTER are two log directories, or two directories of one partition.  Neither is changed.
     """
     options.conclude(verify(options, since_ms=since_ms, reencoded=reencoded), print_report)
 

@@ -22,7 +22,8 @@ from sediment.segment_io.errors import UsageError
 def command() -> None:
     """Compile the kernels in advance, and archive the classes that Spark loads when it starts.
 
-    Both are stored in your cache folder.  Repeat this after an update of Sediment, Spark or Java.
+    The compiled kernels and the archive are stored in your cache folder.  Run this again after an update of Sediment,
+    Spark or Java.
     """
     from sediment.compaction.warm_up import warm_up
     from sediment.jobs.verification.warm_up import warm_up_verification

@@ -1,5 +1,8 @@
 """The retention policy and its config: which segments expire, and why the others are kept.
 
+A segment expires by one of three rules:
+
+    rule                    applies to                 a segment expires if
     A   log start offset    every cleanup policy       the next segment begins at or below the log start offset
     B   retention.bytes     policies with delete       the remaining segments still have at least this size
     C   retention.ms        policies with delete       the newest record is older than this
@@ -71,7 +74,10 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """The properties of a segment that the rules use; the modification time replaces missing record timestamps."""
+    """The properties of a segment that the rules use.
+
+    If no record has a timestamp, `largest_timestamp_ms` is the modification time of the file.
+    """
 
     base_offset: int
     log_bytes: int
@@ -195,7 +201,7 @@ def plan_retention(
 
 
 def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> RetentionPlan:
-    """Run `plan_retention` on the view of a log; an unknown high watermark counts as the log start offset."""
+    """Run `plan_retention` on the view of a log; if the high watermark is unknown, use the log start offset."""
     return plan_retention(
         segment_states(view),
         config,
@@ -208,7 +214,7 @@ def plan_view(view: LogView, config: RetentionConfig, *, now_ms: int) -> Retenti
 
 
 def segment_states(view: LogView) -> tuple[SegmentState, ...]:
-    """Convert the segments of a view to the type that the rules take."""
+    """Convert the segments of a view to the input type of the rules."""
     return tuple(
         SegmentState(ref.base_offset, ref.log_bytes, times.largest_timestamp_ms)
         for ref, times in zip(view.listing.segments, view.segment_times, strict=True)
@@ -221,7 +227,7 @@ _Predicate = Callable[[int], bool]
 def _rules(
     segments: Sequence[SegmentState], ends: Sequence[int], config: RetentionConfig, log_start_offset: int, now_ms: int
 ) -> Iterable[tuple[Rule, _Predicate]]:
-    """Yield the rules that apply, in Kafka's order; a predicate takes the index of a segment that may expire."""
+    """Yield the rules that apply, in Kafka's order, each with a test; the test takes the index of a segment."""
     last = len(segments) - 1
     yield Rule.LOG_START, lambda index: index < last and ends[index] <= log_start_offset
     if not config.deletes:

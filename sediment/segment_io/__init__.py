@@ -1,1 +1,1 @@
-"""Kafka's files on disk: formats, segments, partition directories and tables; neither policy nor Spark."""
+"""Kafka's files on disk: formats, segments, partition directories and tables; this package contains no policy."""

@@ -1,4 +1,4 @@
-"""Copies as sources: their manifests, and their files, which may be in earlier copies."""
+"""Copies as sources: reading the manifest of a complete copy."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SedimentError
  │    ├── DirectoryInUseError       another process holds `.lock`
  │    ├── LockLostError             `.lock` was replaced while held
  │    ├── SourceChangedError        files changed after planning
- │    ├── UncleanDirectoryError     the last stop was not clean; `recover` first
+ │    ├── UncleanDirectoryError     the last stop was not clean; run `recover` first
  │    └── OwnerNotKeptError         new files cannot get the owner, group and mode of the old
  ├── RejectedAppendError       an append broke a rule of the log; nothing changed
  │    ├── InvalidRecordError        a batch or record breaks the rules of its topic
@@ -28,7 +28,7 @@ SedimentError
  │    ├── RecordBatchTooLargeError  an append above segment.bytes
  │    ├── UnsupportedForFormatError   the message format cannot express the batch
  │    ├── OffsetsOutOfOrderError    assigned offsets do not ascend
- │    ├── UnexpectedAppendOffsetError  assigned offsets are already in the log, or span too much
+ │    ├── UnexpectedAppendOffsetError  assigned offsets are already in the log, or span too many
  │    ├── OutOfOrderSequenceError   a producer's batch does not follow its last one
  │    ├── InvalidProducerEpochError    the producer was fenced
  │    ├── InvalidTransactionStateError  a batch is outside its transaction
@@ -48,7 +48,7 @@ SedimentError
  └── CommitStateUnknownError   the outcome of a commit is unknown; the next start repairs it
 
 An error is one sentence for an operator: the fact, its location (partition, path, position in bytes, offset in the log)
-and the next action.  It survives pickling, because tasks raise it on executors.
+and the next action.  Errors can be pickled, because tasks raise them on executors.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _MOST_NAMED = 5
 class SedimentError(Exception):
     """The root of the tree.
 
-    `partition` is `topic-N`, `path` the file or directory, `position` a byte position in `path`, `offset` a log offset,
-    `advice` the next action.  All are optional, and all are part of `str(error)`.
+    `partition` is `topic-N`, `path` is the file or directory, `position` is a byte position in `path`, `offset` is a
+    log offset, and `advice` is the next action.  All are optional, and all are part of `str(error)`.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class LockLostError(OwnershipError):
 
 
 class SourceChangedError(OwnershipError):
-    """Files are not those of the plan: the path is on another disk, or another process changed them."""
+    """Files differ from those of the plan: the path leads to another disk, or another process changed the files."""
 
 
 class UncleanDirectoryError(OwnershipError):
@@ -216,7 +216,7 @@ class RecordValidationError(InvalidRecordError):
     """Records of a batch break the rules of their topic (Kafka's RecordValidationException).
 
     `record_errors` are pairs (index of the record in its batch, reason), sorted by index.  `has_invalid_timestamp` is
-    True if a timestamp is among the reasons; Kafka then answers with InvalidTimestampException.
+    True if one of the reasons is a timestamp; Kafka then answers with InvalidTimestampException.
     """
 
     def __init__(

@@ -24,9 +24,9 @@ from pathlib import Path
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OwnerNotKeptError
 
-_MAX_READ_BYTES = (1 << 31) - 1  # Kafka's largest file
+_MAX_READ_BYTES = (1 << 31) - 1  # the largest file that Kafka opens
 _READ_AND_WRITE = 0o666
-_PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not on every system
+_PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not every system has this flag
 _BLOCK_BYTES = 4096  # addresses, positions and sizes of direct writes are multiples of this
 _DIRECT_WRITE_BYTES = 4 << 20
 _LARGE_WRITE_BYTES = 1 << 20
@@ -53,7 +53,8 @@ class FileEntry:
 class FileStamp:
     """The state of a file, without its content; times are in nanoseconds since the epoch.
 
-    A change of a file changes its ctime, which programs cannot set.  Inode and ctime are None for stores without them.
+    Every change to a file also changes its ctime, and programs cannot set a ctime.  Inode and ctime are None for stores
+    without them.
     """
 
     size_bytes: int
@@ -76,7 +77,7 @@ _TO_READ = 0x100  # PyBUF_READ
 class FileMapping:
     """The first bytes of a file, mapped as readable memory at `address` as long as this object exists.
 
-    Unlike `mmap.mmap`, which duplicates the file descriptor, the mapping needs no descriptor.
+    The mapping keeps no file descriptor open; `mmap.mmap` would keep a duplicate.
     """
 
     __slots__ = ("_size_bytes", "address", "memory")
@@ -150,7 +151,7 @@ class ReadableFile:
         return only_zeros(self.descriptor, position, end)
 
     def send(self, target: socket.socket, position: int, count: int) -> int:
-        """Send a slice to a socket without copying it through this process; return the bytes sent."""
+        """Send a slice to a socket without copying it through this process; return the number of bytes sent."""
         return os.sendfile(target.fileno(), self.descriptor, position, count)
 
     def map(self, size_bytes: int) -> FileMapping:
@@ -178,7 +179,7 @@ class OpenFile(ReadableFile):
         ReadableFile.__init__(self, path, os.open(path, flags, 0o644))
 
     def write(self, content: Buffer, position: int) -> None:
-        """Write all of `content` at `position`; it is not durable until a sync."""
+        """Write all of `content` at `position`; the bytes are not durable until a sync."""
         written = os.pwrite(self.descriptor, content, position)
         while written < len(content):
             rest = memoryview(content)[written:]
@@ -237,8 +238,8 @@ class Fs:
     def change_stamp(self, path: Path) -> tuple[int, int, int] | None:
         """Return (size in bytes, mtime in ns, ctime in ns) of one path, following links; None if it does not exist.
 
-        The ctime also reveals changes by programs that restored size and mtime, and a different file that was renamed
-        to this path.
+        The ctime also reveals a change by a program that restored size and mtime.  It also reveals a different file
+        that was renamed to this path.
         """
         try:
             status = path.stat()
@@ -310,10 +311,11 @@ class Fs:
         return file
 
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        """Create `path`, which must not exist, and write `chunks`; return the bytes written.
+        """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
-        The file is not durable until a sync.  Large chunks bypass the page cache if the filesystem supports this: a
-        cleaning reads and writes much more than fits into the cache, and a broker's pages should stay in it.
+        The file is not durable until a sync.  Large chunks bypass the page cache if the filesystem supports this.  A
+        cleaning reads and writes much more than fits into the cache, and would otherwise evict the pages that a broker
+        needs.
         """
         written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -350,9 +352,9 @@ class Fs:
     def truncate(self, path: Path, size_bytes: int) -> None:
         """Cut a file to its first `size_bytes`, in place; the change is not durable until a sync.
 
-        This changes an existing inode.  It is used for the torn end of a segment after a crash, because the disk may
-        not have space for a copy without that end.  If a file has several names, the caller must copy the remaining
-        part instead.
+        Unlike the other methods, this one changes an existing inode.  It is used for the torn end of a segment after a
+        crash, because the disk may not have space for a copy without that end.  If a file has several names, the caller
+        must copy the remaining part instead.
         """
         os.truncate(path, size_bytes)
 
@@ -422,9 +424,10 @@ class Fs:
     def adopt_owner(self, path: Path, like: Path) -> None:
         """Give `path` the owner, group and mode of `like`.
 
-        If `like` is a directory, a file gets only its read and write bits.
+        If `like` is a directory, a file gets only the read and write bits of the directory.
 
-        Raises: OwnerNotKeptError: this process may not change owner, group or mode.
+        Raises:
+            OwnerNotKeptError: this process may not change owner, group or mode.
         """
         wanted = like.stat()
         have = path.stat()
@@ -447,7 +450,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: EMFILE or ENFILE, if only fewer files are allowed.
+            OSError: the process may not open so many files; the error number is EMFILE or ENFILE.
         """
         opened: list[int] = []
         try:

@@ -1,11 +1,12 @@
 """HDFS as a pyarrow filesystem, with the package `hdfs-native`, which needs neither Java nor a Hadoop installation.
 
     hdfs://HOST:PORT/PATH      one namenode
-    hdfs://NAMESERVICE/PATH    the namenodes of a service in hdfs-site.xml of HADOOP_CONF_DIR
+    hdfs://NAMESERVICE/PATH    the namenodes that hdfs-site.xml in HADOOP_CONF_DIR lists for a nameservice
 
 The user comes from HADOOP_USER_NAME or a Kerberos ticket; all other settings come from files in HADOOP_CONF_DIR.
 
-Invariant: errors are OSError with an error number, which the package does not set; `Store` adds the name of the file.
+Invariant: every error is an OSError with an error number, although `hdfs-native` sets none.  `Store` adds the file
+name.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class _Hdfs(FileSystemHandler):  # type: ignore[misc]
 
 
 class _InputFile:
-    """A file that is read; its errors are those of the other operations."""
+    """An open file for reading; it raises the same kinds of errors as the other operations."""
 
     closed = False
 
@@ -182,7 +183,7 @@ class _InputFile:
 
 
 class _OutputFile:
-    """A file that is written; its errors are those of the other operations, and it is complete after `close`."""
+    """An open file for writing, complete after `close`; it raises the same kinds of errors as the other operations."""
 
     closed = False
 
@@ -230,5 +231,5 @@ def _numbered(error: OSError) -> OSError:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the text without the stack trace, whose line breaks the package writes as two characters."""
+    """Return the text before the stack trace; `hdfs-native` writes the line breaks in the text as two characters."""
     return _LINE_BREAK.split(str(error).strip(), maxsplit=1)[0]

@@ -1,9 +1,9 @@
 """File operations that only read the files of one folder of a store; large files are read in ranges.
 
     local store     files are opened in place
-    other store     a file of at most WINDOW_BYTES is read whole; of a larger file, a few bytes are read separately, and
-                    other reads fetch a window of WINDOW_BYTES, which ends at the wanted bytes if positions decrease, as
-                    in a sweep
+    other store     a file of at most WINDOW_BYTES is read whole; from a larger file, a small read fetches only
+                    its own bytes, and any other read fetches a window of WINDOW_BYTES; if positions decrease, as in a
+                    sweep, the window ends at the wanted bytes
 
 Invariants: nothing is written, neither locally nor to the store.  An open file keeps one window, or the largest
 requested range, in memory.  A file is identified by its name; the directory in its path is ignored.

@@ -198,7 +198,7 @@ class Store:
                 filesystem.create_dir(self._path(folder), recursive=True)
 
     def write(self, name: str, chunks: Iterable[Buffer]) -> int:
-        """Write `chunks` to a file, replacing an existing one; return the bytes written."""
+        """Write `chunks` to a file, replacing an existing one; return the number of bytes written."""
         filesystem, _ = self._opened
         written = 0
         with self._named_errors(name), filesystem.open_output_stream(self._path(name)) as target:
@@ -330,7 +330,7 @@ class ListedFs(Fs):
         self._files = files
 
     def is_directory(self, path: Path) -> bool:
-        """Return True: the folder was listed."""
+        """Return True, because the folder was listed."""
         return True
 
     def scan(self, directory: Path) -> list[FileEntry]:
@@ -339,7 +339,7 @@ class ListedFs(Fs):
 
 
 def _check_components(where: str) -> None:
-    """Refuse a URI whose path is not the only name of its directory; an object store resolves no `.` and no `..`.
+    """Refuse a URI whose path may be a second name of a directory; an object store does not resolve `.` and `..`.
 
     Raises:
         UsageError: a component of the path is empty, `.` or `..`.
@@ -382,14 +382,14 @@ def _open_filesystem(where: str) -> tuple[FileSystem, str]:
 
 
 def _with_single_puts(where: str) -> str:
-    """Return `where` with an option by which a small object is uploaded in one request instead of three."""
+    """Return `where` with an option, so that a small object is uploaded in one request instead of three."""
     if not where.startswith("s3://") or _SINGLE_PUTS in where:
         return where
     return f"{where}{'&' if '?' in where else '?'}{_SINGLE_PUTS}=true"
 
 
 def _with_retries(filesystem: FileSystem) -> FileSystem:
-    """Return the filesystem; for S3, add retries, with increasing waits, for servers that are busy or drop connections.
+    """Return the filesystem; for S3, retry with increasing waits if a server is busy or drops the connection.
 
     Without these retries, pyarrow gives up after about six seconds.  Parts of an upload are sent before `write`
     returns; otherwise pyarrow would queue an unlimited number of them in memory.
@@ -416,7 +416,7 @@ def _named(error: OSError, name: str, text: str | None = None) -> OSError:
 
 
 def _public_text(error: BaseException, where: str) -> str:
-    """Return the first line of the text of pyarrow's error, which may quote the URI that it was given."""
+    """Return the first line of pyarrow's error text; if the text quotes the URI, show the URI's public form."""
     return _first_line(
         str(error).replace(_with_single_puts(where), public_uri(where)).replace(where, public_uri(where))
     )

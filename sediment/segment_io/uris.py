@@ -31,7 +31,7 @@ _WITH_CONTAINER = ("abfs:", "abfss:", "wasb:", "wasbs:")
 
 
 def public_uri(uri: str) -> str:
-    """Return a URI, also one that a `Path` shortened, without user, password, query and fragment.
+    """Return a URI without user, password, query and fragment; the URI may have been shortened by `Path`.
 
     A local path and a `file:` URI are returned unchanged.  The container of an Azure URI stays, because it looks like a
     user but is a part of the path.
@@ -63,9 +63,9 @@ def _without_user(place: str, *, has_container: bool) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Return `text` with each URI of a remote filesystem in it as `public_uri` returns it, in linear time.
+    """Return `text` after applying `public_uri` to each URI of a remote filesystem in it, in linear time.
 
-    A URI in quotes ends at the second quote; any other ends at a blank, a quote, a brace or a comma.
+    A URI in quotes ends at the second quote; any other URI ends at a blank, a quote, a brace or a comma.
     """
     return _IN_TEXT.sub(_public, text)
 

@@ -2,7 +2,8 @@
 
     1. pass a SASL token to the authenticator of its connection
     2. if the request repeats an earlier request that a handler has kept, answer it without decoding it
-    3. decode the header; if the API or version is unknown, close the connection (but answer ApiVersions with its range)
+    3. decode the header; if the API or its version is unknown, close the connection.  An unknown version of ApiVersions
+       is answered with the supported versions
     4. before authentication, accept only ApiVersions and the two SASL requests
     5. decode the body and call the handler
 
@@ -182,7 +183,7 @@ def _api_versions_response(keys: list[ApiKey], features: Features) -> Any:
 
 
 def _unsupported_api_versions() -> Any:
-    """Return the answer to an unknown version of ApiVersions: in version 0, with only the versions of this API."""
+    """Return the answer to an unknown version of ApiVersions: a response of version 0 that lists only this API."""
     versions = advertised_versions(ApiKey.API_VERSIONS)
     own = m.ApiVersionsResponse.ApiVersion(
         api_key=ApiKey.API_VERSIONS, min_version=versions.lowest_version, max_version=versions.highest_version

@@ -6,7 +6,7 @@ Until a coordinator topic is compacted, most of its records are superseded by la
 reader returns tables of about 65,000 records.  In each table, only the last record of a key is decoded, unless another
 record needs the earlier ones.
 
-Invariants: the files are only read.  Only one table is in memory at a time, for any size of the log.
+Invariants: the files are only read.  Only one table is in memory at a time, regardless of the size of the log.
 """
 
 from __future__ import annotations

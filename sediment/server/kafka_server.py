@@ -133,7 +133,7 @@ class KafkaServer:
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Stop in the order of this module's table; later calls have no effect."""
+        """Stop as this module's table describes; later calls have no effect."""
         self._undo.close()
 
     def check_usable(self) -> None:

@@ -4,7 +4,7 @@ A handler takes a `Request` and returns the response message.  If it must wait, 
 `Request.respond` later from any thread.
 
 Invariants: a request is answered or failed at most once.  Until then, its connection reads no further request, so
-responses have the order of the requests.
+responses are sent in the order of the requests.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ResponseChannel(Protocol):
 
 @dataclass(slots=True)
 class RequestTimes:
-    """The times of the stages of a request, in nanoseconds of the monotonic clock; 0: not reached yet."""
+    """The times of the stages of a request, in nanoseconds of the monotonic clock; 0 if a stage was not reached yet."""
 
     received_ns: int
     dequeued_ns: int = 0
@@ -149,7 +149,7 @@ class Request:
     correlation_id: int
     client_id: str | None
     message: Any
-    """The message class of the API; its `records` fields point into the received frame."""
+    """The decoded message, of the API's message class; its `records` fields point into the received frame."""
 
     connection: Connection
     size_bytes: int

@@ -57,13 +57,13 @@ class ServerConfig:
     """Requests that wait for a handler before the processors stop reading."""
 
     queued_max_request_bytes: int = 268_435_456
-    """The most bytes of requests that are being received, queued or handled; Kafka has no limit by default."""
+    """Limit on the bytes of all requests that are being received, queued or handled; Kafka has none by default."""
 
     socket_send_buffer_bytes: int = 102_400
-    """SO_SNDBUF of a connection; -1: the system's default."""
+    """SO_SNDBUF of a connection; -1 means the system's default."""
 
     socket_receive_buffer_bytes: int = 102_400
-    """SO_RCVBUF of a connection; -1: the system's default."""
+    """SO_RCVBUF of a connection; -1 means the system's default."""
 
     socket_request_max_bytes: int = 104_857_600
     """Largest request."""
@@ -72,10 +72,10 @@ class ServerConfig:
     """Connections that the system queues until the server accepts them."""
 
     max_connections: int = 1024
-    """The most open connections; Kafka has no limit by default."""
+    """Limit on the number of open connections; Kafka has none by default."""
 
     max_connections_per_ip: int = INT32_MAX
-    """The most open connections from one address."""
+    """Limit on the number of open connections from one address."""
 
     connections_max_idle_ms: int = 600_000
     """Time without activity after which a connection is closed."""
@@ -99,7 +99,7 @@ class ServerConfig:
     """Time that a group waits for further members after the first one has joined."""
 
     group_max_size: int = INT32_MAX
-    """The most members of one group."""
+    """Limit on the number of members of one group."""
 
     group_members_max_bytes: int = 16_777_216
     """Memory of the members of one group: their metadata and assignments, and 1 KiB each."""

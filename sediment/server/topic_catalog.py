@@ -27,7 +27,7 @@ class FetchedRecords(Protocol):
     """The result of a read: a slice that begins with a batch and may end inside one; the slice is None without data.
 
     The slice may contain records below the requested offset; a consumer skips such records.  `aborted` are the aborted
-    transactions that overlap it; None if uncommitted data was also requested.
+    transactions that overlap the slice; None if uncommitted data was also requested.
     """
 
     @property
@@ -60,7 +60,7 @@ class ServedLog(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which every read fails; None if there was none."""
+        """The error that makes every read fail; None if there is none."""
 
     @property
     def log_start_offset(self) -> int:
@@ -105,7 +105,7 @@ class ServedLog(Protocol):
         """Return the first record with the largest timestamp; None if there is none."""
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log.
+        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
 
         Return (-1, -1) if such a point does not exist.
         """

@@ -73,9 +73,10 @@ class KeyMap(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Working memory for the records of one batch: decoded rows, hashes of their keys, and 1 for each kept record.
+    """Working memory for the records of one batch.
 
-    int64[n, RECORD_FIELDS], uint64[n, 2] and uint8[n].
+    `records`, int64[n, RECORD_FIELDS], are the decoded rows; `hashes`, uint64[n, 2], are the hashes of their keys.
+    `kept`, uint8[n], is 1 for each kept record.
     """
 
     records: npt.NDArray[np.int64]
@@ -129,7 +130,7 @@ def locate_records(header: Header, payloads: npt.NDArray[np.int64], ordinal: int
     """Return (status, address of the batch's records, their size in bytes).
 
     The status is OK, NEEDS_PAYLOAD or BAD_RECORD_COUNT.  If the status is OK, the header's record count fits the
-    payload, so room for that many rows may be reserved.
+    payload, so the caller may reserve room for that many rows.
     """
     if header.codec == 0:
         address, payload_bytes = header.address + BATCH_HEADER_BYTES, header.size_bytes - BATCH_HEADER_BYTES
@@ -157,8 +158,8 @@ def decode_and_hash(
 ) -> int:
     """Decode the records at `records_base`, hash the first `hashed` keys, and prefetch the slots of these keys.
 
-    The payload must have been checked.  The buffers must have room for a row of each record, and the map for `mapped`
-    keys.  Return OK, a status that requests room, or a decoder's status.
+    The caller has checked the payload.  The buffers must have room for a row of each record, and the map must have room
+    for `mapped` keys.  Return OK, a status that requests room, or a decoder's status.
     """
     if count > records.shape[0]:
         state[NEEDED] = count
@@ -240,7 +241,7 @@ def prefetch_ahead(batches: Batches, base: int, ahead: int, keys: KeyMap, slot_b
 def _prefetch_first_key(
     header: int, seed: np.uint64, secrets: int, tables: npt.NDArray[np.int64], slot_bytes: int
 ) -> None:
-    """Prefetch the slot of the first record's key of the batch at `header`, if it is uncompressed and has a key.
+    """Prefetch the slot for the key of the first record of an uncompressed batch, if the record has a key.
 
     `decode_and_hash` prefetches only within one batch, which is too late for small batches.
     """

@@ -30,7 +30,7 @@ def is_discarded(flags: int, is_control: bool, horizon_passed: bool) -> bool:
 
 
 class ActiveProducers(NamedTuple):
-    """The last batches of active producers, for kernels: int64[n] each, sorted by producer id.
+    """The last batches of active producers, as arrays for kernels: each is int64[n], sorted by producer id.
 
     `last_offsets` has the offset of each producer's last data batch, or -1 if the producer has only a marker.
     """

@@ -2,16 +2,16 @@
 
 A backward sweep reads a marker before the data of its transaction.  At the marker, it cannot know whether any batch of
 the transaction is left, so it cannot decide whether to drop the marker.  Therefore a partition with control or
-transactional batches is first scanned forward: headers and control keys only.  The scan sets flags for each batch; the
-sweep needs no other information about transactions.
+transactional batches is first scanned forward.  The scan reads only headers and control keys, and sets flags for each
+batch; the sweep needs no other information about transactions.
 
 State (kafka-log 02 §7):
 * the aborted transactions that have not begun yet, sorted by first offset
 * for each producer, its current aborted transaction, and whether a batch of this transaction was read
 * the producers with an unfinished committed transaction.
 
-Kafka fills its offset map in a separate pass over the dirty range.  The scan has a second state of the same kind for
-that pass, which starts at the first dirty segment.  If a batch is aborted according to the second state, its keys do
+Kafka fills its offset map in a separate pass over the dirty range.  For that pass, the scan keeps a second state of the
+same kind, which starts at the first dirty segment.  If a batch is aborted according to the second state, its keys do
 not enter the map.
 """
 
@@ -39,7 +39,7 @@ MARKS_NOTHING = 2  # a marker of a transaction without batches; it is dropped af
 UNMAPPED = 4  # its keys do not enter the offset map
 # Flags that do not come from transactions
 LEGACY = 8  # a message of magic 0 or 1; its survivors become a batch that begins at the first survivor
-TOMBSTONES_GO = 16  # its tombstones are expired by the modification time of their segment
+TOMBSTONES_GO = 16  # its tombstones have expired, by the modification time of their segment
 TOMBSTONES_STAY = 32  # its tombstones do not expire
 UNREADABLE = 64  # kept byte for byte, never parsed
 LEAVES_HEADER = 128  # its header is kept even if all its records are dropped
@@ -49,7 +49,7 @@ _PRODUCER = 0
 _ABORTED = 1  # index of the producer's current aborted transaction; -1: none
 _SEEN = 2  # 1: a batch of that aborted transaction was read
 _COMMITTED = 3  # 1: batches of a transaction that is not aborted were read
-_UNMARKED = 4  # 1: such batches were read after the producer's last marker
+_UNMARKED = 4  # 1: batches that are not aborted were read after the producer's last marker
 _COLUMNS = 5
 _NONE = -1
 _EMPTY = -(2**62)  # no producer id
@@ -57,7 +57,7 @@ _EMPTY = -(2**62)  # no producer id
 
 @kernel
 def _slot_of(states: npt.NDArray[np.int64], producer_id: int) -> int:
-    """Return the row of a producer, or the empty row where it belongs; there is always an empty row."""
+    """Return the row of a producer, or the empty row to use for it; there is always an empty row."""
     mask = states.shape[0] - 1
     slot = ((producer_id * 0x9E3779B97F4A7C1) >> 20) & mask
     while states[slot, _PRODUCER] != producer_id and states[slot, _PRODUCER] != _EMPTY:
@@ -90,14 +90,14 @@ def classify_batches(
     """Advance the state machine over `rows` (BATCH_ROW) in log order.
 
     `aborted` is int64[n, 2] of (producer id, first offset), sorted by first offset; `cursor` is the index of the first
-    transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING; A marker with
+    transaction that has not begun.  `batch_flags`, uint8[rows], receives DISCARD and MARKS_NOTHING.  A marker with
     DISCARD is dropped only after its delete horizon.  `kept_aborts`, int64[>= rows, 2], receives (row, index in
     `aborted`) of each ABORT whose transaction index entry survives.
 
     Returns:
-        (cursor, number of kept aborts, row of the last marker that contradicts `aborted`, or -1).  Two things are a
-        contradiction: an ABORT after batches that no entry lists, and a COMMIT after batches that an entry lists as
-        aborted.
+        (cursor, number of kept aborts, row of the last marker that contradicts `aborted`, or -1).  An ABORT contradicts
+        `aborted` if no entry lists the batches before it.  A COMMIT contradicts `aborted` if an entry lists the batches
+        before it.
     """
     kept = 0
     contradicted = -1
@@ -168,9 +168,10 @@ class TransactionScan:
         self._states = _empty_states(64)
 
     def classify(self, rows: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.uint8], tuple[AbortedTransaction, ...], int]:
-        """Return flags, uint8[rows], the transaction index entries that survive with these batches, and a row number.
+        """Return the flags, the transaction index entries that survive with these batches, and a row number.
 
-        The row number is the row of the last marker that contradicts the transaction index, or -1.
+        The flags are uint8[rows].  The row number is the row of the last marker that contradicts the transaction index,
+        or -1.
         """
         self._reserve(rows.size)
         batch_flags = np.zeros(rows.size, dtype=np.uint8)

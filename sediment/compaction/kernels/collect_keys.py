@@ -50,7 +50,10 @@ _DIGEST_SHIFT = np.uint64(29)
 
 
 class RunKeys(NamedTuple):
-    """The keys of one run: hashes, uint64[n, 2]; 1 if the key enters the map, uint8[n]; record numbers, int64[n]."""
+    """The keys of one run, with the number of each key's latest record.
+
+    `hashes` is uint64[n, 2]; `mapped`, uint8[n], is 1 if the key enters the map; `numbers` is int64[n].
+    """
 
     hashes: npt.NDArray[np.uint64]
     mapped: npt.NDArray[np.uint8]
@@ -66,10 +69,10 @@ def collect_keys(
     run: RunKeys,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Collect the latest occurrence of every key below CURSOR, last batch first; only these can survive BY_BITMAP.
+    """Collect the latest occurrence of every key in the batches below CURSOR, last batch first.
 
-    `run` receives the keys from index RUN_KEYS on.  RECORDS counts the records read so far, so it is also the number of
-    the next record.
+    The second sweep, which filters BY_BITMAP, can keep only the occurrences collected here.  `run` receives the keys
+    from index RUN_KEYS on.  RECORDS counts the records read so far, so it is also the number of the next record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     while state[CURSOR] > 0:
@@ -131,8 +134,8 @@ def _collect_latest(
     """Collect the records that `keep_latest` would keep, in the same order.
 
     `run_hashes`, uint64[n, 2], `run_mapped`, uint8[n], and `run_numbers`, int64[n], already contain `keys` keys.  For
-    each new key, they receive its hash, 1 if it enters the map, and the number of its record; the last record has
-    number `first`.  Return the new number of keys.
+    each new key, the three arrays receive the key's hash, 1 if the key enters the map, and the number of its record.
+    Number `first` belongs to the last record of the batch.  Return the new number of keys.
     """
     for index in range(count - 1, -1, -1):
         if records[index, KEY_BYTES] < 0:
@@ -152,7 +155,7 @@ def _collect_latest(
 
 @kernel
 def digest_of(source: npt.NDArray[np.uint8], origins: npt.NDArray[np.int64], digest: np.uint64) -> np.uint64:
-    """Return `digest` updated with the offsets, lengths and CRCs of the batches at `origins`, last first."""
+    """Return `digest` updated with the offsets, lengths and CRCs of the batches at `origins`, last batch first."""
     base = source.ctypes.data
     for ordinal in range(origins.size - 1, -1, -1):
         address = base + origins[ordinal]

@@ -26,8 +26,8 @@ from sediment.segment_io.format.layout import INT64_MAX
 def next_horizon_ms(delete_retention_ms: int | None, now_ms: int) -> int | None:
     """Return the delete horizon that a cleaning at `now_ms` writes, or None if it writes none.
 
-    It writes none if `delete_retention_ms` is None, or if the sum exceeds INT64_MAX.  A broker's sum would overflow
-    there, and brokers ignore a negative horizon.
+    It writes none if `delete_retention_ms` is None, or if `now_ms` + `delete_retention_ms` exceeds INT64_MAX.  In a
+    broker, this sum overflows and becomes negative, and brokers ignore a negative horizon.
     """
     if delete_retention_ms is None:
         return None
@@ -58,7 +58,7 @@ def needs_horizon(flags: int, is_control: bool, has_horizon: bool, tombstones: i
 
 @inlined_kernel
 def horizon_of(header: Header, rules: npt.NDArray[np.int64]) -> int:
-    """Return the delete horizon of a batch that has one or gets one; it becomes the base timestamp."""
+    """Return the delete horizon of a batch that has one or gets one; the horizon becomes the batch's base timestamp."""
     return header.base_timestamp if header.has_horizon else rules[NEXT_HORIZON_MS]
 
 

@@ -37,7 +37,7 @@ def fill_map(
 ) -> int:
     """Put the keys of a chunk's batches into a map with offsets, first batch first; CURSOR counts up.
 
-    LATEST_OFFSET is the latest offset of the map.  Return DONE, a request, a decoder's status, or MAP_FULL at the
+    LATEST_OFFSET is the latest offset in the map.  Return DONE, a request, a decoder's status, or MAP_FULL at the
     record where Kafka's buildOffsetMapForSegment stops.
     """
     base = np.int64(batches.buffer.ctypes.data)

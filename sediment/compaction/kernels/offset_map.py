@@ -4,13 +4,13 @@
               | low | high | offset |     24 bytes, a map with offsets
 
 A map is 64 tables, selected by the top bits of the hash.  Each table grows separately, so at most one 64th of the map
-exists twice at any time.  Small tables share a large page, which is freed when all of them have grown. low = high = 0
-marks an empty slot; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
+exists twice at any time.  Small tables share a large page, which is freed when all of them have grown.  An empty slot
+has low = high = 0; a key whose hash is zero is stored with low = 1.  Probing is linear, and the load is at most 3/4.
 
 A map is used in one of two ways:
 * A set of keys: a backward sweep only needs to know whether a key occurs nearer to the log's end.
-* A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by it.
-  Kafka limits the number of keys in such a map; `put_bounded` implements Kafka's rule for a full map.
+* A map with offsets: keys are put in log order, so the latest offset of a key wins; the log is then filtered by these
+  offsets.  Kafka limits the number of keys in such a map; `put_bounded` implements Kafka's rule for a full map.
 
 Invariant: every table has an empty slot, so probing ends.
 """
@@ -138,7 +138,7 @@ def get_offset(tables: npt.NDArray[np.int64], low: np.uint64, high: np.uint64) -
 
 @kernel
 def headroom(tables: npt.NDArray[np.int64]) -> int:
-    """Return the number of keys that fit, regardless of their hashes."""
+    """Return the number of keys that are certain to fit, regardless of their hashes."""
     least = tables[0, LIMIT] - tables[0, USED]
     for table in range(1, TABLES):
         least = min(least, tables[table, LIMIT] - tables[table, USED])
@@ -191,7 +191,7 @@ class OffsetMap:
         return sum({id(block): block.size for block in self._blocks}.values())
 
     def size_bytes_with(self, keys: int) -> int:
-        """Return the size that `size_bytes` will have after `reserve(keys)`."""
+        """Return the size in bytes of the map after a call of `reserve(keys)`."""
         return int(self._sizes_with(keys).sum())
 
     def reserve(self, keys: int) -> None:

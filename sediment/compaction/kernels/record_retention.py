@@ -47,7 +47,10 @@ def filter_records(
     survivors: npt.NDArray[np.uint8],
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Mark the surviving records in `kept`; return their number.  `expired` applies to tombstones."""
+    """Mark the surviving records in `kept`; return their number.
+
+    `expired` is True if the tombstones of the batch have expired.
+    """
     records, hashes, kept = rows.records, rows.hashes, rows.kept
     if header.is_control:
         return keep_all(header.record_count, kept)
@@ -128,7 +131,7 @@ def find_survivors(
 ) -> int:
     """Set `surviving`, bool[batches], for each batch whose records `sweep_chunk` has to read when it filters BY_BITMAP.
 
-    `first` is the value of RECORDS before the chunk.  Return its value after the chunk.
+    `first` is the value of RECORDS before the chunk.  Return the value of RECORDS after the chunk.
     """
     number = first
     for ordinal in range(positions.size - 1, -1, -1):
@@ -178,7 +181,7 @@ def keep_survivors(
     first: int,
     kept: npt.NDArray[np.uint8],
 ) -> int:
-    """Mark the records of a batch whose bit in `survivors` is set; bit `first` belongs to the last record.
+    """Mark each record of a batch if its bit in `survivors` is set; bit `first` belongs to the last record.
 
     `rows` is the number of decoded records: all of the `count` records, or only the survivors.  Return the number of
     records kept.
@@ -221,7 +224,7 @@ def keep_by_offset(
 
 @kernel
 def keep_all(count: int, kept: npt.NDArray[np.uint8]) -> int:
-    """Mark every record, for a control batch: its records are not filtered one by one.  Return `count`."""
+    """Mark every record of a control batch, because its records are not filtered one by one; return `count`."""
     for index in range(count):
         kept[index] = 1
     return count

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 # ---------------------------------------------------------------------------------- registers, int64[STATE_REGISTERS]
-CURSOR = 0  # batches of the chunk that are not done yet
+CURSOR = 0  # batches of the chunk that are not processed yet
 OUT_START = 1  # first used byte of the output
-LAST_BASE_OFFSET = 2  # base offset of the last batch that was done
-HEADROOM = 3  # keys that fit into the map, regardless of their hashes
+LAST_BASE_OFFSET = 2  # base offset of the batch that was processed last
+HEADROOM = 3  # keys that are certain to fit into the map, regardless of their hashes
 NEEDED = 4  # the amount that a status requests
 RAW_BYTES = 5  # bytes of `raw` to be compressed
-PENDING_KEPT = 6  # the batch to be compressed: records kept, timestamps, horizon, codec
+PENDING_KEPT = 6  # PENDING_...: properties of the batch that waits for compression
 PENDING_BASE_TIMESTAMP = 7
 PENDING_MAX_TIMESTAMP = 8
 PENDING_HAS_HORIZON = 9
@@ -22,7 +22,7 @@ MESSAGES_WRITTEN = 12
 CHANGED = 13  # 1: the output differs from the input
 LATEST_OFFSET = 14  # the latest offset of a filled map; records above it survive
 MAPPED = 15  # keys put into a map being filled
-TOMBSTONES_WAITING = 16  # tombstones kept; then the first and last delete horizon of their batches
+TOMBSTONES_WAITING = 16  # tombstones kept; the next two are the first and last delete horizon of their batches
 FIRST_HORIZON_MS = 17
 LAST_HORIZON_MS = 18
 WITHOUT_HORIZON = 19  # batches that needed a delete horizon but got none
@@ -37,7 +37,7 @@ NOW_MS = 2
 NEXT_HORIZON_MS = 3  # now + delete.retention.ms, or NO_HORIZON
 FILTER = 4  # BY_OCCURRENCE, BY_OFFSET or BY_BITMAP
 MAP_LIMIT = 5  # keys that fit into the map while it is filled
-RUN_LIMIT = 6  # most keys of a run; a single batch may exceed it
+RUN_LIMIT = 6  # largest number of keys in a run; a single batch may exceed it
 RULE_REGISTERS = 7
 
 # How records are filtered

@@ -41,8 +41,8 @@ def scan_chunk(
 ) -> tuple[int, int, int]:
     """Check the lengths and checksums of the batches in [start, end); write their starts to `positions`, int64[n].
 
-    The batches must fill the range exactly.  No checksum covers their offsets, so the offsets must be in [first_offset,
-    end_offset), the range of their segment.
+    The batches must fill the range exactly.  No checksum covers their offsets, so the offsets are checked against the
+    range of the segment, [first_offset, end_offset).
 
     Returns:
         (status, batches, position of the batch to which the status refers).  DONE and LEGACY_MET mean that every batch
@@ -73,7 +73,8 @@ def scan_chunk(
         status = check_header(address, size_bytes)
         if status == OK:
             status = check_crc(address, size_bytes)
-        # A flipped bit can make an offset so large that adding the delta would overflow.
+        # The delta is subtracted, because a flipped bit can make an offset so large that adding the delta would
+        # overflow.
         if status == OK and not first_offset <= base_offset < end_offset - load_i32(address + LAST_OFFSET_DELTA):
             status = OFFSET_OUTSIDE_SEGMENT
         if status != OK:

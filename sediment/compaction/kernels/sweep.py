@@ -7,17 +7,17 @@
 
 `sweep_chunk` takes each batch below CURSOR through six steps (kafka-log 02 §6.2, §6.4):
 
-1. Read the header, and check that offsets descend during the sweep.  `batch_decoder.read_header`
-2. Decide whether the whole batch is dropped and, if not, whether its header is kept even without records.
-   `batch_retention`
-3. If no record of the batch has to be decoded, finish the batch: write its header or nothing.  `_settle_whole`
-4. Decode its records and hash their keys, if the buffers and the map have room for all of them.  `batch_decoder`
-5. Filter the records.  `record_retention.filter_records`
-6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch.  `_emit_survivors`
+1. Read the header, and check that offsets descend during the sweep (`batch_decoder.read_header`).
+2. Decide whether the whole batch is dropped and, if not, whether its header is kept even without records
+   (`batch_retention`).
+3. If no record of the batch has to be decoded, finish the batch: write its header or nothing (`_settle_whole`).
+4. Decode its records and hash their keys, if the buffers and the map have room for all of them (`batch_decoder`).
+5. Filter the records (`record_retention.filter_records`).
+6. Emit the batch: its header, a verbatim copy, or the survivors in a rebuilt batch (`_emit_survivors`).
 
 The sweep is resumable.  If only the caller can do some work (decompress, compress, or enlarge the map or a buffer), the
-sweep returns a status that requests this work, and continues at the next call.  It never returns with a batch half
-done.
+sweep returns a status that requests this work, and continues at the next call.  It never returns in the middle of
+filtering a batch.
 
 Invariants
 * The CRC of a batch is checked before any of its records is dropped: `scan_chunk` runs before `sweep_chunk` on every
@@ -128,9 +128,9 @@ def sweep_chunk(
 ) -> int:
     """Filter and emit the batches below CURSOR, last first; return DONE, a request, or a decoder's status.
 
-    `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is zeros.
-    `survivors` is read only BY_BITMAP.  It has one bit for each record of the split; RECORDS counts the records.  A bit
-    is 1 if no later record of any split supersedes its record.
+    `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is all zeros.
+    `survivors` is read only if the filter is BY_BITMAP.  It has one bit for each record of the split; RECORDS counts
+    the records.  A record's bit is 1 if no later record of any split supersedes the record.
     """
     base = np.int64(batches.buffer.ctypes.data)
     out = np.int64(output.ctypes.data)
@@ -222,7 +222,8 @@ def sweep_chunk(
             if status != OK:
                 return status
         elif keeps_it and flags & LEGACY:
-            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the log end offset.
+            # A message of magic 0 or 1 cannot become an empty batch, and dropping it would lower the log end offset, so
+            # the original is kept.
             state[MESSAGES_WRITTEN] += header.record_count
             return NEEDS_ORIGINAL
         else:

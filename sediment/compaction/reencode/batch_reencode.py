@@ -1,7 +1,7 @@
 """The driver of the re-encoding loop: it calls the kernel until a chunk is done, and does the requested work.
 
 kernel returns          driver
-NEEDS_PAYLOAD           decompresses the batch, and some of the next ones
+NEEDS_PAYLOAD           decompresses the batch, and some of the following batches
 NEEDS_COMPRESSION       compresses the records of the group and writes it
 NEEDS_..._ROOM          enlarges an array
 any other status        raises the decoder's error for the batch
@@ -38,10 +38,10 @@ _FIRST_BYTES = 256 << 10
 
 
 class BatchEncoder:
-    """The encoder for the chunks of one segment or group; `source` names their batches in errors.
+    """The encoder for the chunks of one segment or group; `source` adds the positions of batches to errors.
 
-    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits a merged batch before
-    compression, and any batch that is larger than its originals.
+    Compressed records of a batch may expand to `limit_bytes`.  `max_message_bytes` limits the size of merged batches
+    before compression, and of batches that become larger than their originals.
     """
 
     def __init__(self, source: BatchLocator, encoding: Encoding, limit_bytes: int, max_message_bytes: int) -> None:
@@ -64,21 +64,21 @@ class BatchEncoder:
 
     @property
     def batches_after(self) -> int:
-        """The batches written so far."""
+        """The number of batches written so far."""
         return int(self._state[kernels.BATCHES_AFTER])
 
     @property
     def batches_encoded(self) -> int:
-        """The batches written so far, except copies."""
+        """The number of batches encoded so far, without copied batches."""
         return int(self._state[kernels.BATCHES_ENCODED])
 
     def encode(self, span: BatchSpan, wanted: Flags, joins: Flags) -> ByteArray:
-        """Return the encoded batches of a checked chunk, after those of the open group.
+        """Encode a checked chunk; return the batches that earlier calls left open, then those of the chunk.
 
         The result is valid until the next call.
 
         `wanted` and `joins` are bool[batches]: the batches that may change, and the batches that may join the previous
-        batch.  The result does not contain the last group; the call for the next chunk, or `finish`, returns it.
+        batch.  The last group of the chunk stays open; the call for the next chunk, or `finish`, returns it.
 
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
@@ -114,7 +114,7 @@ class BatchEncoder:
             assert self._provides(status)
 
     def _provides(self, status: int) -> bool:
-        """Do the work that the kernel's status requests; return False if it requests none."""
+        """Do the work that the kernel's status requests; return False if it requests no work."""
         needed = int(self._state[kernels.NEEDED])
         if status == NEEDS_COMPRESSION:
             self._compress()

@@ -15,7 +15,7 @@ from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_erro
 
 
 class CleanedBatches:
-    """Whole batches, uint8[n]; errors name `path`, the last source of the group."""
+    """Whole batches, uint8[n]; errors contain `path`, the `.log` of the group's last source segment."""
 
     def __init__(self, batches: ByteArray, path: Path) -> None:
         self._file = _InMemory(batches, path)

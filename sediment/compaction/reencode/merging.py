@@ -1,10 +1,10 @@
 """The rule that selects the batches that may be re-encoded and the neighbours that may be merged.
 
-It reads only headers.
+The rule reads only headers.
 
 A batch may change if it is a data batch of magic 2 with records, entirely below the bound.  It may be merged with the
-previous batch if both may change, neither is among the last five data batches of its producer in the segment, and these
-are equal:
+previous batch under three conditions.  Both batches may change.  Neither batch is among the last five data batches of
+its producer in the segment.  These header fields are equal:
 
     field                                         reason
     codec, unless all batches get a new one       each batch keeps its codec
@@ -53,8 +53,8 @@ _KEEP_CODEC = -1
 class BatchMarks(NamedTuple):
     """Marks of the batches of a chunk, bool[batches] each.
 
-    `changes`: the batch may be re-encoded.  `encoded`: it is encoded again even if it is not merged.  `joins`: it may
-    be merged with the previous batch.
+    `changes`: the batch may be re-encoded.  `encoded`: the batch is re-encoded even if it is not merged.  `joins`: the
+    batch may be merged with the previous batch.
     """
 
     changes: Flags
@@ -92,12 +92,12 @@ class MergeRule:
         return marks
 
     def chosen(self, rows: Rows, before: Rows) -> tuple[Flags, Flags]:
-        """Return two bool[rows]: the batches of a chunk to open, and the batches that may join the previous one.
+        """Return two bool[rows]: the batches to open, and the batches that may join the previous batch.
 
-        `before`, BATCH_ROW[0 or 1], is the batch before the first of `rows`.
+        `rows` are the batches of one chunk; `before`, BATCH_ROW[0 or 1], is the batch before them.
         """
         marks = self.marks(rows, before)
-        # The last batch is opened, because the first of the next chunk may join it.
+        # The last batch is opened, because the first batch of the next chunk may join it.
         is_joined = np.append(marks.joins[1:], self.encoding.batch_bytes is not None)
         return marks.changes & (marks.encoded | marks.joins | is_joined), marks.joins
 
@@ -139,7 +139,7 @@ def mark_batches(
 
 @kernel
 def _skip_to(position: int, positions: Int64s, index: int) -> int:
-    """Return the index of the first of the ascending `positions` from `index` on that is not before `position`."""
+    """Return the index of the first of the ascending `positions` at or after `position`; search from `index` on."""
     while index < positions.size and positions[index] < position:
         index += 1
     return index

@@ -1,17 +1,18 @@
 """The compiled loop that re-encodes batches of one chunk, first batch first, and copies the others.
 
-    chunk      | batch | batch | batch | batch |        `wanted`: batches to open; `joins`: may join the previous one
+    chunk      | batch | batch | batch | batch |        `wanted`: to be opened; `joins`: may join the previous batch
                                        ^ CURSOR
     originals  | header records… | header records… |    the batches of the group as they are on disk
-    raw        | records of the group, uncompressed |   with offsets and timestamps relative to its first batch
+    raw        | records of the group, uncompressed |   with offsets and timestamps relative to the first batch
     output     | copied or encoded… |      free    |
                                     ^ OUT_END
 
-A group consists of batches that become one batch.  It may extend from one chunk into the next.
-1. Add the batch to the group if it may join, and if the result stays within the limit.
-2. Otherwise end the group: compress `raw` and write one batch.  If that batch is not smaller, copy `originals` instead.
-3. If the batch is not wanted, copy it.  If no other batch may join it, encode it alone.  Otherwise begin a new group
-   with it.
+A group consists of batches that become one batch.  It may extend from one chunk into the next.  For each batch:
+1. If the batch may join the open group and the result stays within the limit, add the batch and go on to the next one.
+2. Otherwise end the open group: compress `raw` and write one batch.  If that batch is not smaller, copy `originals`
+   instead.
+3. If the batch is not wanted, copy it.  If the batch is wanted but no other batch may join it, encode it alone.
+   Otherwise begin a new group with it.
 
     field                                     in a new batch
     base offset, base timestamp, sequence     from the first batch
@@ -29,8 +30,8 @@ at the next call.
 
 Invariants
 * The records of a batch are decoded before another batch joins it.
-* Compressed or merged batches take fewer bytes than the originals.  Only uncompressed batches may take more, if the
-  requested codec is none, and only up to the size limit of a batch.
+* Compressed or merged batches take fewer bytes than the originals.  If the requested codec is none, uncompressed
+  batches may take more bytes, up to the size limit of a batch.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ from sediment.segment_io.format.layout import (
 from sediment.segment_io.format.record_decoder import decode_records
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
-CURSOR = 0  # batches of the chunk that are done
+CURSOR = 0  # batches of the chunk that are processed
 OUT_END = 1  # used bytes of the output
 NEEDED = 2  # the amount that a status requests
 GROUP_BATCHES = 3  # 0: no group is open
@@ -93,8 +94,8 @@ REGISTERS = 11
 # -------------------------------------------------------------------------------------- settings, int64[RULE_REGISTERS]
 CODEC = 0  # the new codec, or KEEP_CODEC
 ENCODES_SAME_CODEC = 1  # 1: batches that already have the codec are encoded too, because a level is given
-JOINED_BYTES = 2  # the largest merged batch, before compression
-BATCH_BYTES = 3  # the largest batch that may take more bytes than the originals
+JOINED_BYTES = 2  # size limit of a merged batch, before compression
+BATCH_BYTES = 3  # size limit of a batch that takes more bytes than its originals
 RULE_REGISTERS = 4
 KEEP_CODEC = -1
 

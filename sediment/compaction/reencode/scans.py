@@ -1,12 +1,12 @@
-"""The two scans of a re-encoding, over a segment, or over a cleaned group before it is written.
+"""The two scans of a re-encoding; they read a segment, or a cleaned group before it is written.
 
 1. Scan the headers, to see if any batch may change.  If batches may be merged, also find the last five batches of each
    producer; otherwise, stop at the first batch that may change.
 2. Scan again: encode and merge batches, and copy the others.
 
 These batches are copied: messages of magic 0 and 1, control batches such as transaction markers, batches without
-records, and batches that end at or above the bound.  So an aborted transaction keeps its entry in the transaction
-index.
+records, and batches that end at or above the bound.  Because markers are copied, an aborted transaction keeps its entry
+in the transaction index.
 
 Memory: one chunk, one decompressed batch, and the batches of a group.
 """
@@ -42,7 +42,7 @@ class BatchSource(BatchLocator, Protocol):
 
 
 class ReencodingScans:
-    """The scans over `source`, `scan_headers` first; batches that end at or above `bound` are not changed."""
+    """The scans over `source`: `scan_headers`, then `pieces`.  Batches that end at or above `bound` are not changed."""
 
     def __init__(self, source: BatchSource, encoding: Encoding, bound: int, config: CompactionConfig) -> None:
         self._source = source
@@ -95,7 +95,7 @@ class ReencodingScans:
 
     @property
     def stats(self) -> ReencodeStats:
-        """The counts of the last scan; without a second scan, all batches are kept."""
+        """The counts of the last scan; before the second scan, they report no change."""
         encoded = self._encoder.batches_encoded
         return ReencodeStats(self._batches, self._encoder.batches_after if encoded else self._batches, encoded)
 

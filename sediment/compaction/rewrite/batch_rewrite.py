@@ -68,17 +68,17 @@ class BatchRewriter:
 
     @property
     def dropped(self) -> int:
-        """The records dropped so far."""
+        """The number of records dropped so far."""
         return int(self._state[kernels.DROPPED])
 
     @property
     def tombstoned(self) -> int:
-        """The records turned into tombstones so far."""
+        """The number of records turned into tombstones so far."""
         return int(self._state[kernels.TOMBSTONED])
 
     @property
     def replaced(self) -> int:
-        """The records with a new key or value so far."""
+        """The number of records that got a new key or value so far."""
         return int(self._state[kernels.REPLACED])
 
     def rewrite(self, span: BatchSpan, wanted: npt.NDArray[np.bool_], keeps_header: npt.NDArray[np.bool_]) -> ByteArray:
@@ -90,7 +90,7 @@ class BatchRewriter:
         Raises:
             CorruptBatchError: records cannot be decompressed or decoded.
             UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
-            UsageError: a batch with its replacements would be larger than a segment can be.
+            UsageError: the replacements would make a batch larger than a segment can be.
         """
         state = self._state
         batches = self._opener.begin(span, wanted)

@@ -75,7 +75,7 @@ class KeyMatches:
 
 # -------------------------------------------------------------------------------------------------------------- kernels
 # registers besides NEEDED, which `decode_and_hash` sets
-CURSOR = 0  # batches of the chunk that are done
+CURSOR = 0  # batches of the chunk that are processed
 MATCHES = STATE_REGISTERS
 SCANNED = STATE_REGISTERS + 1
 _REGISTERS = STATE_REGISTERS + 2
@@ -101,7 +101,7 @@ class MatchColumns(NamedTuple):
 
 @kernel
 def enter_keys(table: KeyTable) -> int:
-    """Add the keys to the table, which has enough room.
+    """Add the keys of the set to the table, which must have enough room.
 
     Return the first key whose hash is already in the table, or -1.
     """

@@ -1,4 +1,4 @@
-"""Batches of a chunk whose records are decompressed and in magic 2, for kernels that read batches in order.
+"""Batches of a chunk, decompressed and converted to magic 2, for kernels that read batches in order.
 
     edges      int64[batches + 1]  addresses in the chunk where the batches begin, and where the last one ends
     headers    int64[batches]      address of each batch's header, in magic 2
@@ -6,9 +6,9 @@
     wanted     bool[batches]       the batches that the kernel opens
 
 Uncompressed batches are open from the start.  If a kernel reaches a wanted batch without a payload, it returns
-NEEDS_PAYLOAD, and the caller opens the batch.  Kernels then also decompress as many of the next batches as fit into an
-area of the size of a CPU cache.  Batches that kernels cannot decompress are decompressed one at a time; messages of
-magic 0 and 1 are converted one at a time.
+NEEDS_PAYLOAD, and the caller opens the batch.  Kernels then also decompress the next batches, until an area of the size
+of a CPU cache is full.  Batches that kernels cannot decompress are decompressed one at a time; messages of magic 0 and
+1 are converted one at a time.
 
 Invariant: the payload of a batch is valid until a later batch is opened.
 """

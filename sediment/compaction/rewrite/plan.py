@@ -62,7 +62,9 @@ class RewritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteStats:
-    """Counts of records in one segment; a compressed message of magic 0 or 1 counts as one record if it has no verdict.
+    """Counts of records in one segment.
+
+    A compressed message of magic 0 or 1 is counted as one record if it has no verdict.
 
     `matched` are all changed records: `dropped`, `tombstoned` and `replaced`.
     """
@@ -143,7 +145,10 @@ def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
 
 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:
-    """Return the cleaner checkpoint, lowered to the first record with a new key; an older record may have this key."""
+    """Return the cleaner checkpoint, lowered to the first record with a new key.
+
+    An older record may have the same key, so the next cleaning must read from there.
+    """
     checkpoint = view.log_start_offset if view.first_dirty_checkpoint is None else view.first_dirty_checkpoint
     new_keys = verdicts.offsets[verdicts.actions == Action.REPLACE_KEY]
     return min([checkpoint, *(int(offset) for offset in new_keys[:1])])

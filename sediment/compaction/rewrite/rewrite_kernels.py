@@ -8,8 +8,8 @@
 `rewrite_batches` takes each batch with verdicts through four steps:
 
 1. Decode its records, if there is room for a row of each record.
-2.  Find their verdicts, move the surviving records together, and record the edits.
-3. If the batch changes, copy the batches before it.
+2. Find the verdicts on its records, move the surviving records together, and note the edits.
+3. If the batch changes, first copy the unchanged batches before it.
 4. Write the surviving records, compressed with the batch's own codec.  If none survives, write the header or nothing.
 
     field                                               after a rewrite
@@ -90,12 +90,12 @@ from sediment.segment_io.format.record_decoder import (
 )
 
 # ---------------------------------------------------------------------------------------- registers, int64[REGISTERS]
-CURSOR = 0  # batches of the chunk that are done
+CURSOR = 0  # batches of the chunk that are processed
 COPIED = 1  # address in the chunk; everything before it is in the output
 OUT_END = 2  # used bytes of the output
 NEEDED = 3  # the amount that a status requests
 RAW_BYTES = 4  # bytes of `raw` to be compressed
-PENDING_KEPT = 5  # of the batch to be compressed: records, timestamps, horizon
+PENDING_KEPT = 5  # PENDING_...: properties of the batch that waits for compression
 PENDING_BASE_TIMESTAMP = 6
 PENDING_MAX_TIMESTAMP = 7
 PENDING_HAS_HORIZON = 8
@@ -112,11 +112,10 @@ _ROW_BYTES = 8 * RECORD_FIELDS
 
 
 class VerdictColumns(NamedTuple):
-    """The columns of `Verdicts`, with two marks: the verdict's record was found.
+    """The columns of `Verdicts`, with two marks for each verdict.
 
-    A record to become a tombstone has no key.
-
-    `replacements` is the address of the replacement bytes.
+    `seen` is True if the verdict's record was found.  `without_key` is True if the record should become a tombstone but
+    has no key.  `replacements` is the address of the replacement bytes.
     """
 
     offsets: Int64s
@@ -157,9 +156,9 @@ def rewrite_batches(
 ) -> int:
     """Write the batches from CURSOR on to the output; return DONE, a request, or the status of a bad batch.
 
-    If a batch loses all its records, it keeps its header if `keeps_header`, bool[batches], is set; otherwise it is
-    dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or is
-    zeros.
+    A batch that loses all its records is reduced to its header if `keeps_header`, bool[batches], is set; otherwise it
+    is dropped.  `raw` is working memory for records to be compressed; `compressors` comes from `find_compressors`, or
+    is all zeros.
     """
     out = np.int64(output.ctypes.data)
     while state[CURSOR] < batches.headers.size:
@@ -308,7 +307,10 @@ def _write_changed(
     compressors: Tools,
     state: Int64s,
 ) -> int:
-    """Do step 4 for a batch with surviving records, for which the output has room; return OK or NEEDS_COMPRESSION."""
+    """Do step 4 for a batch with surviving records; return OK or NEEDS_COMPRESSION.
+
+    The output must have room for the batch.
+    """
     count = changes.kept
     has_horizon = header.has_horizon and changes.tombstoned == 0
     base_timestamp, max_timestamp = kept_timestamps(header.address, rows.records, count)

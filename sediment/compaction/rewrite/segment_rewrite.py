@@ -1,13 +1,13 @@
 """The task of one segment: two forward scans of its file, and one new segment under `.part` names.
 
 1. Scan the headers: find the batches with verdicts, and decide which of them must keep their header.
-2.  Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
+2. Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
-* one of the last five data batches of a producer in the segment: a broker that loads the log keeps these batches in
-  memory, to recognise a duplicate from a client.  Their headers are kept, so the producer state at the end of the
-  segment does not change
+* one of the last five data batches of a producer in the segment.  A broker that loads the log keeps the last five in
+  memory, to recognise a duplicate from a client.  Keeping these headers leaves the producer state at the end of the
+  segment unchanged.
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
 entry in the transaction index.
@@ -73,7 +73,7 @@ def rewrite_segment(
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
         CorruptIndexError: the transaction index cannot be read.
         SourceChangedError: the segment differs from the planned one.
-        UsageError: a batch with its replacements would be larger than a segment can be.
+        UsageError: the replacements would make a batch larger than a segment can be.
         OwnerNotKeptError, OSError: a part could not be written.
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
@@ -83,7 +83,10 @@ def rewrite_segment(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Targets:
-    """The batches with verdicts: their positions in the file, int64[n], and True if their header is kept, bool[n].
+    """The batches with verdicts.
+
+    `positions`, int64[n], are their positions in the file; `keeps_header`, bool[n], is True if a batch keeps its
+    header.
 
     `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
     `excluded`, bool[verdicts], marks the same verdicts.

@@ -30,14 +30,14 @@ Progress = Callable[[int], None]
 
 
 class BatchLocator(Protocol):
-    """Adds the position of a batch to errors."""
+    """An object that adds the position of a batch to errors."""
 
     def locate(self, error: SedimentError, span: BatchSpan, ordinal: int) -> None:
         """Set path, position and offset of an error about batch `ordinal` of a chunk."""
         ...
 
     def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
-        """Return the error that a decoder's `status` means for batch `ordinal` of a chunk."""
+        """Return the error for a decoder's `status` at batch `ordinal` of a chunk."""
         ...
 
 
@@ -132,7 +132,7 @@ class SourceSegment:
         error.path, error.position, error.offset = str(self.path), int(row["position"]), int(row["base_offset"])
 
     def error(self, status: int, span: BatchSpan, ordinal: int) -> CorruptBatchError:
-        """Return the error that a decoder's `status` means for batch `ordinal` of a chunk."""
+        """Return the error for a decoder's `status` at batch `ordinal` of a chunk."""
         position = int(span.rows["position"][ordinal])
         return batch_error(status, self.path, position, span.buffer, span.start + position - span.position)
 

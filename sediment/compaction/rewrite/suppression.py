@@ -130,7 +130,7 @@ def find_suppressed(source: Source, keys: SuppressedKeys, fs: Fs) -> Int64s:
         CorruptBatchError, UnsupportedDataError: a batch cannot be read.
         SourceChangedError: a segment changed during the search.
     """
-    # Imported here, because it compiles kernels that a driver needs only if it searches.
+    # Imported here, because the import compiles kernels that a driver needs only for a search.
     from sediment.segment_io.tables.readers import read_table
 
     offsets = [np.zeros(0, dtype=np.int64)]

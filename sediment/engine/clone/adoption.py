@@ -6,9 +6,10 @@
     4. write      without a metadata log: checkpoints, bootstrap.checkpoint, marker of a clean stop, meta.properties
                   with one: entries in the checkpoints, then records in the metadata log (`metadata_append`)
 
-A broker that starts before the last write of step 4 does not know the folders.  As before the adoption, it would rename
-them to `-stray`, and change no record.  partition.metadata is written before the metadata records of its topic: if the
-file is missing, a broker that knows the topic also renames the topic's folder to `-stray`.
+A broker that starts before the last write of step 4 does not know the folders.  It would rename them to `-stray`, as it
+would have done before the adoption, and leave their records unchanged.  partition.metadata is written before the
+metadata records of its topic.  Without this file, a broker that knows the topic would also rename the folder to
+`-stray`.
 
 Invariants: no properties file is overwritten.  A node that has a metadata log keeps its meta.properties and its marker
 of a clean stop.  Brokers ignore the copies of step 3.
@@ -87,7 +88,7 @@ def adopt_partition(
 
     Raises:
         CorruptDataError, UnsupportedDataError: a broker would refuse to load the partition.
-        UsageError: `ends_transactions` is False, and a transaction is open that has no coordinator.
+        UsageError: `ends_transactions` is False, and the log has an open transaction without a coordinator.
         OSError: the disk failed.
     """
     (replica,) = partition.replicas
@@ -107,7 +108,9 @@ def adopt_partition(
 
 
 def check_no_open_transaction(clone: PartitionClone) -> None:
-    """Check that no transaction is open: its coordinator would be in another cluster, so it would never end.
+    """Check that no transaction is open.
+
+    An open transaction would never end, because its coordinator is in another cluster.
 
     Raises:
         UsageError: a transaction is open.
@@ -132,10 +135,10 @@ def _load(
 
 
 def _checkpoints_of(replica: Replica) -> PartitionCheckpoints:
-    """Return the checkpoints with which a log is loaded.
+    """Return the checkpoints to use when a log is loaded.
 
-    A log without a recovery point is a bare copy.  Without the marker of a clean stop, loading would verify such a copy
-    from its first batch, and cut off all batches after a corrupt one, including good batches.
+    A log without a recovery point is a bare copy; it is loaded as after a clean stop.  Otherwise, loading would verify
+    the copy from its first batch, and would cut off everything after a corrupt batch, including good batches.
     """
     found, listed = replica.checkpoints, replica.directory.checkpoints.recovery_point or {}
     return replace(found, clean_shutdown=found.clean_shutdown or replica.partition not in listed)
@@ -155,10 +158,10 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    """Write the files that concern the whole directory; return the names of the kept copies of replaced files.
+    """Write the files that concern the whole directory; return the names of the copies of replaced files.
 
-    meta.properties is replaced last: if the run is interrupted, the directory still belongs to its former node, or to
-    no node.  The server properties file is written only if it does not exist.
+    meta.properties is replaced last, so that after an interrupted run the directory still belongs to its former node,
+    or to no node.  The server properties file is written only if it does not exist.
     """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):

@@ -1,4 +1,4 @@
-"""The directory of a clone, from the claim to the manifest.
+"""The steps that build the directory of a clone, from the claim to the manifest.
 
     1. claim         .sediment-output, under the directory's lock; files of an unfinished clone are removed
     2. partitions    each is built in a separate folder and then renamed, in any order
@@ -7,7 +7,7 @@
     5. owner         meta.properties: without it no broker starts on the directory
     6. manifest      the clone is complete
 
-Invariant: at any time, either the directory is complete, or no broker starts on it and the next run starts again.
+Invariant: at any time, either the directory is complete, or no broker starts on it and the next run builds it again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CloneDirectory:
         self._publisher.store.make_folder("")
 
     def begin(self) -> str | None:
-        """Claim the directory and empty it; if files of an unfinished run were removed, return that run."""
+        """Claim the directory and empty it; return the run whose unfinished files were removed, or None."""
         return self._publisher.begin()
 
     def add(self, target: TopicPartition, topic_id: str, clone: PartitionClone) -> None:

@@ -2,10 +2,10 @@
 
     FeatureLevelRecord        the levels of the source, metadata.version first
     TopicRecord               and for each topic
-      PartitionRecord         leader epoch: the last of the log; directory: the one of the clone
+      PartitionRecord         leader epoch: the log's last; directory: the clone's
       ConfigRecord
     ConfigRecord              the dynamic configs of all brokers that concern logs
-    ProducerIdsRecord         above every producer id in the source's metadata or in a log
+    ProducerIdsRecord         next producer id: above all ids in the source's metadata and the logs
     ACLs, quotas, SCRAM       only on request
 
 Invariant: a producer id that occurs in a log is never assigned to a new producer.
@@ -70,8 +70,8 @@ def added_topic_records(
 ) -> Iterator[bytes]:
     """Yield the records that add topics to a cluster with `metadata`.
 
-    They include a ProducerIdsRecord only if it raises the next producer id: a controller fails if a record lowers or
-    repeats that id.
+    They include a ProducerIdsRecord only if it raises the next producer id, because a controller fails if a record
+    lowers or repeats that id.
     """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
@@ -105,7 +105,7 @@ def topic_records(
 
 
 def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
-    """Return the record after which a controller assigns producer ids from `next_producer_id` on."""
+    """Return the record that makes a controller assign producer ids from `next_producer_id` on."""
     return _encoded(
         m.ProducerIdsRecord(broker_id=node.node_id, broker_epoch=_NO_BROKER_EPOCH, next_producer_id=next_producer_id)
     )
@@ -126,7 +126,7 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first id of a block of producer ids that is not assigned yet and is above all `known` ids."""
+    """Return the first producer id of a free block: no id from there on is assigned or in `known`."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)

@@ -1,4 +1,4 @@
-"""Records of the coordinators' topics, in a clone that does not have all partitions or has other topic names or ids.
+"""Rewriting the coordinators' records for a clone that lacks partitions, or whose topics have other names or ids.
 
     record of __consumer_offsets            in the clone
     offset commit                           kept if its partition is cloned, with the topic's new name and id
@@ -77,7 +77,7 @@ class ClonedNames:
 
 @dataclass(slots=True)
 class RewriteCounts:
-    """The numbers of groups or transactional ids that a rewrite kept and dropped, and of records that it changed."""
+    """The counts of a rewrite: groups or transactional ids that it kept and dropped, and records that it changed."""
 
     kept: int = 0
     dropped: int = 0
@@ -94,7 +94,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Changes:
-    """Verdicts for two passes over the log; one pass can change only the key or the value of a record, not both."""
+    """Verdicts for two passes over the log, because one pass can change either the key or the value of a record."""
 
     first: list[Verdict] = field(default_factory=list)
     second: list[Verdict] = field(default_factory=list)
@@ -156,7 +156,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    """Return the producers whose transaction was being committed at `until_ms`, or at the end of the source's log.
+    """Return the producers whose transaction was being committed at `until_ms`, by default at the end of the log.
 
     Raises:
         CorruptDataError: a batch cannot be read.

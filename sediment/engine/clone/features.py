@@ -15,7 +15,7 @@ METADATA_VERSION = "metadata.version"
 NEWEST_RELEASE = "4.2"
 
 _KRAFT_VERSION = "kraft.version"
-_LEAST_METADATA_VERSION = 7  # the lowest of a broker of Kafka 4: 3.3-IV3
+_LEAST_METADATA_VERSION = 7  # 3.3-IV3, the lowest on which a broker of Kafka 4 starts
 _DIRECTORIES_SINCE = 17  # metadata.version of partition records with directories: 3.7-IV2
 _ELIGIBLE_REPLICAS_SINCE = 23  # metadata.version of partition records with eligible leader replicas: 4.0-IV1
 _LEVELS: Mapping[str, Mapping[str, int]] = {

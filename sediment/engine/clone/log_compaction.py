@@ -60,7 +60,7 @@ def compact_log(
 ) -> LogCompaction:
     """Compact the log in `directory`, which no other process uses.
 
-    The records that are kept get `encoding`, if it is not None.
+    If `encoding` is not None, the kept records are written in this encoding.
 
     Raises:
         SourceChangedError: a segment was replaced during the run.

@@ -5,7 +5,7 @@
     2. markers   each open transaction gets a COMMIT marker if its coordinator had decided to commit, otherwise ABORT
 
 A cut at a time ends the log before its first record with a later timestamp, the record that `kafka-consumer-groups
---to-datetime` finds.  Control records count too.
+--to-datetime` finds.  This first record may be a control record.
 
 Both steps use the live log, so that segments, indexes, leader epochs and producers stay consistent.
 """

@@ -1,4 +1,4 @@
-"""Applying verdicts to a log of the clone, which no other process uses."""
+"""Changing the records of a cloned log as verdicts decide; no other process uses the log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Suppression of erased records in a cloned log, so that a restored backup does not bring them back.
 
-    1. find      records with a value and a key of the list
+    1. find      records that have a value and whose key is on the list
     2. rewrite   in a compacted topic, they become tombstones; in other topics, they are dropped
-    3. verify    search again: no such record may be left
+    3. verify    search again; none of these records may be left
 
 Invariant: if a log cannot be searched to its end, an error is raised, because the rest may contain erased records.
 """

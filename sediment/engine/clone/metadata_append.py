@@ -1,14 +1,15 @@
 """Appending to the metadata log of a stopped node that is the sole voter of its quorum.
 
     1. keep     every file of __cluster_metadata-0 -> __cluster_metadata-0.<run>.kept.tar in the log directory
-                After a crash, the node starts as before: a broker ignores the archive.
+                After a crash, the node starts as before, because a broker ignores the archive.
     2. load     the log as every start of the node does: cut a torn batch at the end, rebuild indexes
                 After a crash, the node starts as before.
     3. append   all batches in one write, in the last leader epoch of the log
                 After a crash, the next start cuts a torn batch, and the controller aborts an unfinished metadata
-                transaction.  So if the write is complete, the node starts as adopted; otherwise it starts as before.
+                transaction.  So if the write is complete, the node starts with the new records; otherwise it starts as
+                before.
     4. sync     the log and its indexes, then write a producer snapshot at the log end
-                After a crash, the node starts as adopted.
+                After a crash, the node starts with the new records.
 
 The records take effect at the next election.  A sole voter wins it immediately, and then every record of its log is
 committed.  The snapshots of the log remain valid, because all of them end below the appended records.

@@ -1,4 +1,4 @@
-"""The topic configs of a clone: those of the source, changed for a single node, local storage, and a held clone.
+"""The topic configs of a clone: the source's configs, with the changes of this table.
 
     change      keys                                    reason
     single      min.insync.replicas above 1 becomes 1   a single node would reject producers with acks=all
@@ -22,7 +22,7 @@ UNLIMITED = "-1"
 _HELD_KEYS = ("retention.ms", "retention.bytes")
 _MIN_ISR = "min.insync.replicas"
 _TIERED_PREFIXES = ("remote.", "local.retention.")
-# The configs with which a broker creates its internal topics (GroupCoordinatorService, TransactionStateManager).
+# The configs that a broker gives its internal topics (GroupCoordinatorService, TransactionStateManager).
 _INTERNAL = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 _TRANSACTION_STATE = {
     "cleanup.policy": "compact",

@@ -43,10 +43,10 @@ class CloneOptions:
     """The options of a clone.
 
     `topics` and `partitions` are globs; empty means all.  `renames` maps old topic names to new ones.  Without a
-    `cluster_id`, a random id is generated.  In a held clone, no records expire and no log is cleaned.  `until_ms` cuts
-    every log except those of the partitions in `until_offsets`, which are cut at the given offset.  `since` is the
-    directory or the manifest of an earlier clone; unchanged closed segments are linked from that clone.  `compact`
-    cleans the logs of compacted topics, and with an `encoding`, their records get this encoding.  Records with
+    `cluster_id`, a random id is generated.  In a held clone, no records expire and no log is cleaned.  `until_offsets`
+    cuts the logs of the partitions that it names; `until_ms` cuts all other logs.  `since` is the directory or the
+    manifest of an earlier clone; unchanged closed segments are linked from that clone.  With `compact`, the logs of
+    compacted topics are cleaned; with an `encoding`, the cleaning also re-encodes their records.  Records with
     `suppressed` keys are left out.
     """
 

@@ -1,18 +1,18 @@
-"""The task of one partition: copy the best replica, bring it into the state of a clean stop, and digest its files.
+"""The task of one partition: copy the best replica, bring its log into the state of a clean stop, digest the files.
 
     1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
     3. rewrite   names in records of the coordinators, if they changed
     4. end       cut the log and end its open transactions, if requested
     5. suppress  records with keys on the list of erased keys, if there is a list
-    6. settle    write partition.metadata and the producer snapshot at the log end (the snapshot also before 3 and 4)
+    6. settle    write partition.metadata, and the producer snapshot at the log end (also before steps 3 and 4)
     7. compact   the log, if requested
-    8. digest    SHA-256 of every file; all files are durable
+    8. digest    make all files durable, and compute their SHA-256
 
 Only the copy changes.  The driver renames its directory to the partition's name.
 
-Invariant: if a log is corrupt in a way that a starting broker would not notice, it is cloned byte for byte, and the
-corruption is reported.
+Invariant: if a log is corrupt in a way that a starting broker would not notice, the log is cloned byte for byte, and
+the corruption is reported.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class CloneTask:
 
     compacts: bool = False
     encoding: Encoding | None = None
-    """New encoding of the records that the compaction keeps; None: each batch keeps its codec."""
+    """The new encoding of the records that the compaction keeps; if it is None, each batch keeps its codec."""
 
     earlier: EarlierFiles | None = None
     """The files of the partition in the earlier clone that this clone continues."""
@@ -122,13 +122,13 @@ class CloneTask:
         return replace(_RULES[self.link], earlier_links=links)
 
     def weight(self) -> int:
-        """Return the size of the log in bytes; tasks are distributed by it."""
+        """Return the size of the log in bytes, by which tasks are distributed."""
         return self.log_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction in a log that has no end marker."""
+    """An open transaction; its end marker is not in the log."""
 
     producer_id: int
     producer_epoch: int
@@ -138,7 +138,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class PartitionClone:
-    """A finished partition in `folder`, a directory of the clone; `files` are named relative to it.
+    """A finished partition in `folder`, a directory of the clone; the names of `files` are relative to `folder`.
 
     `log_dir` is the source directory.  `first_dirty` is the partition's cleaner checkpoint, or None if there is none.
     `producer_ids` are all producer ids in the log.  `linked_bytes` is the size of files that were linked, not copied.
@@ -260,7 +260,7 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
 
 
 def _is_known(task: CloneTask, copied: Iterable[CopiedFile]) -> bool:
-    """Return True if the earlier clone contains all copied files, so that the log has already been verified."""
+    """Return True if the earlier clone contains all copied files; then that clone has already verified the log."""
     earlier = {} if task.earlier is None else task.earlier.files
     known = ((earlier.get(name_in_folder(each.file)), each.file) for each in copied)
     return all(one is not None and None is not one.sha256 == file.sha256 for one, file in known)
@@ -384,8 +384,8 @@ def note_producers_of_bare_copy(
 ) -> None:
     """Before a log without snapshots is loaded, write the producer snapshot at its end, durably.
 
-    Otherwise, loading after a clean stop would assume that the log has no producers, and would write this to a snapshot
-    for later starts.
+    Otherwise, loading after a clean stop would assume that the log has no producers.  It would write an empty snapshot,
+    which later starts would read.
 
     Source: kafka-log 05 §6.
     """
@@ -416,12 +416,12 @@ def _ignore_corruption(_error: SedimentError) -> None:
 
 
 def keeping_producers(config: LogConfig) -> LogConfig:
-    """Return a config with which loading keeps every producer; the clone's broker decides when producers expire."""
+    """Return a config that makes loading keep every producer; the clone's broker decides when producers expire."""
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
 
 def _is_trusted(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True if a broker would not verify and cut the log: after a clean stop, and for a bare copy."""
+    """Return True if the log is loaded without verifying and cutting it: after a clean stop, and for a bare copy."""
     return checkpoints.clean_shutdown or checkpoints.recovery_point is None
 
 
@@ -430,7 +430,10 @@ def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
 
 
 def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
-    """Return the offset below which no source broker truncates: records below it are durable and fully replicated."""
+    """Return the offset below which no source broker truncates.
+
+    Records below it are durable and fully replicated.
+    """
     bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
     return min(bounds, default=0)
 
@@ -448,7 +451,7 @@ def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None
 def describe_log(
     replica: Replica, loaded: LoadedLog, *, repairs: Iterable[Repair], damage: Iterable[LoadCorruption]
 ) -> PartitionClone:
-    """Describe a log that is adopted in place: its cleaner checkpoint, but no list of files."""
+    """Describe a log that is adopted in place; the result has its cleaner checkpoint, but no list of files."""
     found = _result(replica, loaded, "", (), 0, replica.checkpoints.first_dirty)
     return replace(
         found,
@@ -495,7 +498,7 @@ def _made_durable(
 ) -> tuple[ManifestFile, ...]:
     """Make every file durable and return the files, with new digests for files that changed after the copy.
 
-    `stamps` are the stamps of the files taken directly after copying.
+    `stamps` are the files' stamps from directly after the copy.
     """
     files = []
     for entry in fs.scan(directory):

@@ -128,7 +128,7 @@ def plan_clone(source: Source, options: CloneOptions, new_topic_id: Callable[[],
             is_whole = is_whole and unchanged
         left_out += _missing(topic, options)
     if not is_whole:
-        # The records of this topic name topics by id, and a clone does not convert records of share groups.
+        # Records of share groups refer to topics by id, and cloning does not rewrite these ids.
         topics.pop(SHARE_GROUP_STATE, None)
     _check_ids(topics)
     _check_used(options, topics)
@@ -196,7 +196,7 @@ def _left_out(topic: SourceTopic, numbers: Iterable[int], code: str, reason: str
 
 
 def _missing(topic: SourceTopic, options: CloneOptions) -> list[LeftOut]:
-    """Return the selected partitions without a replica in the source."""
+    """Return the selected partitions that have no replica in the source."""
     missing = (
         TopicPartition(topic.name, number) for number in range(topic.partition_count) if number not in topic.replicas
     )

@@ -1,4 +1,4 @@
-"""The check that a stopped node is the sole voter of its quorum, so that its metadata log may be appended to.
+"""The check that a stopped node is the sole voter of its quorum; only then is it safe to append to its metadata log.
 
     source                                     contents
     meta.properties                            node, cluster and id of the directory
@@ -8,7 +8,7 @@
     KRaftVersionRecord, VotersRecord           voters of a dynamic quorum, with their directories
 
 Every source that exists must name only this node, and at least one source must name the voters.  With a second voter,
-appended records could be lost: the second voter does not have them, and may win the next election.
+appended records could be lost, because the second voter lacks them and may win the next election.
 
 This module is pure.
 
@@ -39,7 +39,7 @@ _RECORD_VERSION = 0
 
 @dataclass(frozen=True, slots=True)
 class QuorumSources:
-    """The contents of each source on the quorum of a node; None if a file is absent.
+    """The contents of each source that describes a node's quorum; None if a file is absent.
 
     `properties` contains the `QUORUM_KEYS` from the broker's properties file.  `has_broker_files` is True if a broker
     has used the directory.

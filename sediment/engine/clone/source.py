@@ -1,6 +1,6 @@
 """The source of a clone: topics in log directories of one cluster, with the replicas of their partitions.
 
-A directory at a URI is listed once, and its small files are fetched into a stand-in.
+A directory at a URI is listed once, and its small files are fetched into a local stand-in for the directory.
 
 Invariants: nothing is written, and no lock is taken.  Without a readable metadata log, topic configs are unknown.
 """
@@ -57,7 +57,7 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The log directories of one cluster; `topics` are, by name, the topics with a partition in these directories."""
+    """The log directories of one cluster; `topics` maps names to the topics that have partitions there."""
 
     directories: tuple[ClusterDirectory, ...]
     meta: MetaProperties | None
@@ -65,7 +65,7 @@ class Source:
     topics: Mapping[str, SourceTopic] = field(default_factory=dict)
 
     def knows(self, topic: SourceTopic) -> bool:
-        """Return False if the metadata does not contain the topic; a broker would rename its partitions to `-stray`."""
+        """Return False if the metadata lacks the topic; a broker would rename its partitions to `-stray`."""
         return self.metadata is None or topic.topic_id == self.metadata.topic_ids.get(topic.name)
 
 
@@ -161,7 +161,7 @@ def _topic(name: str, replicas: Sequence[Replica], metadata: ClusterMetadata | N
 
 
 def fetch_partition(replica: Replica, fs: Fs) -> None:
-    """Fetch the files of a partition at a URI into its stand-in directory, so that it can be read like a local one.
+    """Fetch the files of a partition at a URI into its stand-in directory, so that it can be read locally.
 
     Raises:
         OSError: a file cannot be fetched, or the disk failed.

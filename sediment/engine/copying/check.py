@@ -45,7 +45,7 @@ def _ignore(count: int) -> None:
 
 
 def check_file(copy: Store, file: ManifestFile, on_bytes: Callable[[int], None] = _ignore) -> str | None:
-    """Read one file of a copy, or of the earlier copy that contains it; return the difference, or None.
+    """Read one file of a copy, which may be stored in an earlier copy; return how it differs, or None.
 
     Raises:
         OSError: the file exists and cannot be read.
@@ -83,10 +83,11 @@ def check_copy(
     on_bytes: Callable[[int], None] = _ignore,
     on_folder: Callable[[int], None] = _ignore,
 ) -> CheckedCopy:
-    """Read every file of a copy and compare it with the manifest, which the caller may have read already.
+    """Read every file of a copy and compare it with the manifest, which is read first if `manifest` is None.
 
     A file that cannot be read is a difference.  Several threads call `on_bytes` with the size of each chunk that was
-    read; an error that it raises ends the check.  `on_folder` is called with the size of each folder that was checked.
+    read; an error raised by `on_bytes` ends the check.  `on_folder` is called with the size of each folder that was
+    checked.
 
     Raises:
         UsageError, CorruptDataError: as `read_copy_manifest`.

@@ -40,9 +40,9 @@ class EarlierFiles:
         return None if self.beside is None else file.held_in or self.beside
 
     def path(self, file: ManifestFile) -> Path | None:
-        """Return the local path of `file`, in this copy or in the copy that contains it.
+        """Return the local path of `file`, which this copy contains or takes from another copy.
 
-        Return None if that copy is not local.
+        Return None if the copy that contains it is not local.
         """
         root = self.store.local_path
         if root is None:

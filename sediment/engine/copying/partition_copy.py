@@ -1,6 +1,6 @@
 """Copies of a partition's files, each with its digest for the manifest.
 
-A file gets into a copy in one of these ways.  The first one is used that the rules allow and that succeeds:
+A file gets into a copy in one of these ways.  They are tried in this order, as far as the rules allow them:
 
     held      unchanged since the earlier copy: the file is not copied, and the manifest names the earlier copy
     linked    a reflink or a hard link: to the source's file, or to the earlier copy's file if the file is unchanged
@@ -13,9 +13,10 @@ checks succeeds:
     compared  its SHA-256 is the same; the file is read but not written
 
 Only files of closed segments are trusted or compared.  A broker still writes to the files of other segments.  It maps
-their indexes into memory, so their modification times may be updated late.  A stamp is stored only if the file did not
-change for SETTLED_NS.  Otherwise a later change could fall into the same tick of the filesystem's clock.  An object
-store has no inode and no ctime, so the size and the modification time that the server sets are trusted.
+their indexes into memory, so their modification times may be updated late.  A file's stamp is its size, modification
+time, inode and ctime.  The stamp is stored only if the file has not changed for SETTLED_NS.  Otherwise the filesystem's
+clock may give the same time to a later change, and the stamp would not show that change.  An object store has no inode
+and no ctime, so there a file is trusted by its size and by the modification time that the server sets.
 
 Invariant: a file that changes while it is read causes an error; it is never accepted as a copy.
 """
@@ -42,8 +43,7 @@ OnBytes = Callable[[int], None]
 """A callback with the number of bytes of each read.  It may wait, and it may raise an error to end the copy."""
 
 SETTLED_NS = 2_000_000_000
-"""The minimum age of a file's last change for which its stamp is stored; filesystem clocks tick at least every
-second."""
+"""The minimum age of a file's last change for which a stamp is stored; filesystem clocks tick at least every second."""
 
 
 class CopyMethod(StrEnum):
@@ -63,9 +63,9 @@ class CopyRules:
     """The ways, other than copying, in which files may get into a copy.
 
     `links` are tried for files of the source, and `earlier_links` for unchanged files of the earlier copy; only closed
-    segments get hard links.  Without `digests_links`, linked files are not read, so the manifest contains the digest of
-    a linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files are left in the earlier
-    copy.
+    segments get hard links.  Without `digests_links`, linked files are not read.  The manifest then contains the digest
+    of a linked file only if the earlier copy has it.  With `holds_unchanged`, unchanged files stay in the earlier copy
+    only.
     """
 
     links: tuple[LinkKind, ...] = ()
@@ -76,7 +76,7 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """The copying of one partition: `files` of `folder` in `source`, as the driver listed them, to `target`.
+    """The work of copying one partition: `files` of `folder` in `source`, as the driver listed them, go to `target`.
 
     `closed` names the files that no broker will change again (`closed_files`); `earlier` are the files of the partition
     in the earlier copy.
@@ -108,8 +108,8 @@ class CopiedFile:
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
     """Return the files of closed segments that end at or below `below_offset`.
 
-    For hard links, `below_offset` is the lower of the recovery point and the high watermark: a broker may truncate
-    segments above it in place.
+    For hard links, `below_offset` is the lower of the recovery point and the high watermark, because a broker may
+    truncate segments above it in place.
     """
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
@@ -121,7 +121,7 @@ def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> froz
 def copy_partition(
     work: PartitionCopy, publisher: Publisher, *, attempt: str, on_bytes: OnBytes
 ) -> tuple[CopiedFile, ...]:
-    """Copy all or some files of one partition; when this returns, their names are durable.
+    """Copy all or some files of one partition; when this returns, the names of the copies are durable.
 
     Raises:
         SourceChangedError: a file differs from the listed one, or changed while it was read.
@@ -171,7 +171,7 @@ class _FileCopy:
         return f"{self.work.target}/{self.file_name}" if self.work.target else self.file_name
 
     def _stamp(self) -> FileStamp:
-        """Return the stamp of the source's file, which must be the listed file."""
+        """Return the stamp of the source's file; raise if this is not the file that the driver listed."""
         stamp, listed = self.work.source.stamp(self._source_name), self.work.files[self.file_name]
         if stamp is None or (stamp.size_bytes, stamp.mtime_ns) != (listed.size_bytes, listed.mtime_ns):
             raise self._changed("is not the file that the driver listed")
@@ -203,7 +203,8 @@ class _FileCopy:
             if self.publisher.link(self._target_name, root / self._source_name, kind, attempt=self.attempt):
                 if digest is None and work.rules.digests_links:
                     digest = self._digest()
-                # A hard link changes the ctime, and so does each link that a later copy adds.
+                # Every hard link changes the ctime, including links that later copies add, so the stamp would not
+                # match.
                 stamped = kept if kind is LinkKind.REFLINK else None
                 file = ManifestFile(self._target_name, stamp.size_bytes, digest, source=stamped)
                 return CopiedFile(file, _METHOD_OF_LINK[kind], self.read_bytes, 0)

@@ -20,9 +20,9 @@ from sediment.segment_io.stores import Store, StoredFile
 def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_ids: bool = False) -> list[str]:
     """Return the `names` that describe a log directory: the metadata log, and files outside the partitions.
 
-    With a metadata log, a `bootstrap.checkpoint` or `topic_ids`, `partition.metadata` of the partitions is included.
-    A bucket may contain objects of any name, so only files directly in the directory or in one of `folders` are
-    returned.
+    They include `partition.metadata` of the partitions if `topic_ids` is True, or if there is a metadata log or a
+    `bootstrap.checkpoint`. A bucket may contain objects of any name, so only files directly in the directory or in one
+    of `folders` are returned.
     """
     listed = [(name, *name.rpartition("/")) for name in names]
     metadata = str(METADATA_PARTITION)
@@ -53,7 +53,7 @@ def make_stand_in(store: Store, files: Mapping[str, StoredFile], path: Path, *, 
 
 @contextmanager
 def errors_naming(shown: str, work: Path) -> Iterator[None]:
-    """Replace, in errors, the path `work` by the name of the source, `shown`."""
+    """Replace the path `work` in errors with `shown`, the name of the source."""
     try:
         yield
     except SedimentError as error:

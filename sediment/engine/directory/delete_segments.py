@@ -6,7 +6,7 @@ and by a load that cuts a log.  `expire_log` deletes the segments past their ret
     1  roll               an empty segment at the log end with its producer snapshot, if every segment is deleted
     2  log start raised   by the caller, durably, so that readers are not offered a deleted offset
     3  leader epochs      truncated to the new log start
-    4  .deleted           producer snapshots, then logs and indexes ascending; the remaining logs show the rest
+    4  .deleted           producer snapshots, then logs with their indexes, in ascending order of base offsets
     5  unlinked           or left for the next start, which removes the files
 
 Invariants: after a crash, the log begins at the new log start, or still contains some of the expired segments below it;
@@ -48,11 +48,11 @@ def mark_deleted(
     """Rename the files of segments to `.deleted`, segment by segment in the given order, and sync the directory.
 
     Pass segments at the start of a log in ascending order, and segments at its end in descending order, so that a crash
-    leaves no gap.  The log of a segment is renamed before its indexes: the next start removes an index without a log,
-    but would rebuild the missing index of a log.  The next start also removes every `.deleted` file.
+    leaves no gap.  The log of a segment is renamed before its indexes, because the next start removes an index without
+    a log, but would rebuild a log's missing index.  The next start also removes every `.deleted` file.
 
     Returns:
-        The new names of the files that existed.
+        The new names of the renamed files.
 
     Source: kafka-log 03 §3, 05 §3 step 2.
     """
@@ -112,8 +112,9 @@ def expire_log(
 ) -> None:
     """Delete the segments that `plan` expires; if the plan also deletes the active segment, call `roll_empty` first.
 
-    The directory's lock must be held, and `view.listing` must not have interrupted changes.  With `keep_deleted`, the
-    files remain under their `.deleted` names.  After a crash, a second call with a new plan leads to the same result.
+    The directory's lock must be held, and `view.listing` must not contain files of interrupted changes.  With
+    `keep_deleted`, the files remain under their `.deleted` names.  After a crash, a second call with a new plan leads
+    to the same result.
 
     The log start checkpoint must already be at `plan.log_start_offset`.  If the disk was too full to write this
     checkpoint, pass `log_start_is_durable=False`.  Each segment is then deleted durably before the next one; this frees

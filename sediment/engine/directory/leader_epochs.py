@@ -1,6 +1,6 @@
-"""The leader epochs of a log as an immutable value, and the functions that change it (kafka-log 04 §4).
+"""The leader epochs of a log as an immutable value, with functions that derive changed entries (kafka-log 04 §4).
 
-The functions apply the changes of loading and appending.
+Loads and appends use these functions.
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """
@@ -22,7 +22,7 @@ def latest_epoch(entries: Sequence[EpochEntry]) -> int:
 
 
 def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epochs:
-    """Return the entries as they are once a batch of `epoch` has been appended at `start_offset`.
+    """Return the entries as they are after the append of a batch of `epoch` at `start_offset`.
 
     Entries that contradict this batch are removed.
 

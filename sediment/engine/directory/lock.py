@@ -5,8 +5,8 @@ run exclude each other.  POSIX locks belong to a process, not to a descriptor: c
 the locks of the process.
 
 Invariants: a lock has one descriptor from acquisition to release, and this process never opens a second one.  `.lock`
-is never removed: a process that still has the removed file open could lock it while another process locks a new file.
-`acquire` and `check` verify that the path still refers to the locked file.
+is never removed, because a process that still has the removed file open could lock it while another process locks a new
+file.  `acquire` and `check` verify that the path still refers to the locked file.
 
 Source: kafka-log 04 §12 and §14.
 """
@@ -97,7 +97,7 @@ class DirectoryLock:
             )
 
     def release(self) -> None:
-        """Release the lock; does nothing if it is not held."""
+        """Release the lock; do nothing if it is not held."""
         with _guard:
             if self._descriptor < 0:
                 return

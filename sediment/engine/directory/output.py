@@ -141,7 +141,7 @@ class Publisher:
         self._fs = Fs()
 
     def begin(self) -> str | None:
-        """Claim the output and empty it; if files of an unfinished run were deleted, return that run.
+        """Claim the output and empty it; return the run whose unfinished files were deleted, or None.
 
         Call `check_output_path` first, and lock the directory if it is local.
         """
@@ -150,7 +150,7 @@ class Publisher:
         before = None
         if claim is not None:
             before = _run_of(claim) or "unknown"
-            # A claim file exists at any time, so a later run can start again if this run is killed here.
+            # A claim file always exists, so a later run can start again if this run is killed here.
             self._claim()
             for name in self.store.files():
                 if "/" not in name and name not in (CLAIM_FILE, LOCK_FILE):

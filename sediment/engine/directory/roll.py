@@ -35,8 +35,8 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _, _SNAPSHOT = SegmentFileKind
 class Roll:
     """A planned roll: it first replaces the files in `replaced`, then creates the files in `created`, in this order.
 
-    `listing` has the segments after the roll, but the snapshots before it, so a view of this listing needs only files
-    that already exist.
+    `listing` contains the segments as they are after the roll, but the snapshots as they are before it, so a view of
+    this listing needs only files that already exist.
     """
 
     listing: LogListing

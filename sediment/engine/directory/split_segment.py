@@ -1,7 +1,7 @@
-"""Splitting a segment whose offsets span more than 2^31, as brokers before 2.1 could write (kafka-log 02 §8.2).
+"""Splitting a segment whose offsets span more than 2^31; brokers before 2.1 could write these (kafka-log 02 §8.2).
 
 Invariants: the bytes of the log do not change; they are distributed over more files.  A segment is split only if its
-offsets ascend and end before the next segment: no checksum covers an offset, so one flipped bit can look like an
+offsets ascend and end before the next segment.  No checksum covers an offset, so one flipped bit can look like an
 overflow.
 """
 
@@ -40,7 +40,8 @@ def split_segment(
 ) -> Repair:
     """Replace the segment at `base_offset` by as many segments as its offsets need; the directory's lock must be held.
 
-    `overflow` is the error raised by the scan.  The segment is read into memory, because such segments are rare.
+    `overflow` is the error raised by the scan.  The whole segment is read into memory, which is acceptable because such
+    segments are rare.
 
     Raises:
         CorruptBatchError: offsets descend, or overlap the next segment; nothing changed.

@@ -8,13 +8,13 @@ Kafka's loader decides by file names alone (kafka-log 05 §2):
 * Otherwise the `.swap` files replace every file whose offset is between the lowest `.swap` and the end of the highest
   one.
 
-So the names in one group decide what happens to the whole group, and two groups must never have such names at the same
-time.
+So the suffixes decide what happens to a whole group, and two groups must never have `.cleaned` or `.swap` files at the
+same time.
 
-Invariants of `commit`: one group at a time, in the order of their offsets.  A group's old files keep their names until
-all its new files are durably `.swap`.  The old files are removed after the new ones durably have their final names.
-Only then does the next group's first `.cleaned` appear.  So after a crash and a start, each group is either old or new,
-and all new groups come first.
+Invariants of `commit`: groups are committed one at a time, in the order of their offsets.  A group's old files keep
+their names until all its new files are durably `.swap`.  The old files are removed after the new ones durably have
+their final names.  Only then does the next group's first `.cleaned` appear.  So after a crash and a start, each group
+is either old or new, and all new groups come first.
 
 The next start completes or undoes an interrupted replacement: see `interrupted_swaps`.
 """
@@ -60,9 +60,9 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    All parts are made durable first, unless `make_durable` was called just before.  For each group, `before_group` is
-    called; it may raise an error to end the commit, as `DirectoryLock.check` does.  Then the sources are compared with
-    the existing files.  Then:
+    All parts are made durable first; with `is_durable`, the caller has just done this with `make_durable`.  For each
+    group, `before_group` is called; it may raise an error to end the commit, as `DirectoryLock.check` does.  Then the
+    sources are compared with the existing files.  Then:
 
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
@@ -74,9 +74,9 @@ def commit(
        from it.
     3. Sync the directory.
        Start: as after step 2, even after a power loss.
-    4.  Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
-       Start: `.deleted` is removed, the remaining sources are deleted by their numbers or as indexes without a log, and
-       `.swap` becomes final.
+    4. Sources -> `.deleted`, the lowest segment first, each in the order log, index, timeindex, txnindex.
+       Start: `.deleted` is removed, the remaining sources are deleted because of their offsets or as indexes without a
+       log, and `.swap` becomes final.
     5. Sync the directory.
        Start: as after step 4; no old file has its original name any more.
     6. `.swap` -> final names, the lowest segment first, each in the order log, index, timeindex, txnindex.
@@ -129,11 +129,11 @@ def commit(
 
 
 def make_durable(swap: PreparedSwap, fs: Fs) -> None:
-    """Sync every part of a swap and their names, before the first rename; many swaps may be synced in parallel.
+    """Sync the parts of a swap and their names before the first rename; many swaps may be synced in parallel.
 
     Raises:
-        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second sync succeeds: a
-            failed sync may have dropped dirty pages.
+        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second sync succeeds,
+            because the failed sync may have dropped dirty pages.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -357,8 +357,8 @@ def discard_parts(
     """Remove the uncommitted `.part` files of run `run_id`, or of one attempt of it; return their names.
 
     Files named in `keep` are kept, so that another process can commit them.  Parts of other runs are also kept, because
-    those runs may still commit them.  Only `finish_interrupted` can be sure that no run will commit its parts, because
-    its caller holds the lock and has started no task.
+    those runs may still commit them.  Only `finish_interrupted` can delete them safely, because its caller holds the
+    lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
     names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]

@@ -55,7 +55,7 @@ class BrokerConfig:
     """Interval at which retention runs for logs that are not compacted."""
 
     log_flush_scheduler_interval_ms: int = INT64_MAX
-    """Interval at which logs not flushed for `flush.ms` are flushed."""
+    """Interval of the task that flushes each log whose last flush was `flush.ms` ago or earlier."""
 
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     """Interval at which the recovery points are written."""
@@ -91,13 +91,13 @@ class BrokerConfig:
     """The largest fraction of used slots in an offset map."""
 
     cluster_id: str | None = None
-    """The cluster id for meta.properties of a new directory; None: the id of the other directories."""
+    """The cluster id for meta.properties of a new directory; None means the id of the other directories."""
 
     node_id: int | None = None
-    """The node id for meta.properties of a new directory; None: the id of the other directories."""
+    """The node id for meta.properties of a new directory; None means the id of the other directories."""
 
     hand_off: Path | None = None
-    """The spool: the folder in which jobs leave cleaned segments for this engine to commit; None: no spool."""
+    """The spool, the folder in which jobs leave cleaned segments for this engine to commit; None if there is none."""
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def dedupe_buffer_bytes_per_thread(dedupe_buffer_bytes: int, threads: int) -> int:
-    """Return the bytes of the offset map of one of `threads` cleaner threads; without threads, those of one thread.
+    """Return the bytes for the offset map of each of `threads` cleaner threads; 0 is treated as one thread.
 
     Source: Kafka's LogCleaner.CleanerThread; kafka-log 02 §1.
     """

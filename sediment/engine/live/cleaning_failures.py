@@ -46,7 +46,7 @@ class CleanerOwner(LogOwner, Protocol):
 
 
 class CleaningFailures:
-    """The errors of cleanings of the logs of `owner`; every method may be called from any thread."""
+    """Handling of errors while logs of `owner` are cleaned; every method may be called from any thread."""
 
     def __init__(self, owner: CleanerOwner, checkpoints: CleanerCheckpoints, clock: Clock) -> None:
         self._owner = owner

@@ -1,6 +1,6 @@
 """The order in which dirty logs are cleaned: Kafka's LogCleanerManager.grabFilthiestCompactedLog.
 
-Invariant: this module imports nothing of a live log, so a job that needs only the order starts fast.
+Invariant: this module does not import the code of live logs, so a job that needs only the order starts fast.
 
 Source: kafka-log 02 §2.
 """

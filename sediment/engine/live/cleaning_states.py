@@ -108,7 +108,7 @@ class CleaningStates:
                     raise self._refusal(partition, "resumed")
 
     def check_not_aborted(self, partition: TopicPartition) -> None:
-        """Check, between the steps of a cleaning, that it may continue.
+        """Check that a cleaning may continue; call this between its steps.
 
         Raises:
             CleaningAbortedError: the cleaning was aborted.

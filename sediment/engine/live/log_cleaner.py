@@ -1,4 +1,4 @@
-"""The cleaner of an engine: it cleans the filthiest log in this process, and commits while the log is open.
+"""The cleaner of an engine, which cleans the filthiest log in the engine's own process; the log stays open.
 
     1 grab     `log_cleaner_manager` chooses the filthiest log, which becomes InProgress
     2 clean    view, plan, clean_log into .part files, throttled; an abort stops it between two chunks
@@ -6,9 +6,9 @@
     4 finish   cleaner checkpoint (`cleaner_checkpoints`); the state is removed, or Paused after an abort
     5 delete   old segments of compacted logs, in the same thread and under the same states
 
-Invariants: one cleaning of a partition at a time.  The checkpoint of a partition moves only after a committed cleaning,
-or to the log start if the checkpoint was outside the log.  A cleaning that is not committed leaves no file.  After an
-error in one partition, the others are still cleaned.
+Invariants: a partition has at most one cleaning at a time.  The checkpoint of a partition moves only after a committed
+cleaning, or to the log start if the checkpoint was outside the log.  A cleaning that is not committed leaves no file.
+After an error in one partition, the others are still cleaned.
 
 Source: kafka-log 02 §1, §2, §9.
 """
@@ -130,7 +130,7 @@ class LogCleaner:
     def _bounded(self, config: CompactionConfig, cleaned: CleanableRange) -> CompactionConfig:
         """Limit the offset map to the size for one cleaner thread, unless the topic has its own limit.
 
-        A limited map needs a separate pass over the dirty range.  The limit is not set if the range contains no more
+        A limited map needs a separate pass over the dirty range.  So the limit is not set if the range contains no more
         offsets than the map may contain keys.
         """
         dirty_offsets = cleaned.first_uncleanable_offset - cleaned.first_dirty_offset

@@ -2,7 +2,7 @@
 
     1 mark      the error is stored as the directory's failure, and its logs are removed from the manager's maps
     2 offline   each of these logs refuses further use
-    3 leave     later, without the lock of the log that failed: their files are closed, the directory is released
+    3 leave     later, without the lock of the failed log: close the files of these logs, and release the directory
 
 Invariant: nothing more is written to a failed directory.  Reaching the limit on open files is not a disk failure.
 
@@ -30,7 +30,7 @@ class LogDirFailureHandler:
     """Takes failed log directories offline; every method may be called from any thread.
 
     `remove_logs(directory, failure)` marks a directory as failed, removes its logs from the maps of the manager and
-    returns them; None if the directory had failed before.
+    returns these logs.  It returns None if the directory had failed before.
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class LogDirFailureHandler:
         lost = self._remove_logs(directory, str(error))
         if lost is None:
             return
-        # Only the text is logged: a log handler that keeps the error object would keep the files in its traceback open.
+        # Only the text is logged, because a log handler that keeps the error would keep the files in its traceback
+        # open.
         _LOGGER.error("log directory %s is offline with its %d logs: %s", directory, len(lost), directory.failure)
         for log in lost:
             log.go_offline(f"its directory failed: {directory.failure}")
-        # Done later, because the log that reports the failure still holds its lock, and closing the logs waits for it.
+        # Done later, because closing a log needs its lock, and the log that reports the failure still holds its own.
         self._scheduler.schedule_once("log-dir-failure", partial(_leave, directory, lost))
 
     @contextmanager

@@ -1,7 +1,7 @@
 """One log directory that an engine owns: its lock, meta.properties, marker of a clean stop, and checkpoints.
 
 Invariants: the directory's `.lock` is held between `open` and `release`. The clean-shutdown marker is removed when it
-is read, so a crash during loading counts as unclean. Only one thread at a time rewrites a checkpoint file. Nothing is
+is read, so a crash during loading is an unclean stop. Only one thread at a time rewrites a checkpoint file. Nothing is
 written to a directory after it failed.
 
 Source: kafka-log 04 §12, 05 §1.
@@ -106,11 +106,11 @@ class LogDirectory:
             raise
 
     def release(self) -> None:
-        """Unlock the directory; does nothing if it is not held."""
+        """Unlock the directory; do nothing if it is not locked."""
         self.lock.release()
 
     def name_owner(self, cluster_id: str, node_id: int) -> None:
-        """Write meta.properties with a new `directory.id` into a directory without one."""
+        """Write meta.properties with a new `directory.id` into a directory without meta.properties."""
         self.meta = MetaProperties(1, cluster_id, node_id, format_uuid(uuid.uuid4().bytes))
         write_meta_properties(self._fs, self.path / META_PROPERTIES_FILE, self.meta)
 

@@ -8,8 +8,9 @@
 
 Invariants: a log is in one live directory.  A failed directory goes offline with its logs until the next start, and
 nothing more is written to it.  The marker of a clean stop is written last, and only on two conditions: every log of the
-directory was closed without error, and every log had been loaded or the marker existed at the start.  After an unclean
-stop, a caller that has further work to do (`marks_unclean`) withholds the marker until the work is done.
+directory was closed without error, and every log had been loaded or the marker existed at the start.  A caller that
+must do further work after an unclean stop passes `marks_unclean=False` to `shutdown`, which then writes no marker into
+a directory that had none at the start.
 
 There are two locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must not wait
 for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is
@@ -166,7 +167,7 @@ class LogManager:
     ) -> None:
         """Lock the directories, load their logs, start the background tasks.
 
-        If the start fails, the directories are released, and a directory with a clean stop keeps its marker.
+        If the start fails, the directories are released, and a directory that was stopped cleanly keeps its marker.
         `progress` is called from the loading threads.  After `stop` is set, no further log is loaded and no task
         starts; `shutdown` then leaves the directories unchanged.
 
@@ -676,7 +677,7 @@ class LogManager:
 
     # ----------------------------------------------------------------------------------------------------------- config
     def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """Change a topic's config, for its logs and for those created later.
+        """Change a topic's config, for its existing logs and for logs that are created later.
 
         If the new config ends compaction of the topic, a cleaning of its logs is aborted (LM-12).
 

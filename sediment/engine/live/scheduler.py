@@ -1,4 +1,4 @@
-"""Background tasks: once after a delay, or repeatedly at a fixed rate.
+"""Background tasks, which run once after a delay or repeatedly at a fixed rate.
 
 Times come from a `Clock`, so a test can control them.  The standard library's `sched` keeps the order.  Without
 threads, `run_due` runs due tasks in the order of their times, in the calling thread.
@@ -95,7 +95,7 @@ class Scheduler:
     def schedule_periodically(
         self, name: str, task: Callable[[], object], *, period_ms: int, delay_ms: int = 0
     ) -> ScheduledTask:
-        """Run `task` after `delay_ms`, and then every `period_ms`; a period of 0 counts as 1 ms."""
+        """Run `task` after `delay_ms`, and then every `period_ms`; a period of 0 means 1 ms."""
         return self._schedule(ScheduledTask(name, task, max(period_ms, 1)), delay_ms)
 
     def run_due(self) -> None:

@@ -1,8 +1,9 @@
 """Records that raise the leader epochs of partitions that a node leads.
 
 After an unclean stop, a log may have lost its last records, and other records may get their offsets.  Under a new
-leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  The leader is the
-only in-sync replica; after an unclean stop, the metadata may list it as an eligible leader instead (KIP-966).
+leader epoch, a consumer notices that its position is above the end of the earlier epoch (KIP-320).  Each record also
+makes the leader the only in-sync replica, because after an unclean stop the metadata may list it only as an eligible
+leader replica (KIP-966).
 
 Source: Kafka's PartitionChangeBuilder and PartitionRegistration.merge: a record with a leader raises the leader epoch
 and the partition epoch by 1.
@@ -49,7 +50,7 @@ def leader_change_records(
 
 
 def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> list[bytes]:
-    """Return the records `values` with `changes`, from `leader_change_records`, applied to their partition records."""
+    """Return the records `values`, with `changes` of `leader_change_records` merged into their partition records."""
     changed = {}
     for value in changes:
         change = decode_metadata_record(value, _CHANGES)

@@ -17,17 +17,17 @@ DirectoryFailure = Callable[[], str | None]
 
 
 def never_fails() -> str | None:
-    """Return None, for a directory of which no other file is in use."""
+    """Return None; use this if nothing but the metadata is in use in the log directory."""
     return None
 
 
 def check_online(path: Path, failure: DirectoryFailure) -> None:
     """Check that the log directory of the metadata file or folder `path` is online.
 
-    A failed directory is not written to.
+    Nothing is written to a failed directory.
 
     Raises:
-        StorageError: it is offline.
+        StorageError: the directory is offline.
     """
     reason = failure()
     if reason is not None:

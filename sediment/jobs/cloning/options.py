@@ -28,7 +28,8 @@ def properties_file_options(command: _Command) -> _Command:
             "properties_file",
             metavar="FILE",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Also write server.properties to FILE, which must not exist (default: only in the log directory).",
+            help="Also write server.properties to FILE, which must not exist (default: write it only to the log "
+            "directory).",
         ),
         click.option(
             "--listen",

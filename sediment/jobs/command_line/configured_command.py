@@ -244,7 +244,7 @@ _SETTINGS_OPTION = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_take_settings,
-    help="Read defaults of options from FILE (default: sediment.toml in your configuration folder).",
+    help="Read option defaults from FILE (default: sediment.toml in your configuration folder).",
 )
 VERBOSE_OPTION = click.Option(
     ["-v", "--verbose"],
@@ -252,5 +252,5 @@ VERBOSE_OPTION = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_be_verbose,
-    help="Show details on stderr: sources of options, Spark's warnings, and the traceback of an error.",
+    help="Show details on stderr: the source of each option's value, Spark's warnings, and the traceback of an error.",
 )

@@ -46,12 +46,12 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment dump /var/lib/kafka/data/orders-0 --what records --offsets 100:200 --keys --json",
             ),
             (
-                "print the last ten messages of each partition with a key, as kcat does",
+                "print the last ten messages with a key from each partition, as kcat does",
                 "sediment dump '/var/lib/kafka/data/orders-*' -f '%p %o %k %s\\n' --last 10 --key order-17",
             ),
             ("show the lag of consumer groups", "sediment dump /var/lib/kafka/data --what groups"),
             (
-                "show the config of a topic, and where each value comes from",
+                "show the config of a topic, and the source of each value",
                 "sediment dump /var/lib/kafka/data --what topics --partition 'orders-*' --config "
                 "/etc/kafka/server.properties",
             ),
@@ -100,7 +100,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "reencode": (
             (
-                "show the size of the logs before and after",
+                "show the size of the logs before and after a re-encoding",
                 "sediment reencode --config /etc/kafka/server.properties --codec zstd --dry-run",
             ),
             (
@@ -120,7 +120,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
         ),
         "serve": (
             ("let clients on this machine read a backup", "sediment serve /backup/data --read-only"),
-            ("take the place of a single node's broker", "sediment serve /var/lib/kafka/data --flush-acks"),
+            (
+                "serve a single node's directory in place of its broker",
+                "sediment serve /var/lib/kafka/data --flush-acks",
+            ),
             (
                 "compare a topic before and after a compaction",
                 "sediment serve /backup/before /backup/after --read-only --as old-orders=/backup/before:orders",

@@ -345,7 +345,7 @@ BYTES_OPTION = click.option(
     is_flag=True,
     expose_value=False,
     callback=_show_plain_bytes,
-    help="Show sizes as plain bytes.",
+    help="Show sizes in bytes, without units such as kB or MB.",
 )
 
 key_equality_option = click.option(
@@ -353,8 +353,8 @@ key_equality_option = click.option(
     type=click.Choice([equality.value for equality in KeyEquality]),
     default=KeyEquality.HASH.value,
     show_default=True,
-    help="hash: compare 128-bit hashes of keys.  exact: compare the bytes of keys, in one task that keeps all keys "
-    "of a partition in memory.",
+    help="Choose how to compare two keys.  hash: by their 128-bit hashes.  exact: by their bytes, in one task that "
+    "keeps all keys of a partition in memory.",
 )
 
 
@@ -377,7 +377,7 @@ def screen_options(columns: Sequence[TableColumn[Any]]) -> Callable[[_Command], 
                     "--sort",
                     type=click.Choice([column.key for column in columns]),
                     metavar="COLUMN",
-                    help="Sort the table by this column, largest numbers first: "
+                    help="Sort the table by this column, largest numbers first.  Columns: "
                     f"{', '.join(column.key for column in columns)}.",
                 ),
                 click.option("--by-topic", is_flag=True, help="Show one row for each topic, with totals."),
@@ -450,7 +450,7 @@ def _with_common_options(
             click.option(
                 "--allow-empty-selection",
                 is_flag=True,
-                help="Accept a --partition or --topic that matches nothing; meant for scheduled jobs.",
+                help="Do not fail if a --partition or --topic matches nothing; meant for scheduled jobs.",
             ),
             click.option(
                 "--set",
@@ -474,7 +474,8 @@ def _with_common_options(
             click.option(
                 "--broker-defaults",
                 is_flag=True,
-                help="Use Kafka's default for every setting that is not stated anywhere, even if it deletes data.",
+                help="Use Kafka's default for every setting that is not stated anywhere, even if this default deletes "
+                "data.",
             ),
             click.option(
                 "--fail-on-unknown",
@@ -484,39 +485,41 @@ def _with_common_options(
             click.option(
                 "--now-ms",
                 type=click.IntRange(0, INT64_MAX),
-                help="Use this as the current time in every rule, in ms since the epoch (default: the clock).",
+                help="Use this time, in ms since the epoch, instead of the clock in every rule.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(
-                "--master", metavar="URL", help="Use this Spark master (default: spark-submit's, or local[*])."
+                "--master",
+                metavar="URL",
+                help="Use this Spark master (default: the master of spark-submit, or local[*]).",
             ),
             click.option("--quiet", is_flag=True, help="Print no progress and no warnings."),
             click.option(
                 "--ledger",
                 "ledger_path",
                 metavar="PATH",
-                help="Append this run to the ledger at PATH; create it if necessary.",
+                help="Append this run to the ledger at PATH (two Delta tables); create the ledger if necessary.",
             ),
             click.option(
                 "--report",
                 "report_file",
                 metavar="FILE",
                 type=click.Path(path_type=Path),
-                help="Write an HTML report of this run.",
+                help="Write an HTML report of this run to FILE.",
             ),
             click.option(
                 "--metrics",
                 "metrics_file",
                 metavar="FILE",
                 type=click.Path(path_type=Path),
-                help="Write Prometheus metrics of this run, for a textfile collector.",
+                help="Write Prometheus metrics of this run to FILE, for the node exporter's textfile collector.",
             ),
             click.option(
                 "--log-format",
                 type=click.Choice([stderr_log.TEXT, stderr_log.JSON]),
                 default=stderr_log.TEXT,
                 show_default=True,
-                help="Write stderr as plain text or as one JSON object per line.",
+                help="Print messages on stderr as plain text, or as one JSON object per line.",
             ),
         )
     ):

@@ -73,15 +73,15 @@ def encoding_options(command: _Command) -> _Command:
                 "--level",
                 type=int,
                 metavar="N",
-                help="Use this level of --codec gzip (1 to 9), lz4 (1 to 17) or zstd (-131072 to 22).  "
-                "Without this option, Kafka's default level.",
+                help="Compress at this level: gzip from 1 to 9, lz4 from 1 to 17, zstd from -131072 to 22.  Default: "
+                "Kafka's level for --codec.",
             ),
             click.option(
                 "--batch-bytes",
                 type=ByteSize(),
                 metavar="N",
-                help="Merge neighbouring batches into batches of at most N uncompressed bytes, such as 64k.  "
-                "Default: merge none.",
+                help="Merge neighbouring batches into batches of at most N uncompressed bytes, such as 64k.  Default: "
+                "merge no batches.",
             ),
         )
     ):
@@ -121,7 +121,7 @@ def rewrite_options(command: _Command) -> _Command:
                 type=click.Path(path_type=Path, file_okay=False),
                 metavar="DIR",
                 help="Before files are replaced, hard-link them into DIR (same filesystem), and write a catalogue "
-                "there.",
+                "there, so that `restore` can undo the run.",
             ),
             click.option(
                 "--output",

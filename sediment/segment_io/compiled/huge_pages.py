@@ -1,7 +1,8 @@
 """Memory in plain and in huge pages, and a reserve that keeps memory for its next use.
 
-The first access to a page causes a fault, and each page in use takes an entry of the TLB.  With pages of 2 MiB there
-are 512 times fewer pages, which is faster for random access.  A system without huge pages provides plain pages.
+The first access to a page causes a fault, and each page in use takes an entry of the TLB.  Random access is faster with
+pages of 2 MiB, because there are 512 times fewer pages than with 4 KiB.  A system without huge pages provides plain
+pages.
 
 If the host of a virtual machine reclaims free memory, the first access to a page can take twenty times as long as
 zeroing it; huge pages are affected most.  Therefore a process that cleans several partitions in turn reuses its memory.
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 LARGE_PAGE_BYTES = 2 << 20
-_MAP_NORESERVE = 0x4000  # Linux; Python names it from 3.13 on
+_MAP_NORESERVE = 0x4000  # Linux's value; the module `mmap` has the constant only since Python 3.13
 
 
 def anonymous_memory(size_bytes: int, *, in_large_pages: bool) -> npt.NDArray[np.uint8]:
@@ -66,7 +67,7 @@ class PageReserve:
     def __init__(self, *, in_large_pages: bool) -> None:
         self._in_large_pages = in_large_pages
         self._lock = threading.Lock()
-        # Any thread may free an array at any time, so its pages are then only put on a list.
+        # Any thread may free an array at any time, so freeing an array only puts its pages on a list.
         self._returned: deque[_Pages] = deque()
         self._kept: list[_Pages] = []
         self._in_use_bytes = 0

@@ -29,9 +29,9 @@ _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and co
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
-"""The value of the variable for a cache beside the sources, which is shipped with them.
+"""The value of SEDIMENT_KERNEL_CACHE for a cache next to the sources, which is shipped with them.
 
-If the sources come with such a cache, it is used unless the variable names another folder.
+If the sources come with such a cache, it is used unless the variable is set to another folder.
 """
 
 
@@ -43,8 +43,8 @@ def kernel(function: _Function) -> _Function:
     before = config.CACHE_DIR
     try:
         if folder is not None:
-            # numba names a subfolder after the path of the sources; if no folder is set, it uses one next to the
-            # sources.
+            # In a set folder, numba creates a subfolder named after the path of the sources; if no folder is set, numba
+            # uses one next to the sources.
             config.CACHE_DIR = "" if folder == _in_tree_mark() else str(folder)
         # Without numba's runtime, references to arrays are not counted. Counting would take an atomic instruction for
         # each array at every call from kernel to kernel. Counts are not needed, because the caller of the outermost
@@ -58,7 +58,7 @@ def kernel(function: _Function) -> _Function:
 def inlined_kernel(function: _Function) -> _Function:
     """Compile `function` as `kernel` does, and inline it into every kernel that calls it.
 
-    Use it for the steps of a long kernel: passing many arrays to a step can cost more than the step itself.
+    Use it for the steps of a long kernel, because passing many arrays to a step can cost more than the step itself.
     """
     compiled: Any = kernel(function)
     compiled.targetoptions["forceinline"] = True

@@ -7,7 +7,7 @@ Each number has one meaning, so a kernel can return the status of another kernel
     20-29   batches inside a segment (`segment.recovery_scan`)
     30-39   producer state (`partition.producer_replay`)
     100-    requests: the caller does the requested work and calls again
-    130-    final results of a sweep or a proof
+    130-    final results of a sweep or of a comparison of keys
 
 Invariants: numbers are disjoint, and only this file defines them.
 """
@@ -50,19 +50,19 @@ NO_MARKER = 31  # a control record that is neither COMMIT nor ABORT
 
 # ------------------------------------------------------------------------------------------------------------ requests
 NEEDS_PAYLOAD = 100  # decompress the batch at which the kernel stopped, and pass its records
-NEEDS_RECORD_ROOM = 101  # enlarge the arrays with one row per record to the requested number of rows
-NEEDS_TABLE_ROOM = 102  # make room in the table for the amounts from NEEDED on
+NEEDS_RECORD_ROOM = 101  # enlarge the arrays of records to the requested number of rows
+NEEDS_TABLE_ROOM = 102  # make room in the table for the amounts in the registers from NEEDED on
 NEEDS_COMPRESSION = 103  # compress RAW_BYTES of `raw` and place the batch with `emit_compressed`
 NEEDS_MAP_ROOM = 104  # grow the map by NEEDED keys
 NEEDS_OUTPUT_ROOM = 105  # NEEDED bytes must be free below OUT_START
 NEEDS_RAW_ROOM = 106  # enlarge `raw` to NEEDED bytes
-NEEDS_SIGHT_ROOM = 107  # enlarge `sighted`, `mapped` and `places` to NEEDED rows
+NEEDS_SIGHT_ROOM = 107  # enlarge the columns of the key run to NEEDED rows
 NEEDS_ORIGINAL = 108  # copy the original bytes of the batch at CURSOR to the output and move the cursor past it
 NEEDS_SLOTS = 109  # make room for NEEDED keys in the hash table
 NEEDS_BLOCK = 110  # provide NEEDED bytes from NEXT_ADDRESS to END_ADDRESS
 RUN_FULL = 111  # take the complete key run, and start the next run with an empty map
-NEEDS_BEFORE = 112  # provide the next records of the log before a compaction
-NEEDS_AFTER = 113  # provide the next records of the log after a compaction
+NEEDS_BEFORE = 112  # provide the next records of the log as it was before a compaction
+NEEDS_AFTER = 113  # provide the next records of the log as it is after a compaction
 NEEDS_EVENT_ROOM = 114  # take the events
 
 # ------------------------------------------------------------------------------------------------------ final results

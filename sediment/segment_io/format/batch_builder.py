@@ -154,7 +154,7 @@ _FIELDS_PER_RECORD = 4
 
 @kernel
 def _write_records(fields: npt.NDArray[np.int64], count: int, contents: int, content_bytes: int, target: int) -> int:
-    """Write `count` records at the address `target`; return the bytes written, or -1 if the sizes are inconsistent.
+    """Write `count` records at the address `target`; return the number of bytes, or -1 if sizes are inconsistent.
 
     `contents` is the address of the bytes of all keys, then of all values, then of the headers.
     """

@@ -140,7 +140,7 @@ def batch_at(base: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def check_header(address: int, size_bytes: int) -> int:
-    """Check, in the complete batch of magic 2 at `address`, the counts that later loops rely on."""
+    """Check the header counts on which later loops rely; the batch of magic 2 at `address` is complete."""
     if load_i32(address + LAST_OFFSET_DELTA) < 0:
         return BAD_LAST_OFFSET
     codec = load_i16(address + ATTRIBUTES) & CODEC_MASK
@@ -162,7 +162,8 @@ def read_headers(
 
     Returns:
         (status, number of rows, position after the last row's batch, size of the batch at that position or 0).  The
-        status is INCOMPLETE at the end of the buffer, ROWS_FULL, or the fault of the batch at that position.
+        status is INCOMPLETE at the end of the buffer, ROWS_FULL if `rows` is full, or the fault of the batch at that
+        position.
     """
     filled = 0
     while filled < rows.size:

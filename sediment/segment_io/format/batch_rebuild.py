@@ -1,9 +1,10 @@
 """Compiled loops that rebuild a batch from its kept records, or one batch from several.
 
-kafka-log 02 §6.4 lists the fields that a rebuilt batch keeps and recomputes.  The loops get the packed rows of the kept
-records.  A record is written as length, attributes 0, timestamp delta and offset delta.  The bytes from the key length
-on are unchanged, unless an edit replaces key or value.  The target needs `rebuilt_bound` free bytes, `edited_bound` for
-edited records, or `rebased_bound` for records that are appended to an earlier batch.
+kafka-log 02 §6.4 lists which fields of a batch are kept and which are recomputed.  The loops get packed rows: the rows
+of the kept records come first (`pack_kept`).  A record is written as length, attributes 0, timestamp delta and offset
+delta.  The bytes from the key length on are unchanged, unless an edit replaces key or value.  The target needs
+`rebuilt_bound` free bytes, `edited_bound` for edited records, or `rebased_bound` for records that are appended to an
+earlier batch.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ _GROWTH_PER_RECORD_BYTES = 16  # a longer timestamp delta (10 bytes at most), an
 
 @kernel
 def rebuilt_bound(payload_bytes: int, records: int) -> int:
-    """Return the largest size of an uncompressed batch rebuilt from `records` in `payload_bytes`."""
+    """Return the largest size of an uncompressed batch rebuilt from `records` records of `payload_bytes` in total."""
     return BATCH_HEADER_BYTES + payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 
@@ -140,7 +141,7 @@ def pack_kept(records: npt.NDArray[np.int64], count: int, kept: npt.NDArray[np.u
 def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
     """Return (timestamp of the first of `count` > 0 kept records, maxTimestamp of their batch).
 
-    LogAppendTime records all have the batch's append time.
+    If the timestamp type is LogAppendTime, both are the batch's append time.
     """
     if load_i16(header + ATTRIBUTES) & TIMESTAMP_TYPE_BIT:
         append_time = load_i64(header + MAX_TIMESTAMP)
@@ -155,7 +156,7 @@ def kept_timestamps(header: int, records: npt.NDArray[np.int64], count: int) -> 
 
 @kernel
 def begin_at_first_kept(header: int, records: npt.NDArray[np.int64], count: int) -> None:
-    """Set the offset range of the batch at `header` to the range of its `count` kept records, at least 1."""
+    """Set the offset range of the batch at `header` to the range of its kept records; their `count` is > 0."""
     first_delta = records[0, OFFSET_DELTA]
     for index in range(count):
         records[index, OFFSET_DELTA] -= first_delta
@@ -200,7 +201,7 @@ def write_records(
 
 @kernel
 def edited_bound(payload_bytes: int, records: int, replacement_bytes: int) -> int:
-    """Return the largest size of the records that `write_edited_records` writes from `records` in `payload_bytes`."""
+    """Return the most bytes that `write_edited_records` writes for `records` records of `payload_bytes` in total."""
     # A longer key or value can lengthen its length field, and also the length field of the record.
     return payload_bytes + replacement_bytes + 2 * records * _GROWTH_PER_RECORD_BYTES
 
@@ -250,7 +251,7 @@ def write_edited_records(
 
 @kernel
 def rebased_bound(payload_bytes: int, records: int) -> int:
-    """Return the largest size of the records that `write_rebased_records` writes from `records` in `payload_bytes`."""
+    """Return the most bytes that `write_rebased_records` writes for `records` records of `payload_bytes` in total."""
     return payload_bytes + records * _GROWTH_PER_RECORD_BYTES
 
 

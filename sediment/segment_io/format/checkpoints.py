@@ -1,7 +1,7 @@
 """Formats of checkpoint files and of partition.metadata (kafka-log 01 §9, §10).
 
-Offset checkpoints, leader epochs and partition.metadata.  A checkpoint is a text file: a version line,
-a line with the number of entries, then one line for each entry.
+A checkpoint contains offsets or leader epochs.  It is a text file: a version line, a line with the number of entries,
+then one line for each entry.
 
 Invariants: parsing accepts every file that a broker accepts; formatting rejects an entry that a broker could not read
 back.  `partition.checkpoint_files` reads and replaces the files.
@@ -213,7 +213,7 @@ def parse_partition_metadata(content: bytes, *, path: str | None = None) -> str:
     """Return the topic id, 22 characters.
 
     Raises:
-        CorruptCheckpointError: a line is not `name: value`, the version is negative, the id is malformed or all zero.
+        CorruptCheckpointError: a line is not `name: value`, the version is negative, or the id is malformed or zero.
 
     Source: kafka-log 01 §10.
     """

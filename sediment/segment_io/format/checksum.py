@@ -1,8 +1,9 @@
 """CRC-32C as a compiled loop, and the check of a batch's checksum; the crc32c library is its twin.
 
-Three streams are interleaved, because the instruction has a latency of three cycles and a throughput of one per cycle.
-To join two states, the first state is advanced by as many zero bytes as the second stream has bytes.  This operation is
-linear, so tables can be used for it.  A CPU without the instruction needs eight table look-ups per word.
+Three streams are interleaved, because the CPU's CRC-32C instruction has a latency of three cycles and a throughput of
+one per cycle.  To join the states of two streams, the first state is advanced over one zero byte for each byte of the
+second stream.  Advancing is linear, so it needs only look-ups in tables.  A CPU without the instruction needs eight
+table look-ups per word.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """Kafka's rule for the entries that are appended to offset and time indexes, as kernels (kafka-log 01 §7.5).
 
-`add_batch` takes the batches of a segment one by one, in order; `add_batches` takes those of one append:
+`add_batch` processes one batch; the caller passes all batches of a segment in order.  `add_batches` processes the
+batches of one append.  The steps for each batch are:
 
-1. If the batch's timestamp is larger than all earlier ones, it becomes the largest, with the batch's last offset.
+1. If the batch's timestamp is larger than all earlier ones, it becomes the largest timestamp; its offset is the batch's
+   last offset.
 2. If more than `interval_bytes` of batches follow the last entry, the batch gets an offset index entry (last offset,
    position).  The largest timestamp gets a time index entry, unless it already has one.  The first batch never gets an
    entry.
 3. The batch's bytes count towards the next entry.
 
-`end_time_index` appends an entry for the largest timestamp to the time index, unless it already has one.
+`end_time_index` appends an entry for the largest timestamp to the time index, unless that timestamp already has one.
 `fits_segment` says which offsets an entry can store.
 
 Invariants: an entry is left out if its index is full or if its offset is not above the last one; look-ups also work in
@@ -35,7 +37,7 @@ LARGEST_TIMESTAMP_OFFSET = 2  # last offset of the first batch with that timesta
 INDEXED_TIMESTAMP = 3  # the timestamp in the last time index entry
 INDEXED_TIMESTAMP_OFFSET = 4
 INDEXED_OFFSET = 5  # the offset in the last offset index entry
-OFFSET_INDEX_BYTES = 6  # filled
+OFFSET_INDEX_BYTES = 6  # filled bytes
 TIME_INDEX_BYTES = 7
 PROGRESS_FIELDS = 8
 
@@ -83,8 +85,8 @@ def start_indexes(progress: Int64s) -> None:
 def start_entry_arrays(progress: Int64s) -> None:
     """Set `progress` for empty arrays of entries that continue the indexes of a segment.
 
-    The function does not know the offsets of earlier entries; the caller has checked that the next offset is above
-    these.
+    The function does not know the offsets of earlier entries, so the caller must check that the next offset is above
+    them.
     """
     progress[INDEXED_TIMESTAMP_OFFSET] = _NO_OFFSET
     progress[INDEXED_OFFSET] = _NO_OFFSET
@@ -146,7 +148,9 @@ def add_batches(
     offset_entries: ByteArray,
     time_entries: ByteArray,
 ) -> None:
-    """Append the entries of appended batches, `rows`, BATCH_ROW[n], which begin at byte `position` of a segment.
+    """Append the index entries of the appended batches in `rows`, BATCH_ROW[n].
+
+    The batches begin at byte `position` of a segment.
 
     `offset_entries` and `time_entries` are the free parts of the indexes, including the reserved slot of the time
     index.  Pass the same `progress`, int64[PROGRESS_FIELDS], to each call; after the call, it contains the number of

@@ -1,6 +1,7 @@
 """Checks of offset and time indexes: entries must be whole, and must ascend (kafka-log 01 §7).
 
-They include Kafka's sanityCheck, because an offset below the base offset is stored as a negative number.
+The checks include that of Kafka's sanityCheck: no offset is below the base offset.  Such an offset would be stored as a
+negative number.
 """
 
 from __future__ import annotations

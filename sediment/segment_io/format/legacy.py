@@ -1,8 +1,8 @@
 """Decoding of messages of magic 0 and 1, plain or in compressed wrappers, into the record rows of `record_decoder`.
 
-`layout` contains the fields of a message (kafka-log 01 §5).  A log entry is a message preceded by offset and length.  A
-row is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences: OFFSET_DELTA and
-TIMESTAMP_DELTA contain absolute values, and HEADERS_START is 0, because messages have no headers.
+`layout` contains the fields of a message (kafka-log 01 §5).  A log entry consists of offset, length and message.  A row
+is int64[RECORD_FIELDS], as in `record_decoder.decode_records`, with two differences: OFFSET_DELTA and TIMESTAMP_DELTA
+contain absolute values, and HEADERS_START is 0, because messages have no headers.
 
 Invariants: as in `record_decoder`, every length is checked before it is used, and kernels return a status.  The
 checksum of a log entry is checked; checksums inside a wrapper are not, as in Kafka.
@@ -231,8 +231,8 @@ def unwrap(wrapper: bytes, *, limit_bytes: int) -> Unwrapped:
 def _make_absolute(records: npt.NDArray[np.int64], wrapper_offset: int) -> None:
     """Convert the relative offsets inside a wrapper of magic 1 to absolute offsets.
 
-    The offset of a wrapper is that of its last message.  Old versions of librdkafka wrote offset 0 for the wrapper, but
-    absolute offsets for the messages in the wrapper.
+    The offset of a wrapper is the offset of its last message.  Old versions of librdkafka wrote offset 0 for the
+    wrapper, but absolute offsets for the messages in the wrapper.
     """
     if wrapper_offset == 0:
         return

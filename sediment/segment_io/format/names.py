@@ -53,7 +53,7 @@ class SegmentFileKind(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """The state of a partition directory, named by the suffix of the directory."""
+    """The state of a partition directory, which the suffix of its name shows."""
 
     LIVE = ""
     DELETE = "-delete"
@@ -99,9 +99,9 @@ def is_topic_name(name: str) -> bool:
 def parse_partition_directory(name: str) -> tuple[TopicPartition, DirectoryState]:
     """Return the topic partition and the state of a directory name.
 
-    A partition has exactly one live name, its `str()`.  A broker also reads `t-00` and `t-+0` as t-0.  A broker also
-    loads directories of topics whose names Kafka does not allow, although its checkpoint files cannot contain some of
-    these names.
+    Two kinds of names are refused although a broker loads their directories.  A broker reads `t-00` and `t-+0` as t-0,
+    but a partition has exactly one live name, its `str()`.  A broker also loads topics whose names Kafka does not
+    allow, but its checkpoint files cannot contain some of these names.
 
     Raises:
         UsageError: the name is not that of a partition (`lost+found`, `topic`, `topic-x`, `t-00`, `a b-1`,

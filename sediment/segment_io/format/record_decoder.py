@@ -46,7 +46,7 @@ RECORD_FIELDS = 10
 
 @kernel
 def read_varlong(address: int) -> tuple[int, int]:
-    """Read a zig-zag varlong: (value, address after it), or (0, 0) if it does not end within ten bytes."""
+    """Read a zig-zag varlong; return (value, address after it), or (0, 0) if it does not end within ten bytes."""
     byte = load_u8(address)
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), address + 1
@@ -63,7 +63,7 @@ def read_varlong(address: int) -> tuple[int, int]:
 
 @kernel
 def read_varint(address: int) -> tuple[int, int]:
-    """Read a zig-zag varint of 32 bits: (value, address after it), or (0, 0) if it does not end within five bytes."""
+    """Read a zig-zag varint of 32 bits; return (value, address after it), or (0, 0) if it is longer than five bytes."""
     byte = load_u8(address)
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), address + 1

@@ -135,7 +135,7 @@ def collect_aborted(
     """Return the aborted transactions that overlap [fetch_offset, upper_bound).
 
     `indexes` are those of all segments, from the one that contains `fetch_offset` to the active one, because a marker
-    can be far above the range.  Only as many indexes as necessary are read.
+    can be far above the range.  When the result is complete, no further index is read.
 
     Source: kafka-log 01 §7.4, 04 §8 step 7.
     """

@@ -21,7 +21,7 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.message import Message
 
 _LEADER_EPOCH = 0
-_VERSION = 0  # of the keys and values of control records
+_VERSION = 0  # version of the keys and values of control records
 
 
 def format_bootstrap_checkpoint(values: Sequence[bytes], *, now_ms: int) -> bytes:

@@ -49,7 +49,8 @@ _KEY, _VALUE = "Key", "Value"
 class CoordinatorRecord(NamedTuple):
     """A decoded record: messages such as `OffsetCommitKey` and `OffsetCommitValue`.
 
-    `name` is Kafka's name of its type, such as `OFFSET_COMMIT`.  `value` and `value_version` are None in a tombstone.
+    `name` is Kafka's name of the record's type, such as `OFFSET_COMMIT`.  `value` and `value_version` are None in a
+    tombstone.
     """
 
     name: str

@@ -4,18 +4,18 @@
     batches from that offset on ─────────────> the changes since
     bootstrap.checkpoint ────────────────────> the state of a clone or an adopted directory before its first start
 
-Every complete batch with a valid CRC is applied, up to the log's end.  No file shows up to which offset the quorum had
-committed when the node stopped.  With one controller, every batch on disk is committed.  With several controllers, the
-last batches may be uncommitted; clients got no acknowledgement for these changes.  A metadata transaction that was
-aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of `ClusterMetadata` are
-ignored.
+Every complete batch with a valid CRC is applied, up to the log's end.  No file contains the offset up to which the
+quorum had committed when the node stopped.  With one controller, every batch on disk is committed.  With several
+controllers, the last batches may be uncommitted; clients got no acknowledgement for these changes.  A metadata
+transaction that was aborted, or is still open at the end, is not applied (KIP-868).  Records that concern no field of
+`ClusterMetadata` are ignored.
 
 Invariants: nothing is written, and no data is skipped silently.  These are errors:
 
 * a gap between the snapshot and the log, or inside the log
 * a snapshot without its footer
 * a corrupt batch before good batches
-* a log that ends below an offset that it reached according to other files
+* a log that ends below an offset that it had reached, according to other files
 
 Only a torn batch is accepted, because a crash can leave one.  The log then ends after the last complete batch; a node
 that starts does the same.
@@ -140,7 +140,7 @@ class ClusterMetadata:
         return {topic: frozenset(found) for topic, found in self.replicas.items()}
 
     def configs_of_broker(self, node_id: int | None) -> dict[str, str]:
-        """Return the dynamic configs of all brokers; those of broker `node_id`, unless it is None, override them."""
+        """Return the dynamic configs of all brokers, overridden by those of broker `node_id` unless it is None."""
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
 
@@ -148,7 +148,7 @@ class ClusterMetadata:
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the metadata in `log_dir`; None if the directory has no metadata log, or if the log is empty.
 
-    Until a broker starts on a clone or an adopted directory, its topics are in `bootstrap.checkpoint` instead.
+    In a clone or an adopted directory, the topics are in `bootstrap.checkpoint` until a broker starts there.
 
     Raises:
         CorruptBatchError: a part of the metadata is corrupt or missing.
@@ -184,7 +184,7 @@ def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 
 
 def check_loadable(log_dir: Path, end_offset: int, fs: Fs) -> None:
-    """Check that loading the metadata log keeps every batch below `end_offset`, the end of `read_cluster_metadata`.
+    """Check that loading the metadata log keeps every batch below `end_offset`, which `read_cluster_metadata` returned.
 
     The metadata may be readable although the log is not, because batches below the latest snapshot are not read.
     Loading reads every batch, and truncates the log at the first bad one.
@@ -268,8 +268,8 @@ def _offsets_reached(directory: Path, fs: Fs) -> list[tuple[int, str]]:
 def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     """Return the state in `bootstrap.checkpoint`, even if it is stale; None if the file is missing or has no topics.
 
-    On a formatted node, the file has only feature levels, which reveal nothing about topics if the metadata log was
-    lost.
+    If a node was only formatted, the file has feature levels but no topics.  If the metadata log was lost, such a file
+    does not show which topics existed.
 
     Raises:
         CorruptBatchError: the file is corrupt.
@@ -332,7 +332,7 @@ class _VerifiedScan:
             self._apply_records(span, state, first_offset)
 
     def check(self, first_offset: int) -> int:
-        """Return the offset after the last good batch; the batches begin at `first_offset`, and no offset is missing.
+        """Return the offset after the last good batch; check that the offsets from `first_offset` on have no gap.
 
         Raises:
             CorruptBatchError: offsets are missing.
@@ -410,7 +410,7 @@ class _VerifiedScan:
 
 
 class _State:
-    """The topics and configs after the records so far; the changes of an open transaction are applied at its end."""
+    """The topics and configs after the applied records; changes of an open transaction are applied at its end."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[str, str] = {}

@@ -44,7 +44,7 @@ LOG_DIRECTORY_FILES = frozenset(
 
 
 def read_offset_checkpoint(fs: Fs, path: Path) -> dict[TopicPartition, int] | None:
-    """Return offsets by partition; None if the file is absent.  Raises as `parse_offset_checkpoint`."""
+    """Return offsets by partition; None if the file is absent.  Raise the errors of `parse_offset_checkpoint`."""
     content = _read(fs, path)
     return None if content is None else parse_offset_checkpoint(content, path=str(path))
 
@@ -85,35 +85,35 @@ def update_offset_checkpoint(
 
 
 def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:
-    """Return entries by ascending epoch; None if the file is absent.  Raises as `parse_leader_epochs`."""
+    """Return entries by ascending epoch; None if the file is absent.  Raise the errors of `parse_leader_epochs`."""
     content = _read(fs, path)
     return None if content is None else parse_leader_epochs(content, path=str(path))
 
 
 def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry]) -> None:
-    """Replace the file; durable when it returns."""
+    """Replace the file durably."""
     fs.replace_file(path, format_leader_epochs(entries))
 
 
 def read_partition_metadata(fs: Fs, path: Path) -> str | None:
-    """Return the topic id; None if the file is absent.  Raises as `parse_partition_metadata`."""
+    """Return the topic id; None if the file is absent.  Raise the errors of `parse_partition_metadata`."""
     content = _read(fs, path)
     return None if content is None else parse_partition_metadata(content, path=str(path))
 
 
 def write_partition_metadata(fs: Fs, path: Path, topic_id: str) -> None:
-    """Replace the file; durable when it returns."""
+    """Replace the file durably."""
     fs.replace_file(path, format_partition_metadata(topic_id))
 
 
 def read_meta_properties(fs: Fs, path: Path) -> MetaProperties | None:
-    """Return the properties of a log directory; None if the file is absent.  Raises as `parse_meta_properties`."""
+    """Return the properties in a file; None if the file is absent.  Raise the errors of `parse_meta_properties`."""
     content = _read(fs, path)
     return None if content is None else parse_meta_properties(content, path=str(path))
 
 
 def write_meta_properties(fs: Fs, path: Path, meta: MetaProperties) -> None:
-    """Replace the file; durable when it returns."""
+    """Replace the file durably."""
     fs.replace_file(path, format_meta_properties(meta))
 
 
@@ -127,11 +127,11 @@ def _read(fs: Fs, path: Path) -> bytes | None:
 # ------------------------------------------------------------------------------------------- checkpoints of a directory
 @dataclass(frozen=True, slots=True)
 class PartitionCheckpoints:
-    """The entries of one partition in the checkpoint files, and whether the broker's last stop was clean.
+    """The entries of one partition in the checkpoint files, and a flag: the broker's last stop was clean.
 
     An offset is None if its file is missing or does not list the partition.  As an exception, `recovery_point` is 0 if
-    its file does not list the partition.  A directory with neither this file nor the marker of a clean stop is a bare
-    copy.
+    its file does not list the partition.  A directory that has no recovery point file and no marker of a clean stop is
+    a bare copy.
     """
 
     first_dirty: int | None = None
@@ -197,12 +197,11 @@ def read_checkpoints(
 ) -> LogDirCheckpoints:
     """Read the checkpoint files of a log directory.
 
-    A malformed cleaner checkpoint counts as missing; this only costs time.  With `on_unreadable`, every malformed or
-    unreadable file counts as missing, and `on_unreadable` is called with its path and the error.
+    A malformed cleaner checkpoint is treated as missing, which only costs time.  With `on_unreadable`, every malformed
+    or unreadable file is treated as missing, and `on_unreadable` is called with its path and the error.
 
     Raises:
-        CorruptCheckpointError: another checkpoint is malformed; because of it, a broker would take the directory
-            offline.
+        CorruptCheckpointError: another checkpoint is malformed; a broker would take the directory offline.
         OSError: a file cannot be read.
 
     Source: kafka-log 01 §9, 02 §2, 05 §1.

@@ -23,7 +23,7 @@ from pathlib import Path
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from sediment.segment_io.fs import Fs
 
-# Neither line is JSON, so neither has an epoch.
+# These lines are not JSON, so they contain no epoch.
 _OF_A_NEW_DIRECTORY = b"written by sediment; no broker has started on this directory since\n"
 _OF_RAISED_EPOCHS = b"written by sediment serve; it raised the leader epochs after an unclean stop\n"
 
@@ -32,8 +32,8 @@ _OF_RAISED_EPOCHS = b"written by sediment serve; it raised the leader epochs aft
 class CleanShutdown:
     """The marker of a clean stop; `broker_epoch` is None if the file does not contain one.
 
-    `is_new` is True if no broker has started on the directory since `clone` or `adopt` wrote it.  `has_raised_epochs`
-    is True if no log has lost records since a server raised the leader epochs.
+    `is_new` is True if no broker has started on the directory since `clone` or `adopt` wrote the marker.
+    `has_raised_epochs` is True if no log has lost records since a server raised the leader epochs.
     """
 
     broker_epoch: int | None
@@ -51,7 +51,7 @@ _LINES = {_OF_A_NEW_DIRECTORY: NEW_DIRECTORY, _OF_RAISED_EPOCHS: RAISED_EPOCHS}
 
 
 def parse_clean_shutdown(content: bytes) -> CleanShutdown:
-    """Parse the content of the marker; even if it is malformed, the stop was clean."""
+    """Parse the content of the marker; a malformed marker also proves a clean stop."""
     if content in _LINES:
         return _LINES[content]
     try:
@@ -62,7 +62,7 @@ def parse_clean_shutdown(content: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """Return the content of a marker: the content that a broker with this epoch writes, or content without an epoch."""
+    """Return the content of a marker; if the marker has a broker epoch, a broker would write the same content."""
     line = next((line for line, of_line in _LINES.items() if of_line == marker), None)
     if line is not None:
         return line
@@ -80,7 +80,7 @@ def read_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
 
 
 def is_new_directory(fs: Fs, log_dir: Path) -> bool:
-    """Return True if the marker proves that no broker has started on the directory since `clone` or `adopt` wrote it.
+    """Return True if the marker proves that no broker has started on the directory since `clone` or `adopt`.
 
     A broker removes this marker when it starts, and neither the broker's stop nor `sediment recover` writes it again.
     """
@@ -88,7 +88,7 @@ def is_new_directory(fs: Fs, log_dir: Path) -> bool:
 
 
 def take_clean_shutdown(fs: Fs, log_dir: Path) -> CleanShutdown | None:
-    """Return the marker and remove it durably, so that a crash during loading counts as an unclean stop."""
+    """Return the marker and remove it durably, so that a crash during loading is treated as an unclean stop."""
     marker = read_clean_shutdown(fs, log_dir)
     if marker is not None:
         fs.unlink(log_dir / CLEAN_SHUTDOWN_FILE)

@@ -26,7 +26,7 @@ class FileSlice:
         self.size_bytes = size_bytes
 
     def fileno(self) -> int:
-        """Return the file descriptor for a sendfile from `position` on; it stays open until `close`.
+        """Return the file descriptor for a sendfile from `position` on; the descriptor stays open until `close`.
 
         Raises:
             UsageError: the slice is closed.
@@ -37,7 +37,7 @@ class FileSlice:
         """Return `size_bytes` bytes from byte `position` of the slice; by default, all remaining bytes.
 
         Raises:
-            OSError: the disk failed, or the file was truncated below the slice.
+            OSError: the disk failed, or the file was truncated before the end of the slice.
             UsageError: the slice is closed.
         """
         left = self.size_bytes - position
@@ -53,7 +53,7 @@ class FileSlice:
         Return the number of bytes sent; 0 if the socket would block at once, or if everything was already sent.
 
         Raises:
-            OSError: the socket or the disk failed, or the file was truncated below the slice.
+            OSError: the socket or the disk failed, or the file was truncated before the end of the slice.
             UsageError: the slice is closed.
         """
         return self.send_waiting(target, already_sent, lambda: False)
@@ -85,7 +85,7 @@ class FileSlice:
         Raises:
             UsageError: the socket is non-blocking, or the slice is closed.
             TimeoutError: the socket accepted no byte within its timeout.
-            OSError: the socket or the disk failed, or the file was truncated below the slice.
+            OSError: the socket or the disk failed, or the file was truncated before the end of the slice.
         """
         timeout_seconds = target.gettimeout()
         if timeout_seconds == 0:

@@ -1,6 +1,6 @@
-"""The identity of a partition, by which one that was deleted and created again is another partition.
+"""The identity of a partition, which changes if the partition is deleted and created again.
 
-Invariant: the directory identifies a partition whose `partition.metadata` cannot be read.
+Invariant: if `partition.metadata` cannot be read, the inode of the directory identifies the partition.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Identities:
         Raises:
             FileNotFoundError: the directory does not exist.
         """
-        # A new or renamed file changes the time of its directory, so one stat shows that no topic id was written.
+        # A new or renamed file changes the time of its directory.  So if the time is the same, no topic id was written.
         found = source.directory.stat()
         state = (found.st_ino, found.st_mtime_ns)
         known = self._known.get(source.directory)

@@ -1,8 +1,8 @@
 """Checks that index files and snapshots match their log, by the rules of DumpLogSegments (kafka-log 01 §7.6, §8).
 
     offset index        a batch begins at each position; the offset is the last offset of the batch or of its append
-    time index          the first batch that ends at or above an entry's offset has its timestamp; earlier batches
-                        have smaller timestamps; the last entry of an inactive segment is the largest of all
+    time index          the first batch that ends at or above an entry's offset has the entry's timestamp; earlier
+                        batches have smaller timestamps; the last entry of an inactive segment has the largest one
     transaction index   an aborted transaction ends at a control batch of its producer in this segment
     snapshot            its CRC is valid
 

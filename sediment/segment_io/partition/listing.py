@@ -1,4 +1,4 @@
-"""LogListing: the names and sizes of the files in a partition directory, including those that interrupted changes left.
+"""LogListing: the names and sizes of the files in a partition directory, including leftovers of interrupted changes.
 
 Invariant: a listing opens no file; `segments` are sorted by base offset, and the last one is active.
 """
@@ -28,8 +28,8 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 class SegmentRef:
     """A segment and the sizes of its files.
 
-    A later comparison of sizes shows, without opening a file, if it is the same segment.  Sizes are file lengths in
-    bytes; the size of a missing index is None.
+    If the sizes are unchanged later, the segment is still the same; this check opens no file.  Sizes are file lengths
+    in bytes; the size of a missing index is None.
     """
 
     base_offset: int
@@ -74,14 +74,14 @@ class LogListing:
     def is_replacement_open(self) -> bool:
         """Return True if a replacement was interrupted, so that only the next start decides which segments remain.
 
-        `.deleted` files and part files do not count, because they will only be removed.  A broker that stops within a
-        minute after a cleaning leaves `.deleted` files.
+        `.deleted` files and part files are ignored, because they will only be removed.  For example, a broker that
+        stops within a minute after a cleaning leaves `.deleted` files.
         """
         return any(leftover.parsed.state in (CLEANED_SUFFIX, SWAP_SUFFIX) for leftover in self.leftovers)
 
 
 def list_log(partition: TopicPartition, path: Path, fs: Fs) -> LogListing:
-    """List a partition directory.  As in a broker, only a regular file counts as a file of a segment.
+    """List a partition directory.  As in a broker, anything but a regular file is ignored.
 
     Raises:
         NotALogDirectoryError: `path` is not a directory.

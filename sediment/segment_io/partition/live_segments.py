@@ -3,7 +3,8 @@
     two equal listings --> no replacement is in progress, or it was interrupted --> segments and their files
 
 `live_segments` reads the clock and may sleep.  If a listing shows a replacement, the directory is listed again until
-the replacement is complete.  If the directory does not change for some seconds, the replacement counts as interrupted.
+the replacement is complete.  If the directory does not change for some seconds, the replacement is considered
+interrupted.
 
 Invariant: the result never shows half of a replacement, unless replacements follow each other without a pause.
 """
@@ -27,7 +28,7 @@ from sediment.segment_io.partition.sources import Source
 _NO_OFFSET = -INT64_MAX - 1
 _LISTING_ATTEMPTS = 20
 _FIRST_WAIT_SECONDS = 0.005
-_QUIET_SECONDS = 5.0  # after this time without a change, a replacement counts as interrupted
+_QUIET_SECONDS = 5.0  # after this time without a change, a replacement is considered interrupted
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ class LogView:
     not list the partition.  After an unclean stop, `unverified_from_offset` is the base offset of the first unverified
     segment; otherwise it is None.  `producers` and `last_stable_offset` do not cover unverified segments.
 
-    `producers` are the active producers.  `aborted` contains every aborted transaction of the log, in the order of
-    their markers.  Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
+    `producers` are the active producers.  `aborted` contains all aborted transactions of the log, in the order of their
+    markers.  Most segments have no transaction index, so a missing index is noticed only if the log is replayed.
     """
 
     listing: LogListing
@@ -109,11 +109,11 @@ def open_view(
 
     If `producer_id_expiration_ms` is None, producers never expire.  `first_batch_timestamps` are needed if
     `max.compaction.lag.ms` is set.  `on_corruption` is called with the error of a corrupt batch, and the scan continues
-    with the next segment.  With `on_corruption`, an unreadable transaction index counts as corrupt.
+    with the next segment.  With `on_corruption`, an unreadable transaction index is treated as corrupt.
 
     Raises:
-        CorruptBatchError: `on_corruption` is not given, and a segment below the active one must be scanned and is
-            corrupt.
+        CorruptBatchError: `on_corruption` is not given, and a segment below the active one is corrupt; only segments
+            that must be scanned are checked.
         UnsupportedDataError: `on_corruption` is not given, and a transaction index has a newer version.
         SourceChangedError: a listed file no longer exists.
 
@@ -242,7 +242,7 @@ class _Opening:
     def _scanned_tail(self, active: SegmentRef, position: int, indexed_offset: int) -> _Tail | None:
         """Return the end of the segment, scanned from `position`.
 
-        Return None if no batch that ends at or below `indexed_offset` begins at `position`.
+        Return None unless a batch begins at `position` and ends at or below `indexed_offset`.
         """
         tail = None
         for rows in self._batches(active, position):
@@ -256,9 +256,9 @@ class _Opening:
     def _first_batch_from(self, offset: int) -> int:
         """Return the base offset of the first batch that ends at or above `offset`.
 
-        If a transaction was open below the log start offset, the first unstable offset is the base offset of the batch
-        with which a read at the log start offset begins.  After a gap, this batch can be far above the log start
-        offset.
+        A transaction may have been open below the log start offset.  The first unstable offset is then the base offset
+        of the first batch that a read at the log start offset returns.  If offsets are missing there, this batch can be
+        far above the log start offset.
         """
         for segment in self.listing.segments[self._holding(offset) :]:
             for rows in self._batches(segment):

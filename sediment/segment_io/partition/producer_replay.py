@@ -54,7 +54,7 @@ def fold_rows(
     COMPLETED_FIELDS], receives the transactions that end.
 
     Returns:
-        (status, row of an error, transactions that ended).
+        (status, row of an error, number of transactions that ended).
 
     Source: kafka-log 04 §3 (origin REPLICATION).
     """
@@ -126,7 +126,7 @@ def fold_rows(
 def batch_positions(counted: int) -> list[int]:
     """Return the columns at which the batches of a `remembered` row begin, oldest first.
 
-    `counted` is the row's count.
+    `counted` is the number of batches, from the first column of the row.
     """
     numbers = range(max(counted - REMEMBERED_BATCHES, 0), counted)
     return [1 + number % REMEMBERED_BATCHES * BATCH_FIELDS for number in numbers]

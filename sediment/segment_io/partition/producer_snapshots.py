@@ -145,7 +145,9 @@ def load_producer_state(
     now_ms: int,
     expiration_ms: int | None,
 ) -> LoadedProducers:
-    """Return the state of the newest readable snapshot in range without expired producers, or an empty state.
+    """Return the state of the newest readable snapshot in range, without expired producers.
+
+    If no snapshot can be read, return an empty state.
 
     No file is removed.
 

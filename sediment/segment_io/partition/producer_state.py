@@ -57,8 +57,8 @@ class RememberedBatch:
 class ProducerEntry:
     """The state of one producer, with the fields of a snapshot entry.
 
-    `last_sequence`, `last_offset` and `offset_delta` describe its last data batch; if it has none, they are −1, −1 and
-    0. `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
+    `last_sequence`, `last_offset` and `offset_delta` describe the producer's last data batch; without a data batch,
+    they are −1, −1 and 0.  `timestamp_ms` is the largest timestamp of this batch, or the timestamp of the last marker.
     `current_txn_first_offset` is −1 without an open transaction.
     """
 
@@ -99,8 +99,8 @@ class ProducerEntry:
 class CompletedTransaction:
     """A transaction whose marker is at `last_offset`.
 
-    `last_stable_offset` is the log's last stable offset after the marker: the first offset of the earliest other open
-    transaction, or the offset after the marker.
+    `last_stable_offset` is the log's last stable offset once the marker is in the log.  It is the first offset of the
+    earliest other open transaction or, if there is none, the offset after the marker.
     """
 
     producer_id: int
@@ -149,7 +149,9 @@ class ProducerState:
     def first_unstable_offset(self, high_watermark: int, *, log_start_offset: int = 0) -> int | None:
         """Return the lowest first offset of a transaction that is open or has its marker at or above `high_watermark`.
 
-        Source: kafka-log 04 §3: never below the log start offset.
+        The result is never below the log start offset.
+
+        Source: kafka-log 04 §3.
         """
         unreplicated = [txn.first_offset for txn in self.completed if txn.last_offset >= high_watermark]
         undecided = self.first_undecided_offset()
@@ -165,7 +167,7 @@ class ProducerState:
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """Return an index entry for each aborted transaction; it belongs to the segment that contains the marker."""
+        """Return an index entry for each aborted transaction, to be stored with the segment of the marker."""
         return tuple(
             AbortedTransaction(txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
             for txn in self.completed
@@ -173,7 +175,10 @@ class ProducerState:
         )
 
     def without_expired(self, now_ms: int, expiration_ms: int | None) -> ProducerState:
-        """Return the state without expired producers, as after loading by a broker; with None, no producer expires."""
+        """Return the state without expired producers, as a broker loads it.
+
+        If `expiration_ms` is None, no producer expires.
+        """
         kept = {key: entry for key, entry in self.entries.items() if not entry.is_expired(now_ms, expiration_ms)}
         remembered = {key: self.remembered[key] for key in kept.keys() & self.remembered.keys()}
         return replace(self, entries=kept, remembered=remembered)

@@ -7,8 +7,8 @@ r"""The end of a log in use, and the range that a READ_COMMITTED consumer reads,
 Unlike `log_view`, this module is for logs in use.  An aborted transaction may not be in the index yet, so aborted
 transactions that the replay finds are added.
 
-Invariant: apart from the records of its aborted transactions, the range contains only records of committed transactions
-and records outside transactions.  If the high watermark is known, the range ends at or below it.
+Invariant: every record in the range is outside transactions, or belongs to a committed transaction or to one of the
+aborted transactions that are returned with the range.  If the high watermark is known, the range ends at or below it.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _committed_range(source: Source, checkpoints: PartitionCheckpoints, fs: Fs) 
 def _state_at_log_end(
     source: Source, segments: Sequence[LiveSegment], log_start: int, snapshots: set[int], fs: Fs
 ) -> tuple[ProducerState, int]:
-    """Return the state at the log end, from the newest of `snapshots` that belongs to the log, and the log end."""
+    """Return the state at the log end and the log end; begin with the newest of `snapshots` that belongs to the log."""
     while True:
         loaded = load_producer_state(
             fs,

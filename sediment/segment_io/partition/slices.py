@@ -1,4 +1,4 @@
-r"""Slices: byte ranges of segments that contain a range of offsets and times, cut at batches with index entries.
+r"""Slices: byte ranges of segments, cut at batches with index entries, that contain a range of offsets and times.
 
     bounds ----> segments that can contain them         by base offsets, and by the largest indexed timestamp
              \-> first and last position in a segment   by the entries of its offset and time index
@@ -135,8 +135,8 @@ def plan_slices(source: Source, bounds: Bounds, fs: Fs, *, slice_bytes: int = SL
 def slices_from_end(source: Source, bounds: Bounds, fs: Fs) -> Iterator[Slice]:
     """Yield the slices that can contain records within `bounds`, in descending order.
 
-    They cover the same bytes as those of `plan_slices`.  The last slice of a segment is small, and each slice is larger
-    than the slice after it.  A cut is looked up only when the caller requests the slice.
+    The slices cover the same bytes as the slices of `plan_slices`.  The last slice of a segment is small, and each
+    slice is larger than the slice after it.  A cut is looked up only when the caller requests the slice.
 
     Raises:
         NotALogDirectoryError: the directory or the named segment does not exist.
@@ -274,7 +274,7 @@ class _Cuts:
         return self.segment.ref.log_bytes
 
     def _before(self, index: OffsetIndex, start: int, highest: int) -> _Cut | None:
-        """Return the last verified entry at `highest` or before it, and after `start`."""
+        """Return the last verified entry whose position is above `start` and not above `highest`."""
         for slot in range(_search(index.positions, highest, "right") - 1, -1, -1):
             position = index[slot].position
             if position <= start:
@@ -312,8 +312,8 @@ def verified_batch(descriptor: int, position: int, size_bytes: int, lowest: int,
     """Return the base offset of the batch at `position` of a file of `size_bytes`.
 
     Return None if the batch cannot be verified.  The CRC must be valid, and the base offset must be within [lowest,
-    highest], because an index entry contains the last offset of its batch, or of the append that began with it.  A
-    compressed message of magic 0 or 1 is never verified, because its header does not contain the base offset.
+    highest], because an index entry contains the last offset of its batch, or of the append that began with the batch.
+    A compressed message of magic 0 or 1 is never verified, because its header does not contain the base offset.
 
     Source: kafka-log 01 §7.1.
     """
@@ -353,7 +353,7 @@ def _time_index(source: Source, segment: LiveSegment) -> TimeIndex:
 
 
 def _search(column: Int64s, target: int, side: Literal["left", "right"]) -> int:
-    """Return np.searchsorted for a target of any size."""
+    """Return np.searchsorted; `target` may exceed the range of int64."""
     return int(np.searchsorted(column, max(min(target, INT64_MAX), INT64_MIN), side=side))
 
 

@@ -124,7 +124,7 @@ def _segment(path: Path) -> Source:
 
 
 def partition_of(directory: Path) -> TopicPartition:
-    """Return the topic partition of a directory name; for any other name, use the name as the topic, and UNNUMBERED.
+    """Return the topic partition of a directory name; any other name becomes the topic of partition UNNUMBERED.
 
     Bytes that are not UTF-8 are escaped, because a table cannot contain them.
     """

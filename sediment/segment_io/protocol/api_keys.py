@@ -12,8 +12,8 @@ from typing import Any
 from sediment.segment_io.protocol import messages
 from sediment.segment_io.protocol.schema import MessageLine, VersionRange, message_lines
 
-# Kafka removed these versions but still offers them: librdkafka assumes that a broker without them cannot read
-# compressed batches (KAFKA-18659).
+# Kafka removed the lowest versions of Produce but still offers them, because librdkafka assumes that a broker without
+# them cannot read compressed batches (KAFKA-18659).
 LOWEST_OFFERED_PRODUCE_VERSION = 0
 
 

@@ -1,7 +1,7 @@
 """The compiler for message schemas: it generates Python source of a decoder or encoder for one version of a message.
 
-Each function handles the fields of all nested structures inline, because a call for each field would take longer than
-the field itself:
+Each function handles the fields of all nested structures inline, because a function call would take longer than
+decoding or encoding a field:
 
 1. adjacent fields of fixed size, and a plain length that follows them, become one `struct` format
 2. a structure is created without its constructor, and its attributes are set one by one
@@ -47,7 +47,7 @@ _SIZES_BYTES = {**{kind: struct.calcsize(f">{code}") for kind, code in _CODES.it
 
 
 def default_of(field: FieldSchema) -> Any:
-    """Return the value of a field in a new message, for a field whose value is not a new structure."""
+    """Return the default value of a field in a new message; for other fields, see `has_new_structure`."""
     text = field.default
     if text == "null":
         return None
@@ -181,7 +181,7 @@ def compile_decoder(
             source.line(f"o = new(C_{schema.line.name})")
             source.structure(schema.fields, "o")
             source.flush()
-            if schema.line.kind != "request":  # brokers ignore them there, and librdkafka sends some
+            if schema.line.kind != "request":  # brokers ignore bytes after a request, and librdkafka sends some
                 source.line("if p != e: raise malformed(f'{e - p} bytes are left over')")
         with source.block("except errors as error:"):
             source.line("raise failure(error, p) from error")
@@ -326,7 +326,7 @@ class _DecoderSource(_Source):
             self.structure(self.schema.structures[field.type], inner)
             return
         # A structure that may be null is preceded by a number.  A number below 0 means null; for a tagged structure, 0
-        # also does.
+        # also means null.
         if self.is_tagged(field):
             self._read_compact_length("long_length")
         else:

@@ -14,20 +14,21 @@ its structure follow with deeper indentation.
         topicId                   uuid                     0+
         partitions                [int32]                  0+
 
-If several fields share a structure, a line such as `struct TopicPartitions  0+` and its own fields follow the fields.
+If several fields share a structure, a line such as `struct TopicPartitions  0+` describes it after the fields of the
+message, followed by the structure's own fields.
 
 | word of a field | meaning |
 | --- | --- |
 | `0-3`, `4+`, `7` | the versions with the field |
-| `default=` | the value in a new message, and in a version without the field; otherwise 0, false, empty |
+| `default=` | the value in a new message, and in a version without the field; if not given, 0, false or empty |
 | `nullable=4+` | the versions in which it may be null |
 | `tag=0` | number of a tagged field |
 | `tagged=4+` | the versions in which it is tagged, if not in all |
 | `flexible=none` | its length is always written as in versions that are not flexible |
 | `ignorable` | a version without the field silently drops a value that is not the default |
 
-The kind of a message is `request`, `response`, `header`, `data`, or one of the records: `metadata`, `coordinator-key`,
-`coordinator-value`.  The number after it is the API key or the type of the record.
+The kind of a message is `request`, `response`, `header` or `data`; records have the kind `metadata`, `coordinator-key`
+or `coordinator-value`.  The number after the kind is the API key or the type of the record.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def parse_versions(text: str) -> VersionRange:
 class FieldSchema:
     """A field of a structure.
 
-    `type` is the type of its elements if `is_array`: a primitive type, or the name of a structure.  `default` is the
-    text after `default=`, empty if there is none.
+    `type` is a primitive type or the name of a structure; if `is_array`, it is the type of the elements.  `default` is
+    the text after `default=`, empty if there is none.
     """
 
     name: str
@@ -103,7 +104,7 @@ class FieldSchema:
 
     @property
     def attribute(self) -> str:
-        """The name of the attribute in Python: `max_wait_ms` of `maxWaitMs`."""
+        """The name of the attribute in Python: `max_wait_ms` for `maxWaitMs`."""
         return snake_case(self.name)
 
 
@@ -134,7 +135,7 @@ class MessageSchema:
 
 
 def snake_case(name: str) -> str:
-    """Return `topic_id` of `topicId`."""
+    """Return the name in snake case: `topic_id` for `topicId`."""
     return _WORD_BOUNDARY.sub("_", name).lower()
 
 

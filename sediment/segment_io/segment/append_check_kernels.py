@@ -42,7 +42,7 @@ def read_verified(base: int, end: int, epoch_limit: int, rows: npt.NDArray[np.vo
 
     Returns:
         (status, number of rows, position after the last row's batch, size of the batch at that position or 0).  The
-        status is INCOMPLETE at the end, ROWS_FULL, or the fault of the batch at that position.
+        status is INCOMPLETE at the end, ROWS_FULL if `rows` is full, or the fault of the batch at that position.
     """
     filled = 0
     position = 0

@@ -195,7 +195,9 @@ class AbortedTransaction(Protocol):
 
 # -------------------------------------------------------------------------------------------------------------- reading
 def batches(data: Buffer) -> Iterator[Batch]:
-    """Yield the header of each whole batch of `data`, which begins with a batch; checksums are verified.
+    """Verify the checksum of each whole batch of `data`, and yield its header.
+
+    `data` must begin with a batch.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum; the batches before it were yielded.
@@ -206,9 +208,10 @@ def batches(data: Buffer) -> Iterator[Batch]:
 
 
 def next_offset(data: Buffer, from_offset: int) -> int:
-    """Return the offset at which the next read begins: after the last whole batch of `data`, at least `from_offset`.
+    """Return the offset at which the next read begins: the offset after the last whole batch of `data`.
 
-    It cannot be derived from the records, because cleaning leaves gaps and batches without records.
+    If that offset is below `from_offset`, return `from_offset`.  The result cannot be derived from the records, because
+    cleaning leaves gaps and batches without records.
 
     Raises:
         CorruptBatchError: a batch is malformed or fails its checksum.
@@ -333,7 +336,7 @@ _FIELDS = 10
 
 
 class _Rooms:
-    """Arrays for `count` decoded records of one batch, and for the fields of `count` records."""
+    """Arrays for `count` records: the decoded records of one batch, and the fields of the records that were read."""
 
     def __init__(self, count: int) -> None:
         self.records = np.empty((count, RECORD_FIELDS), dtype=np.int64)
@@ -353,7 +356,7 @@ def _read_plain(
     """Read the wanted batches among rows[first:], up to a compressed batch, until the arrays are full.
 
     Returns:
-        (status, index of the first batch that was not read, records).
+        (status, index of the first batch that was not read, number of records).
     """
     done = 0
     for index in range(first, rows.size):
@@ -414,7 +417,7 @@ def collect_fields(
 
 @kernel
 def _number_headers(base: int, fields: Int64s) -> int:
-    """Number the headers of the records; return the number of headers."""
+    """Number the headers of all records from 0 on; return the number of headers."""
     headers = 0
     for at in range(fields.shape[1]):
         fields[_FIRST_HEADER, at] = headers
@@ -444,7 +447,7 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
 
 
 def _records(content: bytes, buffer: ByteArray, fields: Int64s, found: list[Batch]) -> Iterator[Record]:
-    """Return the records with these fields; positions refer to `content` and to its padded copy `buffer`.
+    """Return the records that `fields` describes; positions refer to `content` and to its padded copy `buffer`.
 
     The columns are joined without running Python code for each record, which would take twice as long.
     """

@@ -8,7 +8,7 @@ Invariants
 * A batch's CRC is checked before any of its records is used.
 * All records of a batch are in one table.
 * A kernel's status requests work that the kernel cannot do itself: decompress, unwrap, enlarge an array, or take a full
-  table.  When a kernel returns, no batch is half done.
+  table.  When a kernel returns, each batch is in the table completely or not at all.
 * pyarrow is imported when the first table is taken, because a process must not load pyarrow before it forks.
 """
 
@@ -386,7 +386,7 @@ def check_batches(
 
 # ----------------------------------------------------------------------------------------------------- growing a table
 class _TableArrays:
-    """The arrays of one table, with space for `rows` and `sizes`."""
+    """The arrays of one table with `rows` rows; `sizes` are the sizes of the arrays for keys, values and headers."""
 
     def __init__(self, rows: int, sizes: tuple[int, int, int, int, int]) -> None:
         key_bytes, value_bytes, headers, header_key_bytes, header_value_bytes = sizes
@@ -419,7 +419,7 @@ class _TableArrays:
         )
 
     def capacities(self) -> tuple[int, ...]:
-        """Return the sizes of the arrays, in the order of the used registers."""
+        """Return the sizes of the arrays, in the order of the registers that count their used part."""
         return (
             self.longs.shape[1],
             self.key_data.size,
@@ -586,7 +586,10 @@ class BadBatchError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordTable:
-    """Gathered records; `headers` are BATCH_ROW rows and `counts` the records of each.  Columns are pyarrow arrays."""
+    """Gathered records, with columns as pyarrow arrays.
+
+    `headers` are the BATCH_ROW rows of the batches; `counts` are the numbers of records in each batch.
+    """
 
     _arrays: _TableArrays
     headers: Rows
@@ -608,7 +611,7 @@ class RecordTable:
         return self._arrays.longs[TIMESTAMP_US, : len(self)]
 
     def sizes(self) -> Int32s:
-        """Return int32[records]: encoded bytes, uncompressed."""
+        """Return int32[records]: the size of each record in bytes, before compression."""
         return self._arrays.ints[SIZE, : len(self)]
 
     def sequences(self) -> Int32s:

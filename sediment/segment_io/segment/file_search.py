@@ -41,9 +41,9 @@ _window = _Window()
 
 
 def find_in_file(file: ReadableFile, position: int, end_position: int, kind: int, target: int) -> FoundBatch | None:
-    """Return the first batch found by a search of `kind` from `position` on; None if there is none.
+    """Return the first batch that a search of `kind` finds from `position` on, or None.
 
-    Only whole batches that end at or below `end_position` count.
+    Only whole batches that end at or below `end_position` are considered.
 
     Raises:
         CorruptBatchError: the bytes at `position` are not a batch, or a header before the result is malformed.

@@ -5,7 +5,7 @@ mapping of the same file, in which new entries are visible immediately.
 
 Most look-ups are near the end of the log.  So the last 8192 bytes of entries, which stay in the page cache, are
 searched first (the warm section of Kafka's AbstractIndex).  A binary search over the whole file would read pages that
-were not used for hours.
+have not been used for hours.
 
 Invariants
 * An index file is created when the index is first used.  While an index can grow, its file has its full size, with
@@ -30,7 +30,7 @@ _WARM_BYTES = 8192
 
 @kernel
 def last_at_most_i32(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
-    """Return the last of `entries` whose 32-bit `field` is not above `target`; -1 if there is none."""
+    """Return the index of the last entry whose 32-bit `field` is at most `target`; -1 if there is none."""
     first = max(entries - 1 - warm, 0)
     if load_i32(address + first * entry_bytes + field) > target:
         low, high = -1, first - 1
@@ -47,7 +47,7 @@ def last_at_most_i32(address: int, entry_bytes: int, field: int, entries: int, w
 
 @kernel
 def last_at_most_i64(address: int, entry_bytes: int, field: int, entries: int, warm: int, target: int) -> int:
-    """Return the last of `entries` whose 64-bit `field` is not above `target`; -1 if there is none."""
+    """Return the index of the last entry whose 64-bit `field` is at most `target`; -1 if there is none."""
     first = max(entries - 1 - warm, 0)
     if load_i64(address + first * entry_bytes + field) > target:
         low, high = -1, first - 1
@@ -147,7 +147,7 @@ class MappedIndex:
         self._file = self._mapping = None
 
     def mapped(self) -> FileMapping:
-        """Return the mapping of all entries; the index is not empty."""
+        """Return the mapping of all entries; the index must not be empty."""
         mapping = self._mapping
         if mapping is None or len(mapping) < len(self) * self.entry_bytes:
             file = self.open()

@@ -30,7 +30,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def read_into(source: int | ReadableFile, buffer: ByteArray, start: int, count: int, position: int) -> int:
-    """Fill buffer[start : start + count] from `position` of a file; return the bytes read, fewer at its end.
+    """Fill buffer[start : start + count] from `position` of a file; return the number of bytes read, fewer at its end.
 
     `source` is an open file or a local file descriptor.
     """
@@ -82,7 +82,8 @@ class HeaderScan:
 
     Raises:
         CorruptBatchError: while iterating, for a batch with a malformed header (CRCs are not computed).  With
-            `unknown_magic_may_be_torn`, a batch with an unknown magic counts as torn if it ends after the scan's end.
+            `unknown_magic_may_be_torn`, a batch with an unknown magic is treated as torn if it ends after the scan's
+            end.
         SourceChangedError: while iterating, if the file became shorter.
     """
 

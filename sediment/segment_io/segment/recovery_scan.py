@@ -7,7 +7,8 @@ leader epoch, so that nothing has to be read twice.
 Invariants
 * Nothing is written.  Memory use is one chunk, the largest batch and the two indexes, for files of any size.
 * The file is read with pread, up to the size given by the caller.
-* An index entry with a lower offset than the previous one is left out; on request, the scan ends at its batch instead.
+* An index entry with a lower offset than the previous one is left out; on request, the scan ends at the entry's batch
+  instead.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ _EPOCHS_PER_TABLE = 64
 
 @kernel
 def verified_batch_at(base: int, position: int, end: int) -> tuple[int, int]:
-    """Return the result of `batch_at`; or BAD_CRC or BAD_MAGIC for a complete batch that fails verification.
+    """Return the result of `batch_at`, but BAD_CRC or BAD_MAGIC for a complete batch that fails verification.
 
     BAD_MAGIC means that the checksum is correct; the batch may have a later magic.
     """
@@ -146,10 +147,13 @@ def _scan_batches(
 ) -> tuple[int, int, int]:
     """Verify and index the complete batches in [position, end) of a buffer; its byte 0 is at `file_position`.
 
+    If `wants_rows`, `rows`, BATCH_ROW[n], receives their headers.  `epochs`, int64[n, 2], receives (epoch, base offset)
+    of the first batch of each leader epoch.
+
     Returns:
         (status, position after the last good batch, size of the batch there or 0).  The status is INCOMPLETE at the end
-        of the buffer, or the fault of a bad batch at the position.  It is ROWS_FULL if the caller has to empty an
-        array: `rows`, BATCH_ROW[n], which is filled if `wants_rows`; or `epochs`, int64[n, 2] of (epoch, base offset).
+        of the buffer, or the fault of a bad batch at the position.  It is ROWS_FULL if `rows` or `epochs` is full, and
+        the caller has to empty it.
     """
     while True:
         if progress[_ROWS] == rows.size or progress[_EPOCHS] == epochs.shape[0]:
@@ -244,7 +248,7 @@ def _scan_for_batches(base: int, position: int, end: int, least_offset: int) -> 
 
 @kernel
 def _looks_like_batch(address: int, least_offset: int) -> bool:
-    """Return True if the bytes at `address` may be a header of magic 2; the caller has checked that they exist."""
+    """Return True if a header of magic 2 may begin at `address`; the caller has checked that enough bytes follow."""
     offset = load_i64(address + BASE_OFFSET)
     looks: bool = (
         load_i8(address + MAGIC) == MAGIC_V2
@@ -267,8 +271,8 @@ class SegmentScan:
     `is_torn` is True if the rest of the file is shorter than any batch, or shorter than the next batch according to its
     length field.  `next_offset` is the offset after the last good batch; `producers_end_offset` is the same for batches
     of a magic with producers.  Both are the base offset if the segment has no such batch.  `largest_timestamp_ms` is -1
-    if no batch has a timestamp.  The indexes are the contents of complete files.  `leader_epochs` are the epochs above
-    the known epoch, each with the base offset of its first batch.
+    if no batch has a timestamp.  `offset_index` and `time_index` are the contents of complete files.  `leader_epochs`
+    are the epochs above the known epoch, each with the base offset of its first batch.
     """
 
     good_bytes: int
@@ -449,7 +453,7 @@ _STOP_TEXT = {
 
 
 def _entries(segment_index_bytes: int, most_entries: int, entry_bytes: int) -> ByteArray:
-    """Return a buffer for `most_entries`, or for as many complete entries as `segment_index_bytes` allows."""
+    """Return a buffer for `most_entries`, limited to the complete entries that fit into `segment_index_bytes`."""
     return np.zeros(min(segment_index_bytes // entry_bytes, most_entries) * entry_bytes, dtype=np.uint8)
 
 

@@ -29,8 +29,8 @@ BY_EXACT_TIMESTAMP = 2
 def find_batch(base: int, end: int, what: int, target: int) -> tuple[int, int, int]:
     """Find the first batch in [0, end) of a buffer with a last offset, or largest timestamp, of at least `target`.
 
-    `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  Only the header of the last batch must be
-    complete.
+    `what` is a kind of search; BY_EXACT_TIMESTAMP requires equality.  The last batch may be incomplete after its
+    header.
 
     Returns:
         (status, position, size of the batch there or 0).  OK: the batch was found; INCOMPLETE: it is not in the buffer.

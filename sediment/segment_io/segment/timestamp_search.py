@@ -35,7 +35,7 @@ from sediment.segment_io.segment.search import BY_EXACT_TIMESTAMP, BY_TIMESTAMP
 
 
 class FoundRecord(NamedTuple):
-    """A record by its timestamp; `leader_epoch` is the leader epoch of its batch, or -1."""
+    """A record found by its timestamp; `leader_epoch` is the leader epoch of its batch, or -1."""
 
     timestamp_ms: int
     offset: int

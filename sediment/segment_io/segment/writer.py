@@ -150,7 +150,7 @@ def lay_out_segments(
     max_segment_bytes: int = MAX_SEGMENT_BYTES,
     unreadable: Sequence[tuple[int, int]] = (),
 ) -> tuple[SegmentImage, ...]:
-    """Return the segments of `batches`, uint8[n] of whole batches of any magic in log order.
+    """Return the segments of `batches`; `batches`, uint8[n], contains whole batches of any magic in log order.
 
     The first segment is at `base_offset`.  A batch that would exceed Kafka's limits on file size or offsets begins
     another segment, at the batch's base offset.  `aborted` are the transaction index entries to keep, in the order of
@@ -210,7 +210,7 @@ def _base_offset_at(batches: ByteArray, position: int) -> int:
 def write_segment(
     image: SegmentImage, directory: Path, *, like: Path, mtime_ns: int, run_id: str, attempt: str, fs: Fs
 ) -> tuple[PartFile, ...]:
-    """Write and sync the files of `image` under names unique to the attempt in `directory`.
+    """Write and sync the files of `image` in `directory`, under names unique to the attempt.
 
     The files get the owner, group and mode of `like`, and the modification time `mtime_ns`.
 
@@ -238,7 +238,9 @@ def write_segments(
     attempt: str,
     fs: Fs,
 ) -> tuple[PartSegment, ...]:
-    """Write and sync the segments of `pieces`, each uint8[n] of whole batches of any magic, in log order.
+    """Write and sync the segments of the batches in `pieces`.
+
+    Each piece, uint8[n], contains whole batches of any magic; pieces are in log order.
 
     The result is the same as that of `lay_out_segments` and `write_segment`, except that a full index also begins
     another segment.  A piece is used before the next one is requested, so the caller may reuse its memory, and only the

@@ -67,7 +67,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `batches`; arguments and errors are the same as for `readers.read_table`.
 
-    A batch with a wrong CRC does not count as unreadable: it has a row in which `valid` is False.
+    A batch with a wrong CRC is not reported as unreadable; it has a row in which `valid` is False.
     """
     selected = request.selected()
     gathered = _Batches([], [], [], [])

@@ -1,4 +1,4 @@
-"""The ends of logs that may grow: the first offset of a partition, and the current end offset of reads.
+"""The two ends of a log that may grow: its first offset, and the offset at which a read ends now.
 
     read_uncommitted    the log end offset: the offset after the last complete batch
     read_committed      the last stable offset
@@ -32,7 +32,7 @@ def first_offset(source: Source | None, fs: Fs) -> int:
 def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionCheckpoints | None = None) -> int:
     """Return the log end offset or, for READ_COMMITTED, the last stable offset.
 
-    `checkpoints` are the entries of the partition; None reads them.
+    `checkpoints` are the entries of the partition; if None, they are read from the log directory.
 
     Raises:
         NotALogDirectoryError: the directory does not exist.

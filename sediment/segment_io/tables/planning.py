@@ -30,9 +30,9 @@ _NO_BOUNDS: Mapping[Source, Bounds] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A slice to read: the records within `bounds`.
+    """A slice to read, of which only the records within `bounds` are wanted.
 
-    If `committed`, without control records and aborted transactions.
+    If `committed`, control records and the records of aborted transactions are left out.
     """
 
     slice: Slice
@@ -89,7 +89,7 @@ def plan_table(
 
 
 def plan_scan_tasks(request: TableRequest, source: Source, fs: Fs, *, slice_bytes: int) -> list[ScanTask]:
-    """Return the scan tasks of one partition or segment, each of about `slice_bytes` at most."""
+    """Return the scan tasks of one partition or segment, each of at most about `slice_bytes`."""
     bounds, committed = _bounds(request, source, fs)
     slices = plan_slices(source, bounds, fs, slice_bytes=slice_bytes)
     return [_scan_task(found, bounds, committed) for found in slices]

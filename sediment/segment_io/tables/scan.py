@@ -93,7 +93,8 @@ HEADER_COLUMNS: dict[str, Callable[[Rows], Any]] = {
 def hidden_batches(rows: Rows, scan_task: ScanTask) -> Mask:
     """Return bool[batches]: True if the header shows that no record of the batch is wanted.
 
-    The header of a compressed message of magic 0 or 1 has only the last offset of its records.
+    A compressed message of magic 0 or 1 is hidden only by its last offset, because its header contains no other bound
+    of its records.
     """
     bounds = scan_task.bounds
     conclusive = (rows["magic"] >= 2) | (rows["attributes"] & CODEC_MASK == 0)

@@ -4,7 +4,7 @@
     groups, topics            one row for each committed offset or config in an internal topic
     the others                one row for each entry of a small file
 
-A column that Spark's Kafka source also has gets the name that it has there; the others get Kafka's own terms.  A
+If Spark's Kafka source has the same column, both have the same name; the other columns are named with Kafka's terms.  A
 missing value is null, except in columns of records where Kafka's clients return -1, such as `timestamp`, `producerId`
 and `sequence`.
 
@@ -222,9 +222,9 @@ SLICED_TABLES = frozenset({"records", "batches"})
 class TableRequest:
     """A request for rows and columns of one table.
 
-    `columns`, `topics` and `partitions` are None for all.  `topics`, `partitions` and `bounds` select rows exactly only
-    in `records` and `batches`; the other tables may return more rows.  With `on_corruption` ROWS, the table also has a
-    column `corruption`.
+    None in `columns`, `topics` or `partitions` means all of them.  `topics`, `partitions` and `bounds` select rows
+    exactly only in `records` and `batches`; the other tables may return more rows.  With `on_corruption` ROWS, the
+    table also has a column `corruption`.
     """
 
     what: str = "records"

@@ -20,7 +20,7 @@ from sediment.server.topic_catalog import TopicCatalog
 
 
 class Backend(Protocol):
-    """An open backend; `close` undoes what opening it did.
+    """An open backend; `close` undoes the steps that opened it.
 
     Between `open` and `close`, the handlers may be called from any thread.
     """
@@ -38,7 +38,7 @@ class Backend(Protocol):
 
     @property
     def offset_store(self) -> OffsetStore | None:
-        """The store of committed offsets; None: offsets are kept only in memory."""
+        """The store of committed offsets; if it is None, offsets are kept only in memory."""
 
     @property
     def can_write(self) -> bool:
@@ -46,7 +46,7 @@ class Backend(Protocol):
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which nothing can be served any more; None if there was none."""
+        """The error that ended all service; None while the backend can serve."""
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""

@@ -13,10 +13,10 @@
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
 of this server or of a broker, recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
 during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
-a marker only after step 5.  With a marker, the next start would not raise the epochs.
+a marker only after step 5, because with a marker the next start would not raise the epochs.
 
 Nothing is deleted.  The cleaner and retention are off.  Segments below the log start are kept, and so are folders that
-a broker has marked for deletion; a broker deletes them after its next start.
+a broker has marked for deletion; a broker deletes both after its next start.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -79,11 +79,11 @@ _NO_LIMIT = -1
 class LiveOptions:
     """The options of the backend.
 
-    `topic_configs` takes a node and returns the function that maps a topic to its config.
+    `topic_configs` returns, for a node, the function that maps a topic to its config.
 
-    `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records count
-    as replicated only when they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if `log.dirs` does not
-    contain it.
+    `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records are
+    treated as replicated only when they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if `log.dirs`
+    does not contain it.
     """
 
     directories: tuple[Path, ...]
@@ -105,7 +105,7 @@ class LiveBackend:
         SedimentError, OSError: a log or file cannot be read.
     """
 
-    # A read may wait for the lock of its log while a flush or a roll holds it.
+    # Reads are left out, because a read may wait for the lock of its log while a flush or a roll holds it.
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     can_write = True
 
@@ -179,8 +179,8 @@ class LiveBackend:
             _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
 
     def _close_logs(self) -> None:
-        # If the marker contains the broker's epoch, the broker's next registration counts as one after a clean stop.  A
-        # directory that had no marker gets one only if step 5 wrote one.
+        # The marker keeps the broker's epoch, so the broker's next registration is treated as one after a clean stop.
+        # A directory that had no marker at the start gets one only if step 5 has raised its epochs.
         self._manager.shutdown(None, marks_unclean=False)
 
     def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
@@ -216,7 +216,7 @@ class LiveBackend:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which nothing can be served any more: every log directory has failed.  None before."""
+        """The error that ended all service, because every log directory has failed; None while one is online."""
         if not self._manager.is_halted():
             return None
         return StorageError("every log directory has failed", advice="repair them and start again")
@@ -237,7 +237,7 @@ class LiveBackend:
 
 
 def keep_everything(config: LogConfig) -> LogConfig:
-    """Return the config without retention limits; keep the cleanup policy, because appends are validated by it."""
+    """Return the config without retention limits; keep the cleanup policy, which the validation of appends needs."""
     return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
 
 

@@ -36,7 +36,7 @@ class ReadOnlyOptions:
     directories: tuple[Path, ...]
     catalog: CatalogOptions = field(default_factory=CatalogOptions)
     state: Path | None = None
-    """Directory for committed offsets; None: offsets are kept only in memory."""
+    """Directory for committed offsets; if it is None, offsets are kept only in memory."""
 
 
 class ReadOnlyBackend:

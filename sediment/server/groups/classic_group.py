@@ -71,7 +71,7 @@ _CAN_REBALANCE = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.
 class Member:
     """A member of a group; `joining` and `syncing` are the waiters of its requests.
 
-    A new member is one that waits for its first generation; its session timeout limits this wait.
+    A member is new while it waits for its first generation; its session timeout limits this wait.
     """
 
     member_id: str
@@ -102,7 +102,7 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """True while a request of a known member waits; a waiting request counts as a heartbeat."""
+        """True while a request of a known member waits; like a heartbeat, a waiting request keeps the session alive."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
@@ -380,7 +380,7 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._chosen_protocol() == self.protocol_name:
             answer = self._joined(member, skips_assignment=request.supports_skipping_assignment)
             if not request.supports_skipping_assignment:
-                # An older client that knows that it is the leader would assign partitions again, without a rebalance.
+                # An older client that is named as the leader would assign partitions again, without a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
             self._answer_joining(member, answer)
         else:
@@ -388,7 +388,7 @@ class ClassicGroup:
             self._rebalance_or_complete(now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        """Return the answer to a member of the current generation; it names `leader`, not the real leader."""
+        """Return the answer to a member of the current generation; it names `leader`, by default the real leader."""
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(
@@ -452,7 +452,7 @@ class ClassicGroup:
         for member in absent:
             self._remove(member.member_id)
         if self.members and not self._elect_leader():
-            # Only static members are left, and all are absent.  The session of each ends before this wait does.
+            # Only static members are left, and all are absent.  Their sessions end before this wait does.
             self._set_deadline(_Phase.JOIN, now_ms + self._rebalance_timeout_ms())
             return
         self.generation += 1

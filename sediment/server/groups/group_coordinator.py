@@ -1,7 +1,7 @@
 """GroupCoordinator: the groups of a server, with their members, offsets, timers and waiting requests.
 
     load                the groups of the directory, with the commits from the store
-    join, sync          answered now or later, in any thread, by the function in the call
+    join, sync          answered now or later, in any thread, through the caller's `respond`
     heartbeat, leave, commit, fetch, describe, list     answered immediately
 
 Before `load`, every request gets COORDINATOR_LOAD_IN_PROGRESS, which clients retry.  If the partition that stores a
@@ -67,8 +67,10 @@ class _Group:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
     commit_guard: threading.Lock = field(default_factory=threading.Lock)
-    """The lock held while a commit is written, so that commits have the same order in memory and on disk.  `guard` is
-    not held then."""
+    """The lock held while a commit is written, so that commits have the same order in memory and on disk.
+
+    Meanwhile, `guard` is not held.
+    """
 
     wake: Cancelable | None = None
     own_bytes: int = 0

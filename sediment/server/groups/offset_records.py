@@ -38,7 +38,7 @@ def decode_committed_offset(value: bytes, record_offset: int) -> CommittedOffset
         found = _Value.decode(value[_VERSION_BYTES:], version)
     except ProtocolError:
         return None
-    # Parsed by position for speed: a directory may contain a million such records.
+    # Parsed by position for speed, because a directory may contain a million such records.
     return CommittedOffset(
         found.offset, found.leader_epoch, found.metadata, found.commit_timestamp, found.topic_id, record_offset
     )

@@ -32,7 +32,7 @@ class OffsetsTopic:
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
-        """No offsets: they are in the log directory itself."""
+        """Empty, because the offsets are in the log directory itself."""
         return {}
 
     def append(

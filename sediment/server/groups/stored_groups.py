@@ -40,7 +40,7 @@ from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.offset_records import committed_offset, decode_committed_offset
 
 _LOGGER = logging.getLogger(__name__)
-_PARTITION_BYTES = 4  # the end of an offset's key
+_PARTITION_BYTES = 4  # the partition number at the end of an offset commit's key
 _CLASSIC_GROUP = m.GroupMetadataKey.API_KEY
 _OFFSET_COMMITS = (m.LegacyOffsetCommitKey.API_KEY, m.OffsetCommitKey.API_KEY)
 

@@ -1,7 +1,7 @@
 """Handlers of committed offsets: OffsetCommit and OffsetFetch.
 
 From version 10 on, requests and responses identify topics by id.  An offset that was committed for one topic id is not
-returned for another id with the same name: the topic was deleted and created again.
+returned for another id with the same name, because the topic was deleted and created again.
 
 Source: Kafka's KafkaApis and OffsetMetadataManager.
 """
@@ -151,7 +151,7 @@ class CommittedOffsetHandlers:
         )
 
     def _name(self, asked: Any, version: int) -> str | None:
-        """Return the name of a topic; None if the server does not have its id."""
+        """Return the name of a topic; None if the server does not know the topic's id."""
         if version < _TOPIC_IDS:
             return str(asked.name)
         topic = self._topics.topic_by_id(asked.topic_id)

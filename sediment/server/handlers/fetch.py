@@ -7,10 +7,10 @@
 
 A read-only log never grows, so one byte is enough for an answer, regardless of `min_bytes`.
 
-A read-only server keeps a fetch from one partition with its connection.  If the client repeats the fetch, the server
-answers without decoding it.
+A read-only server remembers, for each connection, a fetch from one partition.  If the client repeats this fetch, the
+server answers without decoding the request.
 
-Every fetch is a full fetch: the session id in the response is 0, so clients send full fetches (KIP-227).
+Every fetch is a full fetch, because every response has session id 0, which makes clients send full fetches (KIP-227).
 
 Source: Kafka's KafkaApis.handleFetchRequest and ReplicaManager.fetchMessages.
 """
@@ -41,7 +41,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
 
 LONGEST_WAIT_MS = 30_000
-"""The longest wait at a log end, even if the client asks for more: a waiting request uses memory."""
+"""The longest wait at a log end, even if the client asks for more, because a waiting request uses memory."""
 
 _NO_SESSION = 0
 _FINAL_EPOCH = -1
@@ -113,7 +113,8 @@ class _DelayedFetch:
 class FetchHandlers:
     """Handlers that read the logs in `catalog`; `fetch_max_bytes` limits one answer.
 
-    If the logs grow, `delayed.check` of a TopicPartition must follow each change of the readable range of its log.
+    If the logs grow, `delayed.check` must be called with a log's TopicPartition after each change of its readable
+    range.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class FetchHandlers:
         return read
 
     def _keep(self, request: Request, read: _Read, isolation: Isolation) -> None:
-        """Keep a fetch from one partition with its connection, if the client will probably repeat it."""
+        """Remember a fetch from one partition for its connection, if the client will probably repeat it."""
         topics = read.response.responses
         if len(topics) != 1 or len(topics[0].partitions) != 1 or not read.seen:
             return

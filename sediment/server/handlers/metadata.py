@@ -221,7 +221,7 @@ class MetadataHandlers:
 
 
 def leader_epoch(log: ServedLog) -> int:
-    """Return the leader epoch; 0 for a log that cannot be read, because its fetches report the error."""
+    """Return the leader epoch; 0 if the log cannot be read, because a fetch then reports the error."""
     try:
         return log.leader_epoch
     except (StorageError, OpenFilesLimitError):

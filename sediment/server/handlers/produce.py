@@ -1,11 +1,11 @@
-"""Produce: appends to the partitions that this node leads, and waits until they are replicated.
+"""Produce: append batches to partitions that this node leads, and wait until the batches are replicated.
 
     acks 0     no answer; after an error, the connection is closed
     acks 1     answered after the append
     acks -1    answered when the high watermark is above the appended records, or after the timeout of the request
 
-Versions below 3 are not offered: their batches have magic 0 or 1.  A broker advertises them for librdkafka.
-Transactional batches are rejected.
+Versions below 3 are not offered, because their batches have magic 0 or 1; a broker advertises these versions for
+librdkafka.  Transactional batches are rejected.
 
 Source: Kafka's KafkaApis.handleProduceRequest, ReplicaManager.appendRecords, DelayedProduce and
 ProduceRequest.validateRecords.
@@ -82,7 +82,7 @@ class _DelayedProduce:
         return True
 
     def expire(self) -> None:
-        """Answer with an error for the appends that are not replicated; they remain in the log."""
+        """Answer; an append that is not replicated yet gets an error, although it remains in the log."""
         for each in self._waiting:
             _fail(each.answer, ErrorCode.REQUEST_TIMED_OUT, "the records were appended, but are not durable yet")
         self._request.respond(self._response)
@@ -91,7 +91,7 @@ class _DelayedProduce:
 class ProduceHandlers:
     """Handlers that append to the partitions of `catalog`.
 
-    `delayed.check` of a TopicPartition must follow each rise of the high watermark of its log.
+    After each rise of a log's high watermark, `delayed.check` must be called with its TopicPartition.
     """
 
     def __init__(self, catalog: LiveCatalog, delayed: DelayedOperations) -> None:

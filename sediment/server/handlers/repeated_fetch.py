@@ -4,9 +4,10 @@
     response    *correlation id* | ... | *size of the records* | *records* | tagged fields
 
 A consumer of one partition sends nearly the same bytes in every fetch.  Decoding the request and encoding the response
-takes longer than finding the records.  So the other bytes of a request are only compared with the earlier request, and
-the other bytes of the response are copied.  Log start, high watermark and last stable offset of a read-only log never
-change, so they are the same in every response.
+takes longer than finding the records.  So only the fields between asterisks are decoded or encoded.  The other bytes of
+the request are compared with the earlier request, and the other bytes of the response are copied from the earlier
+response.  Log start, high watermark and last stable offset of a read-only log never change, so they are the same in
+every response.
 
 Invariant: the response has the same bytes as one encoded from scratch.  Errors, fetches without data, and reads with
 aborted transactions are always encoded from scratch.
@@ -31,7 +32,7 @@ _LARGEST_FRAME_BYTES = 1024
 """The largest request that is kept; client ids, racks and topic names are usually short."""
 
 _MOST_MISSES = 16
-"""After this many different fetches in a row, the kept fetch is replaced, which costs as much as two usual fetches."""
+"""After this many different fetches in a row, the kept fetch is replaced; this takes as long as two usual fetches."""
 
 _MOST_CANDIDATES = 4
 _HEADER_BYTES = 4
@@ -65,7 +66,7 @@ class RepeatedFetch:
     def __init__(
         self, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation, position: int
     ) -> None:
-        """Keep the parts that do not change; `position` is that of the fetch offset in the frame of `request`."""
+        """Keep the parts that do not change; `position` is the position of the fetch offset in its frame."""
         frame = bytes(request.frame)
         self.api_key = request.api_key
         self.api_version = version = request.api_version
@@ -89,7 +90,7 @@ class RepeatedFetch:
     def following(
         cls, request: Request, response: Any, log: ServedLog, max_bytes: int, isolation: Isolation
     ) -> RepeatedFetch | None:
-        """Return what to keep of a fetch from one partition that returned data; None if nothing is kept."""
+        """Return the parts to keep of a fetch that returned data from one partition; None if the fetch is not kept."""
         earlier = request.connection.repeated
         if (earlier is not None and earlier.is_in_use) or len(request.frame) > _LARGEST_FRAME_BYTES:
             return None
@@ -136,7 +137,7 @@ class RepeatedFetch:
 def _offset_position(request: Request) -> int | None:
     """Return the position of the fetch offset in the frame; None if it is not found.
 
-    At this position, another value changes only this field.
+    The position is verified: if the frame is decoded with another value there, only the fetch offset differs.
     """
     message = request.message
     asked = message.topics[0].partitions[0]

@@ -113,7 +113,7 @@ class TransactionHandlers:
 def _matching(pattern: str, texts: Iterable[str]) -> Sequence[bool] | None:
     """Return, for each text, whether the whole text matches the pattern; None if the pattern is invalid.
 
-    The pattern comes from a client, so it needs a matcher with linear time.  Like Kafka, pyarrow uses RE2.
+    The pattern comes from a client, so matching must take linear time.  Pyarrow uses RE2, as Kafka does.
     """
     import pyarrow as pa
     from pyarrow import compute

@@ -6,17 +6,17 @@
     the node is the sole voter of its quorum                  refused: other voters would lack the new records
     the node is the only replica of every partition           refused: other replicas would lack the new records
     every batch of the metadata log is good                   refused: loading truncates the log at a bad batch
-    no topic has segments in tiered storage                   refused: their offsets would count as deleted
+    no topic has segments in tiered storage                   refused: their offsets would be treated as deleted
     every folder is a partition of the cluster                refused: a broker would rename it to -stray
-    every partition of a node that was started has a folder   refused: its records may be in another directory
+    every partition has a folder, if the node was started     refused: its records may be in another directory
     a partition without a folder is in no checkpoint, and     refused: the server would create it empty
     the marker proves that no broker has used the directory
     the directory for new folders is in log.dirs              refused: a broker would not find the folder
 
 The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
 started: their metadata is in `bootstrap.checkpoint`, and a server keeps this file up to date.  After a server was
-killed, nothing proves that no broker has started since.  The file is used nevertheless: a server deletes no records, so
-a stale file cannot lose any.  A marker with a broker's epoch shows that the file is stale.
+killed, a broker may have started since, so the file may be stale.  It is used nevertheless, because a server deletes no
+records.  It is not used if a marker contains a broker's epoch, because then a broker has used the directory.
 
 A broker creates the folder of a partition as soon as it leads the partition.  So only a node that was never started may
 have partitions without a folder.  A server creates their folders in the directory with the metadata.
@@ -223,7 +223,8 @@ def _check_replicas(metadata: ClusterMetadata, node: Node) -> None:
 def _check_not_tiered(metadata: ClusterMetadata) -> None:
     for topic, configs in sorted(metadata.topic_configs.items()):
         if is_tiered(configs):
-            # The log start of a local log is above the remote segments.  Its checkpoint would let a broker delete them.
+            # The log start of the local log is above the remote segments.  If a checkpoint contained this log start, a
+            # broker would delete those segments.
             raise UsageError(
                 f"topic {topic} has remote.storage.enable=true, and this server reads no tiered storage",
                 advice=f"clone the directory with --local-only, and serve the clone, {_READ_ONLY}",

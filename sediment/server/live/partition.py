@@ -158,7 +158,9 @@ class Partition:
         return self.log.lookup_timestamp(MAX_TIMESTAMP)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+
+        Return (-1, -1) if such a point does not exist.
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """

@@ -60,7 +60,7 @@ class FrameLimits:
 
     @property
     def any_max_bytes(self) -> int:
-        """The size of the largest frame that is allowed for every request in every phase."""
+        """The size up to which a frame is allowed for every API, before and after authentication."""
         return min(self.unauthenticated_max_bytes, self.other_max_bytes, self.request_max_bytes)
 
     def of(self, api_key: int, *, is_authenticated: bool) -> int:
@@ -86,7 +86,7 @@ class FrameMemory:
     def take(self, size_bytes: int, when_freed: Callable[[], None]) -> bool:
         """Reserve bytes and return True.
 
-        If too few are free, return False, and call `when_freed` once when bytes are freed.
+        If too few are free, return False; a single call of `when_freed` follows after bytes are freed.
         """
         with self._guard:
             if size_bytes <= self._free_bytes:
@@ -133,7 +133,7 @@ class FrameReader:
     )
 
     def __init__(self, limits: FrameLimits, is_authenticated: Callable[[], bool], memory: FrameMemory) -> None:
-        """Create a reader for a new connection; `is_authenticated` returns its phase."""
+        """Create a reader for a new connection; `is_authenticated` decides which limits apply."""
         self._limits = limits
         self._any_max_bytes = limits.any_max_bytes
         self._is_authenticated = is_authenticated
@@ -166,7 +166,7 @@ class FrameReader:
         """Return the next frame without its size, or None if it has not fully arrived.
 
         Raises:
-            InvalidReceiveError: the size is not positive or above the limit.
+            InvalidReceiveError: the size is negative, zero or above the limit.
             PeerClosedError: the stream ended.
             OSError: the connection failed.
         """
@@ -231,7 +231,7 @@ class FrameReader:
 
 
 class ResponseSend:
-    """A response that is being sent; it owns the file slices in it."""
+    """A response that is being sent; it owns its file slices."""
 
     __slots__ = ("_done", "_next", "_pieces", "sent_bytes", "size_bytes")
 

@@ -2,7 +2,7 @@
 
     readable   FrameReader returns a frame; the connection is muted; the frame goes into the request channel
     responded  the response is written as far as the socket accepts it; the rest follows when the socket accepts more.
-               As long as no other connection or thread needs the processor, it waits within the send
+               Within the send, the processor waits for the socket as long as no other connection or thread needs it
     sent       the connection is unmuted and reads again
 
 A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
@@ -11,19 +11,19 @@ requests take long on average, for example because the disk is slow, all frames 
 that other connections do not wait.  A single long request does not have this effect, because on a busy machine any
 thread is sometimes delayed.
 
-Deadlines; each is checked several times before it can expire:
+Deadlines, which are checked several times within the shortest of them:
 
     no authentication, or an unfinished frame          `sediment.request.receive.timeout.ms`, plus a second for each MiB
     no activity, or a peer that reads no bytes         `connections.max.idle.ms`
 
-If a peer closes its connection while the connection waits for a response, the processor closes it too, unless further
+If a peer closes a connection that waits for a response, the processor also closes the connection, unless further
 requests have arrived.
 
-A peer that does not read its response has the same deadline as an idle peer: a consumer may leave a response in its
-socket while it processes the previous response.
+A consumer may leave a response in its socket while it processes the previous one.  So a peer that does not read has the
+same deadline as an idle peer.
 
 Invariant: a connection is muted from the end of a request to the end of its response.  So responses are sent in the
-order of their requests.  A peer that does not read occupies no handler, and memory for at most one response.
+order of their requests.  A peer that does not read occupies no handler, and uses memory for at most one response.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _LOGGER = logging.getLogger(__name__)
 
 _SCRATCH_BYTES = 64 * 1024
 _SEND_BUDGET_BYTES = 1024 * 1024
-"""Bytes of one response that are sent before other connections get their turn; a plain slice has no such limit."""
+"""Bytes of a response that are sent before other connections get their turn; a slice without TLS has no limit."""
 
 _LONGEST_WAIT_MS = 20
-"""Longest time of one send with waits; then the peer counts as slow, and the socket is watched like the others."""
+"""The longest time of one send, with its waits; after that, the socket is watched for events like the others."""
 
 _FRAMES_IN_A_ROW = 16
 _AT_ONCE_BYTES = 64 * 1024
@@ -93,7 +93,7 @@ class Listener:
 
     tls: ssl.SSLContext | None = None
     new_authenticator: Callable[[], Any] | None = None
-    """The function that creates the SASL state of a new connection; None: no authentication."""
+    """The function that creates the SASL state of a new connection; None without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,14 @@ class Processor:
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The thread does not close this descriptor: the system could then reuse its number for a file, and another
-        # thread would write to that file.
+        # The thread does not close this descriptor, because the system could then reuse its number for a file, and
+        # another thread would write to that file.
         weakref.finalize(self, os.close, self._wake)
         self._epoll.register(self._wake, _READ)
         self._is_awake = False
         self._is_stopping = False
         self._stop_at_ns = 0
-        """Time at which the thread ends even if peers have not read all responses; 0: not set."""
+        """Time at which the thread ends even if peers have not read all responses; 0 if it is not set."""
 
         self._current: KafkaChannel | None = None
         """The connection whose request this thread is handling."""
@@ -155,7 +155,7 @@ class Processor:
         """Time for writing responses so far."""
 
         self._mean_handling_ns = 0
-        """Moving average of the time for the requests that this thread handled itself, without writing."""
+        """Moving average of the time of requests that this thread handled itself, without the writing of responses."""
 
         self._handles_from_ns = 0
         """Time from which this thread may handle requests itself again."""
@@ -254,7 +254,10 @@ class Processor:
                 _LOGGER.exception("a processor failed to %s", call.__name__.strip("_"))
 
     def _read_on(self) -> None:
-        """Read once from each unfinished connection; those that still wait for their turn end the waits of a send."""
+        """Read once from each unfinished connection.
+
+        A send does not wait for its socket while unfinished connections wait for their turn.
+        """
         for _ in range(len(self._unfinished)):
             channel, _ = self._unfinished.popitem(last=False)
             if not channel.is_muted:
@@ -433,11 +436,11 @@ class Processor:
             self._close(channel)
 
     def _waiting_for(self, descriptor: int) -> Callable[[], bool]:
-        """Return a function that waits until this socket accepts bytes, and returns False if there is other work.
+        """Return a function that waits until this socket accepts bytes; it returns False if there is other work.
 
         The wait also ends with any event of the epoll descriptor, so no other connection waits for this one.  If epoll
         watches this socket for writing, every wait would end with such an event, so the function returns False at once.
-        All waits of one send have a common end.
+        All waits of one send share one time limit.
         """
         watched = select.poll()
         watched.register(descriptor, select.POLLOUT)

@@ -66,7 +66,7 @@ class RequestChannel:
     def close(self, handlers: int) -> None:
         """Accept no further request.
 
-        After the waiting requests, `get` returns None to each of the `handlers` threads.
+        `get` still returns the waiting requests, and then None to each of the `handlers` threads.
         """
         self._is_closed = True
         self._has_room.set()

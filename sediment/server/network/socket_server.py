@@ -31,7 +31,7 @@ from sediment.server.server_config import ServerConfig
 _LOGGER = logging.getLogger(__name__)
 _SYSTEM_DEFAULT = -1
 _UNDO_SECONDS = 1.0
-"""Time for the threads of a start that failed; they have no requests, so they end at once."""
+"""Time limit for the threads of a failed start to end; they have no requests, so they end at once."""
 
 
 def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:

@@ -70,7 +70,7 @@ class TransportLayer(Protocol):
     def send(self, data: memoryview, *, more: bool) -> int:
         """Send bytes and return the number accepted, 0 if the call would block.
 
-        With `more`, more bytes follow at once.
+        `more` is True if more bytes follow at once.
         """
         ...
 
@@ -118,7 +118,7 @@ class PlaintextTransportLayer:
     def send(self, data: memoryview, *, more: bool) -> int:
         """Send bytes and return the number accepted, 0 if the call would block.
 
-        With `more`, the kernel waits for more.
+        With `more`, the kernel holds back a partial packet until more bytes follow.
         """
         try:
             return self._socket.send(data, socket.MSG_MORE if more else 0)

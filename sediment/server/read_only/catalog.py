@@ -89,7 +89,7 @@ _WITHOUT_FILE = {
     PARTITION_METADATA_FILE: "the partition is assigned to the topic of the same name",
     HIGH_WATERMARK_FILE: "partitions are served to their log end, with records that may never have been committed",
 }
-"""The consequence, for clients, of each file that cannot be read."""
+"""For each file that cannot be read, the consequence for clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class CatalogOptions:
     """Accept a pattern that matches no partition."""
 
     metadata: Path | None = None
-    """The log directory with the metadata log of the cluster; None: search the served directories for this log."""
+    """The log directory with the metadata log of the cluster; None to search the served directories for this log."""
 
     def selects(self, partition: TopicPartition) -> bool:
         """Return True if clients may read the partition."""
@@ -274,7 +274,7 @@ def _stated_metadata(path: Path, meta: MetaProperties | None, fs: Fs) -> Cluster
     """Return the cluster metadata from the log in `path`; `meta` comes from the served directories.
 
     Raises:
-        UsageError: `path` lacks a metadata log, or it belongs to another cluster.
+        UsageError: `path` lacks a metadata log, or the log belongs to another cluster.
         CorruptDataError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
     """
     metadata = read_cluster_metadata(path, fs)

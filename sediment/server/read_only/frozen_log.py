@@ -181,7 +181,7 @@ class FrozenLog:
 
     @property
     def failure(self) -> SedimentError | None:
-        """The error because of which every later read fails; None if there was none."""
+        """The error that makes every later read fail; None if there is none."""
         return self._failure
 
     # ---------------------------------------------------------------------------------------------------------- offsets
@@ -385,7 +385,7 @@ class FrozenLog:
         )
 
     def _cut_torn_end(self, active: FrozenSegment, log_end_offset: int) -> None:
-        """End the active segment with its last batch: after a crash, zeros or a partial batch may follow it."""
+        """End the active segment with its last batch, because after a crash zeros or a partial batch may follow it."""
         last = None
         if log_end_offset > active.base_offset and active.end_position:
             last = self._locate(active, self._open_segments.get(active.files), log_end_offset - 1)
@@ -471,7 +471,9 @@ class FrozenLog:
         return max(epoch, 0)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+
+        Return (-1, -1) if such a point does not exist.
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """

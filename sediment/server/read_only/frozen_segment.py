@@ -5,7 +5,7 @@
 A batch is returned only if its checksum and its offsets were verified.  Verified ranges are kept in memory, so each
 byte is verified once.  After an error, the whole segment is read once, from its first byte (the survey):
 
-    | batch | batch | unreadable | batch | batch |          its own index is not used any more
+    | batch | batch | unreadable | batch | batch |          its index file is not used any more
     '---- run ------'            '--- run -------'
 
 Reading continues after an unreadable range at the first of these positions:
@@ -15,8 +15,9 @@ Reading continues after an unreadable range at the first of these positions:
 
 If a search from an index entry finds no batch, all headers are searched once, so a wrong entry hides no batch.
 
-Invariants: except in these two cases, the cost of finding a batch does not depend on the size of the segment.  Nothing
-in an unreadable range is trusted, because a record may contain bytes that look like batches.
+Invariants: except for a survey and for this search of all headers, the cost of finding a batch does not depend on the
+size of the segment.  Nothing in an unreadable range is trusted, because a record may contain bytes that look like
+batches.
 """
 
 from __future__ import annotations
@@ -96,8 +97,7 @@ class VerifiedRanges:
     __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        # Starts and ends are replaced in one assignment, so that a look-up never combines the starts of before an
-        # addition with the ends of after it.
+        # Starts and ends are replaced in one assignment, so that a look-up never combines old starts with new ends.
         self._ranges: tuple[list[int], list[int]] = ([], [])
 
     def end_of(self, position: int) -> int:
@@ -306,7 +306,10 @@ _buffers = _Buffers()
 
 
 def _verify(opened: OpenSegment, files: SegmentFiles, start: int, until: int, end_position: int) -> tuple[int, str]:
-    """Return the end of the good batches from `start` on (at least `until` if all are good), and why they end."""
+    """Return the end of the good batches that begin at `start`, and why they end.
+
+    If all batches are good, the end is `until` or later.
+    """
     buffer, rows = _buffers.bytes, _buffers.rows
     good, previous = start, files.base_offset - 1
     while good < until:

@@ -3,8 +3,8 @@
     segment  --first use-->  file descriptor of its `.log`, index entries in memory
              --each use--->  check that inode, size and modification time of the file are unchanged
 
-The check is made on the open file, because this is cheaper than on the path.  It is sufficient: a rename or a removal
-changes the file's ctime.
+The check is made on the open file, because this is cheaper than on the path.  This is sufficient, because a rename or a
+removal changes the file's ctime.
 
 Invariants
 * If the offset index is missing, an index is created in memory when the file is opened, by a scan up to the first bad

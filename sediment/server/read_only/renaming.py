@@ -19,7 +19,7 @@ from sediment.segment_io.format.names import METADATA_TOPIC, is_topic_name
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """A topic `old` that is served as `new`; if `directory` is set, only the partitions in it are renamed."""
+    """A topic `old` that is served as `new`; with a `directory`, only the partitions in that directory are renamed."""
 
     new: str
     old: str

@@ -17,7 +17,7 @@ from sediment.server.security.credentials import Credentials
 
 
 def check_exposure(bound: Endpoint, *, has_tls: bool, has_users: bool, insecure: bool) -> None:
-    """Check the part of the rule that needs no log directory; `has_users`: a users file is given.
+    """Check the part of the rule that needs no log directory; `has_users` is True if a users file is given.
 
     Raises:
         UsageError: other machines could reach the server without TLS.

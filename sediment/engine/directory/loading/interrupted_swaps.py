@@ -64,24 +64,25 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     """Complete or undo interrupted replacements and deletions in a partition directory, by the rules of Kafka's loader.
 
     `restored` contains the names of `.log.swap` files that a restore wrote and that the caller has compared with their
-    originals.  They count as whole even if they end in a torn batch, because a restore also puts back a log that a
-    recovery had cut.
+    originals.  These files are accepted even if they end in a torn batch, because a restore can put back a torn end
+    that a recovery cut off.
 
-    The directory's lock must be held, and no task of this run may have started to write.  So the `.part` files of all
-    runs are deleted: a run that could still commit them would hold the lock.
+    The directory's lock must be held, and no task of this run may have started to write.  The `.part` files of all
+    runs are deleted, because a run that could still commit them would hold the lock.
 
     Beyond Kafka's rules:
 
-    * If a new segment is not whole (`replacements`), the replacement is undone, provided that the old segments still
-      contain all records.  Otherwise it is refused, unless no old log is left and the new logs are framed.
-    * If there is a `.cleaned` file, the replacement must be undone.  This is refused if a new segment has no old
-      segment.  A new segment with a second link is deleted even then: a restore linked it, and the original keeps its
-      bytes.
+    * A replacement with a new segment that is not whole (`replacements`) is undone if the old segments still contain
+      all records.  It is completed if no old log is left and the new logs are framed.  In all other cases, the
+      directory is refused.
+    * If there is a `.cleaned` file, the replacement must be undone.  The directory is refused if a new segment has no
+      old segment.  A new segment with a second link needs no old segment, because a restore linked it and the original
+      keeps its bytes.
     * An index with offsets or positions past the end of its log is deleted; a log without an offset index is recovered.
     * If there are several new segments, an old log between two of them is kept if it ends before the next one begins.
-    * An index of an old segment is deleted if the new segment with the same base offset has no index of that kind, even
-      if the new log is empty.  Kafka would keep a transaction index without its markers, and consumers would treat
-      later transactions of those producers as aborted.
+    * An index of an old segment is deleted if the new segment with the same base offset, which may be empty, has no
+      index of that kind.  Kafka would keep a transaction index whose markers are gone, and consumers would treat later
+      transactions of those producers as aborted.
     * A name with several suffixes, such as `N.log.cleaned.swap`, is processed until no suffix is left. Kafka removes
       one suffix at each start.
 
@@ -94,8 +95,8 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
         CorruptDataError: the name of a `.cleaned` or `.swap` file has no offset; or a new segment is not whole, and the
             old segments do not contain all of its records.  Nothing was changed, except that outer suffixes of stacked
             names may have been removed.
-        UnsupportedDataError: a new segment contains a batch of a later version.  Nothing was changed, with the same
-            exception.
+        UnsupportedDataError: a new segment contains a batch of a later version.  Nothing was changed, except for outer
+            suffixes, as above.
         OSError: the disk failed.
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
@@ -118,8 +119,8 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
     ]
     broken = _first_to_undo(directory, new, old)
     if broken is not None:
-        # Because of this name, Kafka's loader also undoes the replacement.  If files were deleted one by one, a crash
-        # could leave a set that looks complete.
+        # Kafka's loader also undoes a replacement if it finds this name.  Without the name, a crash between two
+        # deletions could leave a set of files that looks complete.
         first, marker = new[0].name, new[0].name.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
         fs.rename(directory / first, directory / marker)
         fs.sync_directory(directory)
@@ -239,7 +240,7 @@ def _first_to_undo(directory: Path, new: Sequence[NewSegment], old: OldSegments)
 def _replaced_names(
     directory: Path, names: Sequence[str], swaps: Sequence[str], new: Sequence[NewSegment], fs: Fs
 ) -> list[str]:
-    """Return those of `names` that the complete replacement `swaps` covers."""
+    """Return the names of the old files that the complete replacement `swaps` covers."""
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
     covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
@@ -291,7 +292,8 @@ def _is_leftover(name: str) -> bool:
 def _finishing_order(name: str) -> tuple[int, int, str]:
     """Return a key that sorts files ascending, with a segment's log before its indexes.
 
-    The log comes first because a replacement would otherwise cover indexes of a log that is already final.
+    If an index got its final name before its log and a crash followed, the next start would delete the index, because
+    the range of the replacement covers it.
     """
     parsed = parse_segment_file(name)
     return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name

@@ -116,8 +116,8 @@ class LoadState:
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
         """Write `content` to a file of the segment, durably, unless the file already has this content.
 
-        An index of the active segment is preallocated.  So only as many bytes as `content` has are compared; in the
-        rest, holes are not read.
+        An index of the active segment is preallocated, so the file may be longer than `content`.  Only the beginning is
+        compared with `content`; the rest is checked for zeros, without reading holes.
         """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
@@ -213,7 +213,7 @@ class LoadState:
         )
 
     def replayed(self, segment: LoadingSegment) -> ReplayedSegment:
-        """Return the segment as the type that a replay of producers takes."""
+        """Return the segment in the form that a replay of producers reads."""
         return ReplayedSegment(segment.base_offset, self.path(segment), segment.ref.log_bytes, self.fs)
 
     @contextmanager

@@ -84,12 +84,12 @@ class LoadedSegment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A partition in the state in which a broker leaves it after its start.
+    """A partition in the state that a broker's start leaves.
 
     Offsets are absolute, and ends are exclusive.  `high_watermark` comes from the checkpoint, limited to the log's
     range; without a checkpoint it is the log start offset.  `recovery_point` is the recovery point after the start;
     only a flush raises it.  `repairs` lists the changes in order; `damage` lists the corruption that was left in place.
-    Every batch at or after `verified_from_offset` was verified; None if no batch was verified.
+    Every batch at or after `verified_from_offset` was verified; if it is None, no batch was.
     """
 
     partition: TopicPartition
@@ -108,12 +108,12 @@ class LoadedLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open or whose marker is not below the high watermark."""
+        """The first offset of the first transaction that is open, or whose marker is at or above the high watermark."""
         return self.producers.first_unstable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset at which readers of committed data stop."""
+        """The end offset for readers of committed data."""
         return self.producers.last_stable_offset(self.high_watermark, log_start_offset=self.log_start_offset)
 
 
@@ -173,7 +173,7 @@ def _load(state: LoadState) -> LoadedLog:
     log_start_offset = max(state.log_start_checkpoint, state.segments[0].base_offset)
     state.put_epochs(
         truncate_from_start(truncate_from_end(state.epochs, log_end_offset), state.log_start_checkpoint),
-        # A leader without appends records an epoch that begins at the log end.
+        # A leader that has appended nothing still records an epoch, which begins at the log end.
         is_routine=truncate_from_end(state.epochs, log_end_offset + 1) == state.epochs,
     )
     manager = _rebuild_producers(state, log_start_offset, log_end_offset)
@@ -223,9 +223,9 @@ def _remove_temporary_files(state: LoadState) -> None:
 def _load_segment_files(state: LoadState) -> None:
     """List the segments in ascending order; recover a segment immediately if its offset index is missing.
 
-    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  If an
-    unverified segment before this one is corrupt, the producers are not known yet, so the recovery is postponed; a
-    broker does not load such a log.
+    A segment is also recovered immediately if its transaction index ends below the segment's base offset.  A recovery
+    needs the producers of all earlier segments.  If one of them is not verified yet and is corrupt, the recovery is
+    postponed; a broker does not load such a log.
 
     Source: kafka-log 05 §2 pass 4.
     """

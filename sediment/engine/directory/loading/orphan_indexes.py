@@ -13,7 +13,7 @@ _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, Segmen
 
 
 def leading_offset(name: str) -> int:
-    """Return the number before the first dot of a name, as Kafka reads it; -1 if there is none."""
+    """Return the number before the first dot of a name, as Kafka parses it; -1 if there is none."""
     match = _LEADING_OFFSET.match(name)
     offset = int(match[1]) if match else -1
     return offset if offset <= INT64_MAX else -1

@@ -1,7 +1,7 @@
 """The producer state of a log during a load: snapshots, and the state that is rebuilt from snapshots and batches.
 
-Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6): the next start knows producers
-only from the snapshots that this start leaves.
+Rules and names are those of Kafka's ProducerStateManager (kafka-log 04 §3.1, 05 §6), because the next start knows
+producers only from the snapshots that this load leaves.
 
 Invariants: a snapshot appears under its name complete or not at all.  A dropped snapshot is not read again, but its
 file exists until `delete_dropped`.  So if a snapshot with the same producers is taken again, its file need not be
@@ -78,7 +78,7 @@ class Snapshots:
             self._dropped[offset] = why, is_routine
 
     def restore(self, offsets: Iterable[int]) -> None:
-        """Keep the snapshots at `offsets`, although `drop` was called for them."""
+        """Undo the `drop` of the snapshots at `offsets`."""
         for offset in offsets:
             self._dropped.pop(offset, None)
             self._offsets.add(offset)
@@ -120,7 +120,7 @@ class ReplayedSegment:
 
 
 def needs_snapshot(map_end_offset: int, last_snapshot_offset: int) -> bool:
-    """Return True if a snapshot has to be taken at `map_end_offset`: no snapshot is at this offset or above.
+    """Return True if a snapshot has to be taken at `map_end_offset`, because none is at this offset or above.
 
     Source: kafka-log 04 §3.1 (takeSnapshot).
     """
@@ -200,7 +200,7 @@ class ProducerStateManager:
         """Rebuild the state at `end_offset` from the newest snapshot at or below it, and from the batches after it.
 
         Snapshots are taken at the bases of the last two segments and at the end.  If a log has no snapshot after a
-        clean stop, nothing is read and the state is empty: a broker treats this case as an upgrade.
+        clean stop, nothing is read and the state is empty, because a broker treats this case as an upgrade.
 
         Raises:
             CorruptBatchError: a batch to replay is malformed.
@@ -233,7 +233,7 @@ class ProducerStateManager:
         """Apply the batches from the first one that ends at or above `start_offset`.
 
         The range ends before the first batch that ends at or above `end_offset`.  All batches in between are applied,
-        even if their offset is out of range: no checksum covers the offset, and a broker applies these batches.
+        even if their offsets are out of range.  A broker also applies them, because no checksum covers the offsets.
         """
         has_begun = False
         for rows in segment.batches():

@@ -16,8 +16,8 @@ _OFFSET_INDEX = SegmentFileKind.OFFSET_INDEX
 def end_by_headers(state: LoadState, segment: LoadingSegment) -> tuple[int, int]:
     """Return (next offset, end position) of the last complete batch; the search begins at the last offset index entry.
 
-    If that entry is wrong, the search begins at the segment's start.  Corruption inside a batch is ignored, because its
-    offsets must not be assigned again.
+    If that entry is wrong, the search begins at the segment's start.  Corruption inside a batch is ignored, because the
+    batch's offsets must not be assigned again.
 
     Source: kafka-log 05 §3 (readNextOffset).
     """

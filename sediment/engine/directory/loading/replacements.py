@@ -1,7 +1,7 @@
-"""Checks of an interrupted replacement: whether the new segments are whole, and which records the old ones contain.
+"""Checks of an interrupted replacement: are the new segments whole, and which records do the old segments contain?
 
-    whole      each batch has a correct checksum, the last one ends the file, and no index has an offset past the log;
-               an empty log has both its indexes, also empty, and does not replace a segment with records
+    whole      each batch has a correct checksum, no bytes follow the last one, and no index has an offset past the log;
+               an empty log has both its indexes, which are empty too, and does not replace a segment with records
     framed     the lengths of the batches lead to the end of the file, and no index has an offset past the log
 
 After a crash, all new segments are whole, because they are synced before their first rename.  A segment is not whole
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A `.log.swap`: its range is [base_offset, next_offset), by the lengths of its batches.
+    """A `.log.swap` with the offsets [base_offset, next_offset), which follow from the lengths of its batches.
 
     `good_bytes` counts the bytes before the first bad batch.  `problem` is a clause that describes the first problem;
     None for a whole segment.
@@ -80,7 +80,7 @@ def read_new_segment(directory: Path, base_offset: int, fs: Fs, *, replaces_reco
 
 def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
     """Verify a segment file without indexing it."""
-    # Imported late: it compiles kernels that are needed only after an interrupted replacement.
+    # Imported late, because the module compiles kernels that are needed only after an interrupted replacement.
     from sediment.segment_io.segment.recovery_scan import scan_segment
 
     return scan_segment(
@@ -95,7 +95,7 @@ def _scan(path: Path, base_offset: int, fs: Fs) -> SegmentScan:
 
 
 def _framed_end(path: Path, base_offset: int, fs: Fs) -> tuple[int, int]:
-    """Return (offset, position) after the last batch to which the lengths of the batches lead."""
+    """Follow the lengths of the batches, and return (offset, position) after the last batch that they lead to."""
     offset, position = base_offset, 0
     with suppress(CorruptBatchError):
         for last_offset, end in batch_ends(path, fs):
@@ -137,9 +137,10 @@ def _index_problem(
 def index_mismatch(directory: Path, base_offset: int, kind: SegmentFileKind, fs: Fs) -> str | None:
     """Return how an index still named `.swap` contradicts its log, which already has its final name.
 
-    Return None if it does not.  The index of a log with a torn end may describe batches of that end.  Such an index is
-    kept, as in a broker: the recovery that cuts the log rebuilds the index, and removes the later segments.  If the
-    index were deleted, the log would be cut earlier, and the later segments would remain after a gap.
+    Return None if it does not.  The index of a log with a torn end may describe batches of that end.  A broker keeps
+    such an index, and so does Sediment, because the recovery that cuts the log also rebuilds the index and removes the
+    later segments.  If the index were deleted, the log would be cut earlier, and the later segments would remain after
+    a gap.
     """
     log = directory / segment_file_name(base_offset, SegmentFileKind.LOG)
     next_offset, framed_bytes = _framed_end(log, base_offset, fs)
@@ -185,8 +186,9 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
-        A cleaning copies a corrupt batch unchanged.  So if the first batch of a new segment is bad, an old log with the
-        same base offset is sufficient if the lengths of its batches lead to at least the same end offset.
+        A cleaning copies a corrupt batch unchanged.  So the first batch of a new segment may be bad.  Then an old log
+        with the same base offset is sufficient, provided that the lengths of its batches lead to at least the same end
+        offset.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

@@ -1,4 +1,4 @@
-"""The names, types and sizes of segment files because of which a load is refused (kafka-log 05 §2 pass 4)."""
+"""Checks of the names, types and sizes of segment files; a failed check refuses the load (kafka-log 05 §2 pass 4)."""
 
 from __future__ import annotations
 

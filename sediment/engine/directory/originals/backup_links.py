@@ -1,4 +1,4 @@
-"""Backups: hard links to the files that a run replaces or deletes, or to all files of the partitions it changes.
+"""Backups: hard links to the files that a run replaces or deletes, or to all files of the partitions that it changes.
 
     link_files, BackupLinks                    files that a run removes, with a catalogue (`catalogue`);
                                                options call them originals
@@ -55,7 +55,7 @@ from sediment.segment_io.fs import Fs
 _OTHER_DIRECTORY = "give a directory on the filesystem of the log directory"
 
 BEFORE_OF_FILE = ".sediment-before"
-"""The file with the `BeforeMark` of a directory that `snapshot_log_dir` wrote; it is written last."""
+"""The file with the `BeforeMark` of a directory; `snapshot_log_dir` writes it last."""
 
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP)
 _UNFINISHED = ".linking"  # not a partition name
@@ -191,7 +191,8 @@ class BackupLinks:
     def keep(self, source: Path, names: Sequence[str], new_files: Sequence[OriginalFile] = ()) -> None:
         """Link files of the partition directory `source` for this run, as `link_files` does.
 
-        `new_files` are the files that will replace them, in their final state; their list becomes durable, too.
+        `new_files` are the files that will replace the linked ones, in their final state; their list is written
+        durably.
 
         Raises:
             UsageError: as `link_files`.
@@ -217,9 +218,9 @@ class BackupLinks:
     def end(self, statuses: Mapping[tuple[str, str], str], finished_ms: int) -> Path | None:
         """Write the catalogue as `done` and return its path; if no file was removed, delete it and return None.
 
-        `statuses` are keyed by log directory and partition.  The link of a file that was not removed is deleted, unless
-        its directory contains an interrupted replacement: the next start completes the replacement and removes the
-        file.
+        `statuses` are keyed by log directory and partition.  The link of a file that was not removed is deleted.  It is
+        kept if the file's directory contains an interrupted replacement, because the next start completes the
+        replacement and removes the file.
 
         Raises:
             OSError: the catalogue could not be written; its state is still `planned`.

@@ -1,7 +1,7 @@
-"""The mark file in a directory that `--keep-before` fills: the source log directory, and partition fingerprints.
+"""The mark file of a directory that `--keep-before` fills.
 
 The file contains the path of the source log directory, and a fingerprint of each of its partitions.  A run links only
-the partitions that it changes.  If a partition has no links, the mark shows whether it never changed or whether its
+the partitions that it changes.  If a partition has no links, its fingerprint shows whether it never changed or its
 links are missing.
 
 Format: one JSON object with `log_dir` and `partitions`, which has a fingerprint for each partition name.  Earlier

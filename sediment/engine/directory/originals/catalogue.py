@@ -1,8 +1,8 @@
-"""The catalogue of a run that keeps originals: a JSON file from which the state before the run can be restored.
+"""The catalogue of a run that keeps originals, a JSON file that `restore` reads to bring back the state before the run.
 
     DIR/catalogue-RUN.json     the catalogue
     DIR/RUN/TOPIC-N/FILE       the originals of that run
-    DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace them
+    DIR/RUN/TOPIC-N/new-files.json     only while planned: the files that replace the originals
 
     catalogue         2, the version of this format
     state             planned; done after the run has ended
@@ -19,10 +19,10 @@ exist.  A file has name, size_bytes, mtime_ns and inode.  `files` were replaced 
 files that the run wrote; null while planned.  `unchanged` are the other logs.  So the log consisted of `files` and
 `unchanged` before the run, and consists of `new_files` and `unchanged` after it.
 
-Invariants: the file is durable as `planned` before the first original is removed.  While `planned`, it lists every file
-that may be removed, and each removed file has a link with the same inode in the run's folder.  The files that replace
-them are durably listed in `new-files.json` before their first rename.  When it is `done`, it lists exactly the removed
-files.
+Invariants: the catalogue is durable as `planned` before the first original is removed.  While it is `planned`, it lists
+every file that may be removed, and each removed file has a link with the same inode in the run's folder.  The files
+that replace the removed ones are durably listed in `new-files.json` before their first rename.  When it is `done`, it
+lists exactly the removed files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PLANNED = "planned"
 DONE = "done"
 ERASE = "erase"
 NEW_FILES_FILE = "new-files.json"
-"""The file in a partition's folder that lists, until the run has ended, the files that replace the originals."""
+"""The file in a partition's folder that lists the files replacing the originals; it exists until the run has ended."""
 
 _CATALOGUE_FILE = re.compile(r"catalogue-([0-9A-Za-z_-]{1,100})\.json")
 _FOLDER = re.compile(r"[0-9A-Za-z._-]{1,255}")
@@ -143,7 +143,7 @@ def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
 
 
 def write_new_files(folder: Path, files: Iterable[OriginalFile], fs: Fs) -> None:
-    """Write the list of the files that replace the originals of `folder` into this folder, durably."""
+    """Write a durable list of the files that replace the originals in `folder` to this folder."""
     fs.replace_file(folder / NEW_FILES_FILE, json.dumps([asdict(file) for file in files]).encode() + b"\n")
 
 

@@ -1,8 +1,8 @@
 """The runs in a directory of originals, in chronological order, and the runs that undo each other.
 
-A run of `restore` undoes one other run; if both of these runs are to be undone, nothing has to be done for them.  An
-erasure is a run of `erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure contain
-erased records, and so do older originals of the same partitions.
+A run of `restore` undoes one other run.  Undoing both of these runs requires no change.  An erasure is a run of
+`erase`, or a restore that undoes the restore of an erasure.  The originals of an erasure contain erased records, and so
+do older originals of the same partitions.
 """
 
 from __future__ import annotations

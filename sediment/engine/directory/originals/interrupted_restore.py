@@ -1,8 +1,8 @@
 """Restores that were interrupted while they replaced segments, and the proof that their new logs are complete.
 
-A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  For a
-start, such a log looks like a file that has lost data, so the start refuses the partition.  But a new log that has the
-same bytes as its original is complete.
+A restore also puts back a log that a recovery had cut, so the new log may have a torn end or a wrong checksum.  A start
+cannot distinguish such a log from a file that has lost data, so it refuses the partition.  Here the new log is compared
+with its original: a log with the same bytes is complete.
 
 Invariants: nothing is written; every byte of a new log is compared, unless it is a link to its original.
 """

@@ -11,8 +11,8 @@
 The caller holds the lock of the log directory, and has finished interrupted replacements.  It has made
 `log_start_first` durable before step 3, and writes the other checkpoint entries after step 7.
 
-Invariants: after a crash at any step, Sediment and a broker can load the directory, because this is true of each
-operation used.  A new plan and a second call then complete the restore.  Only closed logs share inodes with their
+Invariants: after a crash at any step, Sediment and a broker can load the directory, because each of the operations used
+guarantees this.  A new plan and a second call then complete the restore.  Only closed logs share inodes with their
 originals, because a broker appends to the active segment and resizes indexes in place.  The only exception is an active
 segment that a recovery had removed entirely.
 """
@@ -152,7 +152,7 @@ def restore_partition(
     Raises:
         SourceChangedError: the partition changed since the plan was made.
         CommitStateUnknownError: as `commit`; the next start completes or undoes the group.
-        LockLostError: the lock of the directory is lost.
+        LockLostError: the lock of the directory was lost.
         CorruptCheckpointError: the leader epochs are malformed; nothing was changed.
         OSError: an operation failed; the steps before it are complete.
     """

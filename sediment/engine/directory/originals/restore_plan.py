@@ -2,15 +2,15 @@
 
 The catalogue lists the logs before and after the run.  Base offsets that are in both lists are anchors:
 
-    segments before the first anchor    insert those only in the list before, remove those only in the list after:
-                                        what `expire` deleted at the start, and the empty segment it rolled
-    an anchor, up to the next one       replace as one group if the run changed a file in it: what a cleaning merged,
-                                        split or rewrote, or a recovery cut off
-    segments past all listed ones       appended later; keep
+    segments before the first anchor    insert those listed only before the run, remove those listed only after it:
+                                        `expire` deleted segments here, and may have rolled an empty one
+    from one anchor to the next         replace as one group if the run changed a file of the group: a cleaning merged,
+                                        split or rewrote segments, or a recovery cut or removed them
+    segments past all listed ones       keep; they were appended later
 
-Invariants: nothing is read or written.  A log is replaced only if it is in its state before or after the run.  Only the
-last log may have grown, if it is kept.  The plan is empty if the partition is already in its state before the run.
-After a restore was killed, the plan contains the remaining changes.
+Invariants: nothing is read or written.  A log is replaced only if it is as it was before the run, or as the run left
+it.  Only the last log may have grown, and only if the plan keeps it.  The plan is empty if the partition is already in
+its state before the run.  After a restore was killed, the plan contains the remaining changes.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def plan_restore(
 
     `live` are the current segment files, without files of interrupted changes; `kept` are the originals of this run;
     `log_start_checkpoint` is the current entry.  `copies` contains the names of the `live` files that have the same
-    bytes as their originals: a restore copies all files except closed logs.  `is_done` is False for a killed run, whose
-    catalogue lists more files than it removed.
+    bytes as their originals; there are such files because a restore copies all files except closed logs.  `is_done` is
+    False for a killed run, whose catalogue lists more files than it removed.
     """
     if not is_done:
         entry = _with_linked_files(entry, kept)
@@ -151,7 +151,7 @@ def _is_same(file: OriginalFile | None, other: OriginalFile) -> bool:
 
 
 def _is_copy(file: OriginalFile | None, other: OriginalFile) -> bool:
-    """Return True if both are the same file in the same state, or if one is a copy of the other with the same time."""
+    """Return True if both are the same file in the same state, or if one is a copy of the other with the same mtime."""
     return file is not None and (file.size_bytes, file.mtime_ns) == (other.size_bytes, other.mtime_ns)
 
 
@@ -262,7 +262,7 @@ class _Planner:
             del self._new[name]
 
     def _check_span(self, bases: Sequence[int]) -> None:
-        """Refuse if the logs at `bases` are neither those before the run nor those after it."""
+        """Refuse if the logs at `bases` are not as they were directly before or directly after the run."""
         before = [(base, self._before[base]) for base in bases if base in self._before]
         after = [(base, self._after[base]) for base in bases if base in self._after]
         if not any(all(self._is_found(base, file) for base, file in logs) for logs in (before, after)):
@@ -279,11 +279,11 @@ class _Planner:
         before = None if found is None else self._removed_by_run.get(found.name)
         if found is None or before is None or found == before:
             return found is not None and before is not None
-        # A run may also have written a file with the same bytes as the file that it replaced.
+        # A run may also have written a file with the same bytes as the replaced file.
         return found != self._new.get(found.name) and found.name in self._copies
 
     def _is_made(self, name: str, file: OriginalFile) -> bool:
-        """Return True if a file is in the state in which the run left it, and this is not its state before the run."""
+        """Return True if a file is still as the run left it, and this differs from its state before the run."""
         found = self._live.get(name)
         return _is_same(found, file) and not self._is_as_before(found)
 
@@ -335,8 +335,8 @@ class _Planner:
         if is_whole and not made and list(present) == wanted:
             return None
         segments = (self._segment(base) for base in wanted)
-        # A start undoes an interrupted replacement whose files are links, even if the old segments end at a lower
-        # offset.
+        # Segments past the last present one become links, even the active one. The old segments do not contain their
+        # records, so a start undoes an interrupted replacement only if these files are links.
         return RestoredGroup(
             present,
             tuple(replace(each, is_active=False) if each.base_offset > max(present) else each for each in segments),
@@ -379,7 +379,7 @@ class _Planner:
         return tuple(wanted), tuple(stray)
 
     def _plan_log_start(self, has_prefix: bool) -> tuple[bool, int | None]:
-        """Return True if the log start entry changes, and the entry to write before the segments change."""
+        """Return (True if the log start entry changes, the entry to write before the segments change)."""
         wanted = self._entry.checkpoints.get(LOG_START_FILE)
         now = self._log_start_checkpoint
         first = min(self._found, default=0)

@@ -1,4 +1,4 @@
-"""Originals on disk: their size, pins, and their removal.
+"""Originals on disk: their size, their pins and their removal.
 
     DIR/pins.json names of pins, and the run that each one keeps
 
@@ -149,7 +149,7 @@ def _listed(run: Catalogue, entry: OriginalPartition, target: Path) -> Iterator[
 
 
 def _is_listed(status: stat_result, file: OriginalFile) -> bool:
-    # The inode number alone is not sufficient: the system may have reused it for a new file.
+    # The inode number alone is not sufficient, because the system may have reused it for a new file.
     found = (status.st_ino, status.st_size, status.st_mtime_ns)
     return found == (file.inode, file.size_bytes, file.mtime_ns)
 

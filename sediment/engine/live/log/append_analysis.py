@@ -56,7 +56,7 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """An append of records of the group or transaction coordinator, or of transaction markers."""
+    """An append by the group or transaction coordinator: its own records, or transaction markers."""
     REPLICATION = "replication"
     """An append by a follower or a recovery; a leader has already checked the batches."""
     RAFT_LEADER = "raft-leader"
@@ -168,7 +168,7 @@ class AppendBuffers:
         return self._buffer, source.size
 
     def more_rows(self) -> None:
-        """Replace the header rows with twice as many."""
+        """Replace the array of header rows with one that is twice as long."""
         self.rows = np.zeros(2 * self.rows.size, dtype=BATCH_ROW)
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
@@ -190,7 +190,7 @@ def read_batches(
     Raises:
         CorruptBatchError: a checksum, a length or a magic is wrong.
         InvalidRecordError: a header contradicts itself, a client sets offsets, or an epoch differs from the leader's.
-        RecordTooLargeError: a batch is larger than `max_message_bytes`; never for a follower.
+        RecordTooLargeError: a batch is larger than `max_message_bytes`; never raised for a follower.
         OffsetsOutOfOrderError: assigned offsets do not ascend.
 
     Source: kafka-log 04 §1.1.

@@ -32,7 +32,7 @@ class Isolation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogOffsetMetadata:
-    """An offset and its location; -1 for an unknown segment and position."""
+    """An offset and its location; segment and position are -1 if they are unknown."""
 
     offset: int
     segment_base_offset: int = NOT_KNOWN
@@ -61,15 +61,15 @@ class FetchedData:
         """Return the bytes of the slice.
 
         Raises:
-            OSError: the disk failed.  The log stays online until it uses the disk itself, as in a broker whose network
-                thread gets the error.
+            OSError: the disk failed.  As in a broker, where the network thread gets this error, the log stays online
+                until it uses the disk itself.
         """
         return b"" if self.records is None else self.records.read()
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampOffsetEpoch:
-    """A record by its timestamp; -1 means that the timestamp, offset or leader epoch is unknown."""
+    """A record that was found by its timestamp; -1 means that the timestamp, offset or leader epoch is unknown."""
 
     timestamp_ms: int
     offset: int

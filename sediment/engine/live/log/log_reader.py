@@ -94,10 +94,9 @@ def _aborted(log: LocalLog, segment: Segment, start_offset: int, end_position: i
 
 
 def first_unstable_offset(log: LocalLog) -> int | None:
-    """Return the first offset of a transaction that is open or whose marker is not below the high watermark.
+    """Return the first offset of the first transaction that is open, or whose marker is at or above the high watermark.
 
-    If that transaction began below the log start, return the base offset of the batch with which a read at the log
-    start begins.
+    If that transaction began below the log start, return the base offset of the first batch of a read at the log start.
     """
     with log.lock:
         unstable = log.producers.first_unstable_offset()
@@ -110,7 +109,7 @@ def first_unstable_offset(log: LocalLog) -> int | None:
 
 
 def last_stable_offset(log: LocalLog) -> int:
-    """Return the offset at which readers of committed data stop."""
+    """Return the end offset for readers of committed data."""
     unstable = first_unstable_offset(log)
     high_watermark = log.offsets.high_watermark
     return high_watermark if unstable is None else min(unstable, high_watermark)
@@ -133,7 +132,7 @@ def offset_metadata(log: LocalLog, offset: int) -> LogOffsetMetadata:
 
 
 def segment_refs(log: LocalLog) -> tuple[SegmentRef, ...]:
-    """Return the segments in their current state; preallocated bytes of the active segment do not count."""
+    """Return the segments in their current state; their sizes exclude preallocated bytes of the active segment."""
     with log.locked():
         found = list_log(log.partition, log.directory, log.fs).segments
         sizes = log.segments.sizes_bytes()

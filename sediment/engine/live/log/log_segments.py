@@ -63,7 +63,7 @@ class LogSegments:
         return {base_offset: segment.size_bytes for base_offset, segment in self._segments.items()}
 
     def states(self) -> tuple[SegmentState, ...]:
-        """Return the segments as the type that retention takes."""
+        """Return the segments in the form that the retention policy reads."""
         return tuple(SegmentState(s.base_offset, s.size_bytes, s.largest_timestamp_ms) for s in self)
 
     # ----------------------------------------------------------------------------------------------------------- change

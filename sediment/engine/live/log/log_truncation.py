@@ -1,6 +1,6 @@
 """Truncation of a live log: to an offset, or of the whole log (kafka-log 04 §10).
 
-1  new offsets are computed, which checks them before a file changes
+1  the new offsets are computed and checked, before any file changes
 2  segments above the offset are removed, the last one first
 3  the segment that contains the offset is cut
 4  offsets, leader epochs and producers are updated

@@ -217,12 +217,12 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The first offset that may not be fully replicated."""
+        """The offset below which all records are fully replicated."""
         return self._log.offsets.high_watermark
 
     @property
     def recovery_point(self) -> int:
-        """The first offset that may not be durable."""
+        """The offset below which all records are durable."""
         return self._log.offsets.recovery_point
 
     @property
@@ -232,16 +232,16 @@ class PartitionLog:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of a transaction that is open or whose marker is not below the high watermark.
+        """The first offset of the first transaction that is open, or whose marker is at or above the high watermark.
 
-        If that transaction began below the log start, return the base offset of the batch with which a read at the log
-        start begins.
+        If that transaction began below the log start, return the base offset of the first batch of a read at the log
+        start.
         """
         return log_reader.first_unstable_offset(self._log)
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset at which readers of committed data stop."""
+        """The end offset for readers of committed data."""
         return log_reader.last_stable_offset(self._log)
 
     @property
@@ -279,7 +279,7 @@ class PartitionLog:
 
     @property
     def producers(self) -> ProducerState:
-        """The producers at the log end; `completed` are transactions whose marker is not below the high watermark."""
+        """The producers at the log end; `completed` are transactions whose marker is at or above the high watermark."""
         with self.lock:
             return self._log.producers.state(self._log.offsets.log_end)
 
@@ -290,11 +290,11 @@ class PartitionLog:
             return () if producer is None else producer.batches
 
     def segments(self) -> tuple[SegmentRef, ...]:
-        """Return the segments in their current state; preallocated bytes of the active segment do not count."""
+        """Return the segments in their current state; their sizes exclude preallocated bytes of the active segment."""
         return log_reader.segment_refs(self._log)
 
     def segment_states(self) -> tuple[SegmentState, ...]:
-        """Return the segments as the type that retention takes."""
+        """Return the segments in the form that the retention policy reads."""
         with self._log.locked():
             return self._log.segments.states()
 
@@ -386,7 +386,7 @@ class PartitionLog:
 
     # ---------------------------------------------------------------------------------------------------- leader epochs
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Record that the leader of `epoch` begins at `start_offset`.
+        """Record that leader epoch `epoch` begins at `start_offset`.
 
         Raises:
             UsageError: `epoch` or `start_offset` is negative.
@@ -397,7 +397,9 @@ class PartitionLog:
             self._log.put_epochs(assign(self._log.epochs, epoch, start_offset))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last point at which a log of `epoch` agrees with this log, else (-1, -1).
+        """Return (epoch, end offset) of the last point at which this log agrees with one that ends in `epoch`.
+
+        Return (-1, -1) if such a point does not exist.
 
         Source: kafka-log 04 §4 (endOffsetFor).
         """
@@ -487,12 +489,12 @@ class PartitionLog:
             return log_retention.maybe_increment_log_start_offset(self._log, offset)
 
     def delete_records(self, before_offset: int) -> int:
-        """Delete the records below `before_offset`, -1 for the high watermark, as DeleteRecords does.
+        """Delete the records below `before_offset` (-1: the high watermark), as a DeleteRecords request does.
 
         Return the log start offset.
 
         Raises:
-            InvalidTopicError: the topic belongs to the broker.
+            InvalidTopicError: the topic is internal.
             PolicyViolationError: the topic is compacted only.
             OffsetOutOfRangeError: the offset is below -1 or above the high watermark.
 
@@ -589,7 +591,7 @@ class PartitionLog:
     def lookup_timestamp(self, target_ms: int) -> TimestampOffsetEpoch | None:
         """Return the first record at or after a time, or the offset for a constant such as EARLIEST_TIMESTAMP.
 
-        Return None if such a record does not exist.
+        Return None if no record is found.
 
         Raises:
             UsageError: the time is negative and not one of these constants.

@@ -1,4 +1,4 @@
-"""The producers of a live log: an append is checked against them; after its write, they are updated.
+"""The producers of a live log: each append is checked against their state, and changes this state once it is written.
 
 Invariants
 * `check` changes nothing.  It returns a `ProducerUpdate`, which `apply` takes after the batches were written, so a
@@ -266,7 +266,7 @@ class LogProducers:
         guard: VerificationGuard | None,
         transaction_version: int,
     ) -> ProducerUpdate:
-        """Return the changes of an append of `batches`; all of them have a producer.
+        """Return the changes that an append of `batches` makes; each of these batches has a producer.
 
         Raises:
             OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError,

@@ -61,7 +61,7 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
 class Segment:
     """A segment by its base offset.
 
-    Without timestamps, its age counts from `created_ms`, the time when this object was created.
+    If its records have no timestamps, its age is measured from `created_ms`, the time when this object was created.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Segment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp of the batches, -1 if there is none, and the last offset of the first such batch."""
+        """The largest timestamp of the batches, or -1, and the last offset of the first batch with this timestamp."""
         self._learn_timestamps()
         return TimestampOffset(int(self._progress[LARGEST_TIMESTAMP]), int(self._progress[LARGEST_TIMESTAMP_OFFSET]))
 
@@ -252,7 +252,7 @@ class Segment:
             self._progress[INDEXED_TIMESTAMP] = largest.timestamp_ms
 
     def files(self) -> list[OpenFile]:
-        """Return the files to sync to make the segment durable."""
+        """Return the files that must be synced to make the segment durable."""
         files = [self.file, self.offset_index.open(), self.time_index.open()]
         transactions = self.transaction_index.changed_file()
         return files if transactions is None else [*files, transactions]
@@ -262,7 +262,7 @@ class Segment:
         """Return the first batch whose last offset is at least `offset`; None if there is none.
 
         Raises:
-            CorruptBatchError: a header before it is malformed.
+            CorruptBatchError: a header before this batch is malformed.
         """
         start = self.offset_index.lookup(offset).position if from_position is None else from_position
         return self._scan(start, BY_LAST_OFFSET, offset)
@@ -274,7 +274,7 @@ class Segment:
         """Return the first record at or above `start_offset` with a timestamp of at least `target_ms`, or None.
 
         Raises:
-            CorruptBatchError: a batch before it is malformed.
+            CorruptBatchError: a batch before this record is malformed.
 
         Source: kafka-log 04 §9.
         """

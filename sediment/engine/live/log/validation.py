@@ -169,7 +169,7 @@ def _level(config: LogConfig, codec: int) -> int | None:
 
 
 def _check_batch(fields: BatchFields, first: BatchFields, origin: AppendOrigin) -> None:
-    """Check one header alone.  Source: kafka-log 04 §2.1."""
+    """Check the header of one batch.  Source: kafka-log 04 §2.1."""
     if fields.magic != first.magic:
         raise InvalidRecordError(f"batches of magic {first.magic} and {fields.magic} are mixed in one append")
     if origin is AppendOrigin.CLIENT and fields.magic >= MAGIC_V2:

@@ -8,7 +8,7 @@ Invariants
 Snappy framing, integers big-endian:   lz4 framing, integers little-endian:
 
     82 "SNAPPY" 00 | i32 1 | i32 1      04 22 4d 18 | FLG 60 | BD 40 | header checksum 82
-    i32 n | n bytes, raw snappy         u32 n | n bytes, an independent lz4 block (bit 31 of n: stored as it is)
+    i32 n | n bytes, raw snappy         u32 n | n bytes, an independent lz4 block (bit 31 of n: not compressed)
     …                                   …
                                         00 00 00 00, the end mark
 """
@@ -127,7 +127,8 @@ def _joined(parts: list[Buffer]) -> Buffer:
 _GZIP_WBITS = 31  # a window of 32 KiB, with a gzip header and trailer
 _GZIP_MEMBER_START = b"\x1f\x8b\x08"
 _GZIP_HEADER_AND_TRAILER_BYTES = 18
-# Each member copies the remaining bytes of its window; with windows, the total cost of many small members is linear.
+# After each gzip member, the library copies the remaining bytes of its input.  So the input is at most a window, which
+# makes the total cost of many small members linear.
 _GZIP_WINDOW_BYTES = 64 << 10
 
 
@@ -324,7 +325,7 @@ def _compress_lz4(payload: memoryview, level: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------- zstd (§6.4)
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
-_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # after a first byte of 50 to 5f
+_ZSTD_SKIPPABLE_MAGIC = bytes.fromhex("2a4d18")  # preceded by one byte from 50 to 5f
 _ZSTD_SKIPPABLE_HEADER_BYTES = 8
 _ZSTD_BLOCK_HEADER_BYTES = 3
 _ZSTD_MAX_BLOCK_BYTES = 128 << 10

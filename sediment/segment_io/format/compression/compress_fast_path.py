@@ -1,7 +1,7 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-It calls functions of the codecs' C libraries by address.  It does not support snappy, which no library exports, lz4 at
-levels other than Kafka's default, and codecs whose library is missing; `batch_codecs.compress` handles these cases.
+It calls functions of the codecs' C libraries by address.  It does not support snappy (no library exports it), lz4 at
+levels other than Kafka's default, or codecs whose library is missing; `batch_codecs.compress` handles these cases.
 
 Invariants: `batch_codecs.compress` returns the same bytes for the same records.  Nothing is written outside the target.
 """
@@ -48,7 +48,7 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 
 
 def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
-    """Return the libraries' functions with new contexts, int64[COMPRESSOR_REGISTERS].
+    """Return int64[COMPRESSOR_REGISTERS]: the addresses of the libraries' functions, with new contexts.
 
     Each codec has Kafka's default level, except `codec` if `level` is given.  The contexts exist as long as the array,
     and only one thread at a time may use them.
@@ -89,7 +89,7 @@ def compressed_bound(size_bytes: int) -> int:
 
 @kernel
 def compress_records(codec: int, source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
-    """Compress [source, source + size_bytes) to `target`; return the bytes written, or NOT_COMPRESSED."""
+    """Compress [source, source + size_bytes) to `target`; return the number of bytes written, or NOT_COMPRESSED."""
     if codec == CODEC_LZ4:
         return _lz4(source, size_bytes, target, room_bytes, tools)
     if codec == CODEC_ZSTD:

@@ -1,10 +1,10 @@
 """Compiled loops that decompress many batches at once, as Kafka's producers frame them (kafka-log 01 §6).
 
     area      | records of a batch | records of the next | …        | padding |
-    payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if they are not in the area
+    payloads  (address, bytes) of each batch's records; bytes is NOT_DECOMPRESSED if the records are not in the area
 
-They call functions of the codecs' C libraries by address; this module implements snappy, which no library exports.  A
-batch is skipped if its framing differs, if it is malformed, or if the library of its codec is missing.
+The loops call functions of the codecs' C libraries by address; this module implements snappy, which no library
+exports.  A batch is skipped if it is framed differently, is malformed, or needs a library that is missing.
 `batch_codecs.decompress` then reads the batch or reports the error.
 
 Invariants
@@ -78,7 +78,7 @@ _ZSTD_MAX_WINDOW_EXPONENT = 17  # a window of 128 MiB, the largest that streamin
 
 
 def find_tools() -> Tools:
-    """Return the functions of the libraries with new contexts, int64[TOOL_REGISTERS].
+    """Return int64[TOOL_REGISTERS]: the addresses of the libraries' functions, with new contexts.
 
     The contexts exist as long as the array, and only one thread at a time may use them.
     """
