@@ -25,11 +25,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE
 from sediment.engine.config import LogConfig
 from sediment.jobs.command_line import stderr_log
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
@@ -46,13 +45,12 @@ from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import RunStopped, stop_on_signals
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.names import TopicPartition, new_run_id
+from sediment.segment_io.format.names import SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.server.backends.live import LiveOptions
+from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.errors import StartStoppedError
 from sediment.server.kafka_server import KafkaServer, Security, ServerOptions
-from sediment.server.live.owned_node import OwnedNode
 from sediment.server.network.endpoints import parse_endpoint
 from sediment.server.read_only.catalog import Catalog, CatalogOptions
 from sediment.server.read_only.frozen_segment import UnreadableRange
@@ -60,6 +58,9 @@ from sediment.server.read_only.renaming import parse_renaming
 from sediment.server.request_metrics import request_name
 from sediment.server.server_config import ServerConfig
 from sediment.server.topic_catalog import ServedLog
+
+if TYPE_CHECKING:
+    from sediment.server.live.owned_node import OwnedNode
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.apis import Features, KafkaApis
 from sediment.server.backends.backend import Backend
-from sediment.server.backends.live import LiveBackend, LiveOptions
+from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyBackend, ReadOnlyOptions
 from sediment.server.delayed import Timer
 from sediment.server.errors import naming_option
@@ -236,6 +236,8 @@ class KafkaServer:
     def _open_backend(self) -> Backend:
         options = self._options.backend
         if isinstance(options, LiveOptions):
+            from sediment.server.backends.live import LiveBackend  # takes 0.3 s, which a read-only start saves
+
             return LiveBackend(options, self._fs, self._stop_start)
         return ReadOnlyBackend(options, self._fs)
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, StartFiles, checkpoint_files, start_files
+from sediment.engine.clone.clone_directory import StartFiles, checkpoint_files, start_files
 from sediment.engine.clone.log_end import change_end
 from sediment.engine.clone.partition_clone import (
     PartitionClone,
@@ -42,6 +42,7 @@ from sediment.segment_io.format.names import (
     LOG_START_FILE,
     METADATA_PARTITION,
     PARTITION_METADATA_FILE,
+    SERVER_PROPERTIES_FILE,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs

@@ -31,6 +31,7 @@ from sediment.segment_io.format.names import (
     LOG_START_FILE,
     META_PROPERTIES_FILE,
     RECOVERY_POINT_FILE,
+    SERVER_PROPERTIES_FILE,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
@@ -39,8 +40,6 @@ from sediment.segment_io.manifest import ManifestFile, ManifestPartition
 from sediment.segment_io.partition.checkpoint_files import log_start_entries
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.stores import Store
-
-SERVER_PROPERTIES_FILE = "server.properties"
 
 _KRAFT_VERSION = 1  # of meta.properties
 _DRIVER = "driver"

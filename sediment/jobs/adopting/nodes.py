@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sediment.engine.clone.adoption import KEPT_SUFFIX, add_to_checkpoints, write_start_files
-from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, StartFiles
+from sediment.engine.clone.clone_directory import StartFiles
 from sediment.engine.clone.cluster_records import Node, added_topic_records, cluster_records, next_producer_id
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.foreign_topics import folders_of
@@ -42,6 +42,7 @@ from sediment.segment_io.format.names import (
     INTERNAL_TOPICS,
     METADATA_PARTITION,
     RECOVERY_POINT_FILE,
+    SERVER_PROPERTIES_FILE,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sediment.engine.clone.clone_directory import SERVER_PROPERTIES_FILE, CloneDirectory, StartFiles
+from sediment.engine.clone.clone_directory import CloneDirectory, StartFiles
 from sediment.engine.clone.cluster_records import Node, cluster_records, next_producer_id, security_records
 from sediment.engine.clone.coordinator_rewrite import ClonedNames, committing_producers
 from sediment.engine.clone.features import clone_features
@@ -53,7 +53,7 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
-from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition, new_run_id
+from sediment.segment_io.format.names import INTERNAL_TOPICS, SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS

@@ -18,6 +18,7 @@ from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 META_PROPERTIES_FILE = "meta.properties"
+SERVER_PROPERTIES_FILE = "server.properties"
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"

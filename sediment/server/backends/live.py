@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +51,7 @@ from sediment.segment_io.partition.clean_shutdown_file import RAISED_EPOCHS, Cle
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.server.backends.live_options import LiveOptions
 from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
 from sediment.server.delayed import DelayedOperations, Timer
 from sediment.server.errors import StartStoppedError
@@ -73,24 +74,6 @@ NOT_OFFERED = "this server changes no topics, configs or groups, and takes no tr
 _TRANSACTION = "sediment serve"
 _FLUSHER_THREADS = 4
 _NO_LIMIT = -1
-
-
-@dataclass(frozen=True, slots=True)
-class LiveOptions:
-    """The options of the backend.
-
-    `topic_configs` returns, for a node, the function that maps a topic to its config.
-
-    `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records are
-    treated as replicated only when they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if `log.dirs`
-    does not contain it.
-    """
-
-    directories: tuple[Path, ...]
-    topic_configs: Callable[[OwnedNode], Callable[[str], LogConfig]]
-    quorum: Mapping[str, str] | None = None
-    flush_acks: bool = False
-    metadata_only: Path | None = None
 
 
 class LiveBackend:

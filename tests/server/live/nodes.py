@@ -22,7 +22,7 @@ from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_boot
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.backends.live import LiveOptions
+from sediment.server.backends.live_options import LiveOptions
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.live.owned_node import OwnedNode
 from sediment.server.network.endpoints import Endpoint

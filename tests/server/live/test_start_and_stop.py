@@ -24,7 +24,7 @@ from sediment.segment_io.internal_topics.metadata_log import (
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.backends.live import LiveOptions
+from sediment.server.backends.live_options import LiveOptions
 from sediment.server.errors import StartStoppedError
 from sediment.server.kafka_server import KafkaServer, ServerOptions
 from sediment.server.network.endpoints import Endpoint
