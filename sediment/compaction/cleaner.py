@@ -26,6 +26,7 @@ from sediment.compaction.group_output import GroupOutput, PartWriter
 from sediment.compaction.grouping import CleaningPlan, SegmentGroup, group_segments, isolate
 from sediment.compaction.kernel_driver import KernelDriver, release_shared_memory
 from sediment.compaction.kernels import registers
+from sediment.compaction.kernels.fill_map import end_segment
 from sediment.compaction.partition_splits import KeyRun, RunNumber, Split, SurvivorBitmap
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.compaction.write_behind import WriteBehind
@@ -111,7 +112,7 @@ class CleaningPass:
             if not all(self._kernels.fill_map(chunk) for chunk in chunks):
                 break
             end_offset = following.base_offset if following else cleanable.first_uncleanable_offset
-            state[registers.LATEST_OFFSET] = end_offset - 1
+            end_segment(state, end_offset)
         end_offset = int(state[registers.LATEST_OFFSET]) + 1
         if end_offset <= cleanable.first_dirty_offset:
             raise MapFullError(

@@ -1,6 +1,7 @@
 """The prepared swap: the files that a cleaning wrote for `commit`, the segments that they replace, and the JSON form.
 
-Invariant: every file named here was written and synced under a `.part` name unique to the attempt; nothing was renamed.
+Invariant: every file that a prepared swap names is written and synced, and still has its `.part` name, which is unique
+to one attempt of a task.
 """
 
 from __future__ import annotations

@@ -167,7 +167,8 @@ def perform(
     default=LinkMode.COPY.value,
     is_flag=False,
     flag_value=LinkMode.REFLINK.value,
-    help="reflink, or --link alone: share disk blocks with the source if the filesystem supports it, else copy.  hard: "
+    help="reflink (also --link without a value): share disk blocks with the source if the filesystem supports it, else "
+    "copy.  hard: "
     "hard-link closed segments; while both the source and the clone exist, never start a broker on either of them.",
 )
 @click.option(
@@ -179,7 +180,8 @@ def perform(
 @click.option(
     "--compact",
     is_flag=True,
-    help="Also compact, as `compact` does, the cloned partitions whose cleanup.policy includes compact.",
+    help="After cloning, run the compaction of `compact` on the cloned partitions whose cleanup.policy includes "
+    "compact.",
 )
 @encoding_options
 @click.option(
@@ -192,7 +194,7 @@ def perform(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: read the secret of `erase --suppress-out` from this file.",
+    help="With --suppress: read from this file the secret that `erase --suppress-out` used.",
 )
 @click.option(
     "--local-only", is_flag=True, help="Accept topics with tiered storage, and clone only their local segments."

@@ -631,7 +631,7 @@ def _summary(report: CompactionRunReport) -> str:
     "--max-seconds",
     type=Seconds(),
     metavar="N",
-    help="Stop after N seconds, or a time such as 90m: start no more partitions, and leave unfinished ones unchanged.",
+    help="After N seconds, or a duration such as 90m, start no more partitions, and leave unfinished ones unchanged.",
 )
 @click.option(
     "--hand-off",

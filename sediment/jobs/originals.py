@@ -289,7 +289,7 @@ def perform(path: Path, *, now_ms: int | None = None) -> OriginalsRunReport:
 @click.option(
     "--now-ms",
     type=click.IntRange(0, INT64_MAX),
-    help="Use this time, in ms since the epoch, instead of the clock in the report.",
+    help="Use this time, in ms since the epoch, as the current time in the report.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, **options: Any) -> None:

@@ -653,8 +653,8 @@ def _explanations(partition: PartitionPlan) -> list[str]:
     "--originals",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Also report how much disk space is used by the originals in DIR, which earlier runs named with "
-    "--keep-originals.",
+    help="Also report how much disk space is used by the originals in DIR, the --keep-originals directory of "
+    "earlier runs.",
 )
 def command(options: CommonOptions, **own: Any) -> None:
     """Explain what compaction and retention would do to LOG_DIR... now; write nothing."""

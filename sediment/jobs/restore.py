@@ -709,7 +709,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="With --suppress: read the secret of `erase --suppress-out` from this file.",
+    help="With --suppress: read from this file the secret that `erase --suppress-out` used.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be restored.")
 @click.option("--yes", is_flag=True, help="Restore without asking; required if stdin or stderr is not a terminal.")

@@ -351,7 +351,8 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
     "--users",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Admit only the users in FILE, one name:SCRAM-SHA-256:iterations:salt:stored:server per line.",
+    help="Admit only the users in FILE, whose lines have the form "
+    "NAME:SCRAM-SHA-256:ITERATIONS:SALT:STORED_KEY:SERVER_KEY.",
 )
 @click.option("--insecure", is_flag=True, help="Let other machines connect even without TLS or without users.")
 @click.option(

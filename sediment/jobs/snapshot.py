@@ -664,12 +664,12 @@ def perform(
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest values as they were right after this offset; use a separate table for --to.",
+    help="Write the latest values as they were right after this offset; give --to a separate table.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the latest values of the records with a timestamp up to this one; use a separate table for --to.",
+    help="Write the latest values as of this timestamp, in ms since the epoch; give --to a separate table.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
 @click.option(

@@ -306,7 +306,7 @@ def perform(
     metavar="AGE",
     help="Remove the originals of runs that ended more than AGE ago, such as 7d or 36h.",
 )
-@click.option("--run", "run_id", metavar="ID", help="With --pin: the run whose originals to keep.")
+@click.option("--run", "run_id", metavar="ID", help="With --pin: keep the originals of the run with this id.")
 @click.option(
     "--pin", metavar="NAME", help="Keep the originals of the run in --run until --unpin NAME removes this pin."
 )
@@ -319,7 +319,7 @@ def perform(
 @click.option(
     "--now-ms",
     type=click.IntRange(0, INT64_MAX),
-    help="Use this time, in ms since the epoch, instead of the clock in every rule.",
+    help="Use this time, in ms since the epoch, as the current time in every rule.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(as_json: bool, yes: bool, dry_run: bool, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The kernel that fills a map with offsets before a sweep filters by offset: buildOffsetMapForSegment.
+"""The kernel that maps each key to its latest offset, for a later sweep to filter by (buildOffsetMapForSegment).
 
 It reads the dirty range forward, because the last entry of a key replaces the earlier ones.  A bounded map may be full
 before the end of the range; the round then ends where the map became full (kafka-log 02 §4.2).  The loop over segments
@@ -35,10 +35,10 @@ def fill_map(
     rows: Rows,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Put the keys of a chunk's batches into a map with offsets, first batch first; CURSOR counts up.
+    """Put the keys of a chunk's batches, with their offsets, into the map; CURSOR is the next batch.
 
-    LATEST_OFFSET is the latest offset in the map.  Return DONE, a request, a decoder's status, or MAP_FULL at the
-    record where Kafka's buildOffsetMapForSegment stops.
+    LATEST_OFFSET is the latest offset in the map.  Return DONE, a NEEDS_… status, a decoder's status, or
+    MAP_FULL.  The map is full at the record at which Kafka's buildOffsetMapForSegment stops.
     """
     base = np.int64(batches.buffer.ctypes.data)
     first_mapped = rules[FIRST_MAPPED_OFFSET]
@@ -68,3 +68,12 @@ def fill_map(
             state[LATEST_OFFSET] = header.last_offset
         state[CURSOR] = ordinal + 1
     return DONE
+
+
+def end_segment(state: npt.NDArray[np.int64], end_offset: int) -> None:
+    """Set LATEST_OFFSET after the last batch of a segment: the map covers all offsets below `end_offset`.
+
+    `end_offset` is the base offset of the next segment, or the end of the cleanable range.  The offsets after the
+    segment's last record have no record, so the next round need not read the segment again.
+    """
+    state[LATEST_OFFSET] = end_offset - 1

@@ -4,8 +4,8 @@
                  magic 0 or 1 is dropped entirely
     2. markers   each open transaction gets a COMMIT marker if its coordinator had decided to commit, otherwise ABORT
 
-A cut at a time ends the log before its first record with a later timestamp, the record that `kafka-consumer-groups
---to-datetime` finds.  This first record may be a control record.
+A cut at a timestamp ends the log before its first record with a later timestamp.  `kafka-consumer-groups
+--to-datetime` finds the same record.  This first record may be a control record.
 
 Both steps use the live log, so that segments, indexes, leader epochs and producers stay consistent.
 """

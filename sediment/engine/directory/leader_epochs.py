@@ -1,6 +1,6 @@
 """The leader epochs of a log as an immutable value, with functions that derive changed entries (kafka-log 04 §4).
 
-Loads and appends use these functions.
+These functions are used when a log is loaded and when batches are appended.
 
 Invariants: entries ascend strictly by epoch and by start offset; every function returns new entries.
 """
@@ -35,7 +35,7 @@ def assign(entries: Sequence[EpochEntry], epoch: int, start_offset: int) -> Epoc
 
 
 def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
-    """Return the entries of a log that ends at `end_offset`, without entries at or above `end_offset`.
+    """Return the entries that remain after a truncation of the log to `end_offset`: those that start below it.
 
     Source: kafka-log 04 §4 (truncateFromEnd).
     """
@@ -43,7 +43,7 @@ def truncate_from_end(entries: Sequence[EpochEntry], end_offset: int) -> Epochs:
 
 
 def truncate_from_start(entries: Sequence[EpochEntry], start_offset: int) -> Epochs:
-    """Return the entries of a log that begins at `start_offset`; the first entry begins at this offset.
+    """Return the entries that remain after the log start moves to `start_offset`; an entry that covers it begins there.
 
     Source: kafka-log 04 §4 (truncateFromStart).
     """

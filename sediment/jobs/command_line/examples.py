@@ -46,7 +46,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
                 "sediment dump /var/lib/kafka/data/orders-0 --what records --offsets 100:200 --keys --json",
             ),
             (
-                "print the last ten messages with a key from each partition, as kcat does",
+                "print the last ten messages with the key order-17 from each partition, in kcat's format",
                 "sediment dump '/var/lib/kafka/data/orders-*' -f '%p %o %k %s\\n' --last 10 --key order-17",
             ),
             ("show the lag of consumer groups", "sediment dump /var/lib/kafka/data --what groups"),

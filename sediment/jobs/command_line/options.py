@@ -485,7 +485,7 @@ def _with_common_options(
             click.option(
                 "--now-ms",
                 type=click.IntRange(0, INT64_MAX),
-                help="Use this time, in ms since the epoch, instead of the clock in every rule.",
+                help="Use this time, in ms since the epoch, as the current time in every rule.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."),
             click.option(

@@ -1,4 +1,4 @@
-"""Columns of the tables for people: the text of a cell, the number by which rows are sorted, and the rank.
+"""Columns of the human-readable tables: the text of a cell, the number by which rows are sorted, and the rank.
 
 A cell shows one partition, or all partitions of a topic.
 """
@@ -21,9 +21,10 @@ Row = TypeVar("Row")
 class TableColumn(Generic[Row]):
     """Column of a table.
 
-    `show` returns the text for some rows: one partition, or all partitions of a topic.  `number` is None for a column
-    of text; otherwise it returns the number by which a row is sorted, or None.  Rank 0 is always shown.  `style`
-    returns the style of a text.  Columns whose numbers cannot be added, such as offsets and ratios, have no sum.
+    `show` returns the text of a cell from the rows of the cell's partitions: one, or all partitions of a topic.
+    `number` is None for a column of text; otherwise it returns the number by which a row is sorted, or None.  Columns
+    of rank 0 are always shown, the others only if they fit, lowest rank first.  `style` returns the style of a text.
+    Columns whose numbers cannot be added, such as offsets and ratios, have no sum.
     """
 
     name: str
@@ -46,7 +47,7 @@ class TableColumn(Generic[Row]):
 
 
 def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of texts; the row of a topic shows a text only if all partitions share it."""
+    """Return a text column; the row of a topic shows the text only if it is the same for all partitions."""
 
     def show(rows: Sequence[Row]) -> str:
         shared = {of(row) for row in rows}

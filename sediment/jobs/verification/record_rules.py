@@ -2,7 +2,7 @@ r"""Rules of a correct compaction for records, and the pass over both logs that 
 
     BEFORE --blocks--\                    /--> batches with the same base offset: `rules`
                       one pass, one task
-    AFTER  --blocks--/                    \--> records with the same offset, words of keys: `record_kernels`
+    AFTER  --blocks--/                    \--> records with the same offset, and a state for each key: `record_kernels`
 
 A record may be missing if it was aborted, had no key, had a later record of its key below the limit, or was a tombstone
 past its delete horizon.  A record that remains must be unchanged.  In addition, the last committed record of each key
@@ -85,7 +85,7 @@ def compare_records(
     The table of keys takes at most `limit_bytes`.
 
     Raises:
-        SedimentError, OSError: a log cannot be read at all, or changed.
+        SedimentError, OSError: a log changed, or cannot be read at all.
     """
     waiting = [(0, k.PARTS)]
     seed = draw_seed()  # one seed for all passes, because it decides the range that a key belongs to
@@ -169,7 +169,7 @@ class _Walk:
         return [Difference(check, offset, what) for offset, _ in rows]
 
     def _merge(self, streams: list[RecordStream], judge: _Judge | None, histories: Histories | None) -> bool:
-        """Read to the end of both logs; return False if the keys do not fit the memory."""
+        """Read to the end of both logs; return False if the keys do not fit into memory."""
         before, after = (
             _Side(stream, self._flags(is_before), judge.queues[number] if judge else None)
             for number, (stream, is_before) in enumerate(zip(streams, (True, False), strict=True))
@@ -345,7 +345,10 @@ class _Judge:
         self._add(pairs, kept, kept_after)
 
     def _check_reencoded(self, before: Batches, after: Batches) -> tuple[Batches, Batches]:
-        """Compare merged batches with their originals; return the pairs, with all originals of a batch as one row."""
+        """Compare merged batches with their originals; return the batches that are in both logs, as two aligned arrays.
+
+        All originals of a merged batch are one row.
+        """
         joined, inside = join_originals(before, after)
         self._add(merged_batches(inside, self._rules), inside.originals, inside.merged)
         _, _, kept, kept_after = _joined(joined, after)

@@ -55,7 +55,7 @@ class LiveSegment:
 
 
 def live_segments(source: Source, fs: Fs) -> tuple[LiveSegment, ...]:
-    """Return the segments of a partition by base offset; if `source` names one segment, return only this one.
+    """Return the segments of a partition, sorted by base offset; if `source` names one segment, return only this one.
 
     Wait for a replacement in progress.  After an interrupted replacement, return the new segments if Kafka's loader
     would complete the replacement, else the old ones.

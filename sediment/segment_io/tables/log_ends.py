@@ -3,8 +3,8 @@
     read_uncommitted    the log end offset: the offset after the last complete batch
     read_committed      the last stable offset
 
-Invariants: an end is read again only after the files of its partition have changed.  A call reads each checkpoint file
-once, for any number of partitions.
+Invariants: an end is read again only after the files of its partition have changed.  A call of `LogEnds.of` reads each
+checkpoint file once, for any number of partitions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def end_offset(isolation: str, source: Source, fs: Fs, checkpoints: PartitionChe
 
 
 class LogEnds:
-    """The partitions at some paths, and the next offset of each partition; each call looks up both again."""
+    """Finds the partitions under `paths`, and the offset at which a read of each partition ends now.
+
+    Nothing is fixed when the object is created: `sources` lists the partitions anew, and `now` and `of` check the ends.
+    """
 
     def __init__(
         self, paths: Sequence[str | Path], isolation: str, selects: Callable[[Source], bool] = lambda _source: True

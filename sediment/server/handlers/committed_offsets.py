@@ -214,5 +214,8 @@ def _partitions(structure: Any, fetched: Sequence[FetchedOffset], topic_id: UUID
 
 
 def _is_of_another_topic(committed: UUID, asked: UUID) -> bool:
-    """Return True if the offset was committed for another topic with this name; False for ids derived from names."""
+    """Return True if `committed` is the id of an earlier topic that had the same name as the topic `asked`.
+
+    If an id is missing, or `asked` is derived from a name, the ids cannot show this, and the result is False.
+    """
     return committed != asked and NO_TOPIC_ID not in (committed, asked) and asked.version != _ID_MADE_OF_A_NAME

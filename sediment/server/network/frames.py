@@ -60,7 +60,7 @@ class FrameLimits:
 
     @property
     def any_max_bytes(self) -> int:
-        """The size up to which a frame is allowed for every API, before and after authentication."""
+        """The smallest of the limits: a frame of at most this size is always allowed."""
         return min(self.unauthenticated_max_bytes, self.other_max_bytes, self.request_max_bytes)
 
     def of(self, api_key: int, *, is_authenticated: bool) -> int:

@@ -9,7 +9,7 @@ byte is verified once.  After an error, the whole segment is read once, from its
     '---- run ------'            '--- run -------'
 
 Reading continues after an unreadable range at the first of these positions:
-1. a good batch to which the lengths of the bad batches lead
+1. a good batch right after the bad batches, at the position that their length fields give
 2. a good batch that has an offset index entry
 3. the end of the segment
 
@@ -173,8 +173,8 @@ class FrozenSegment:
     def _has_batch_from(self, opened: OpenSegment, offset: int) -> bool:
         """Return True if the segment has a batch that ends at or above `offset`.
 
-        A search from an index entry cannot prove the opposite, because the entry may point into a record.  So the first
-        call reads the segment once, from its first byte, and keeps the offset after its last batch.
+        A search from an index entry cannot prove that there is none, because the entry may point into a record.  So the
+        first call reads the segment once, from its first byte, and keeps the offset after its last batch.
 
         Raises:
             CorruptDataError: a header is malformed.
@@ -221,7 +221,7 @@ class FrozenSegment:
         return good
 
     def upper_bound(self, opened: OpenSegment, end_position: int) -> int | None:
-        """Return an offset from the index that is above all batches before byte `end_position`.
+        """Return an indexed offset that is larger than all offsets in the bytes before `end_position`.
 
         Return None if there is none.
         """

@@ -55,7 +55,7 @@ class AppendInfo:
 
 
 class _ThreadLocalBuffers(threading.local):
-    """The append buffers of each thread, which all logs share."""
+    """One set of append buffers per thread; a thread uses its set for every log."""
 
     def __init__(self) -> None:
         self.buffers = AppendBuffers()

@@ -138,7 +138,7 @@ class _EndedTransaction:
 
 @dataclass(slots=True)
 class ProducerUpdate:
-    """The changes of an append; `duplicate` is the stored batch if the batch was appended before."""
+    """The changes that an append makes; `duplicate` is the stored batch that it repeats, and then nothing changes."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
@@ -164,7 +164,10 @@ class LogProducers:
 
     # ------------------------------------------------------------------------------------------------------------ state
     def state(self, end_offset: int) -> ProducerState:
-        """Return all producers as a value; `completed` are transactions whose marker is not known to be replicated."""
+        """Return an immutable copy of the state of all producers.
+
+        Its `completed` are the ended transactions whose marker is not known to be replicated.
+        """
         entries = {key: producer.entry() for key, producer in self._producers.items()}
         remembered = {
             key: producer.batches
@@ -371,7 +374,7 @@ class LogProducers:
         transaction_version: int,
         update: ProducerUpdate,
     ) -> Producer:
-        """Return the producer after a transaction marker.  Source: kafka-log 04 §3 step 4."""
+        """Return the producer's state once a transaction marker is appended.  Source: kafka-log 04 §3 step 4."""
         if fields.control_type not in (CONTROL_ABORT, CONTROL_COMMIT):
             raise UsageError(
                 f"control record of producer {fields.producer_id} has type {fields.control_type}, "

@@ -91,7 +91,7 @@ def find_tools() -> Tools:
 
 
 def decompressors_found() -> dict[str, bool]:
-    """Return, for each codec with a function in a library, True if the function was found."""
+    """Return, for lz4, gzip and zstd, whether the codec's library function was found."""
     tools = find_tools()
     registers = {"lz4": _LZ4_DECOMPRESS, "gzip": _GZIP_DECOMPRESS, "zstd": _ZSTD_DECOMPRESS}
     return {codec: bool(tools[register]) for codec, register in registers.items()}
