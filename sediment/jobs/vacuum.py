@@ -54,7 +54,7 @@ from sediment.jobs.reporting.screen import Screen, screen_text
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
-from sediment.segment_io.format.names import new_run_id
+from sediment.segment_io.format.names import by_number, new_run_id
 from sediment.segment_io.fs import Fs
 
 REMOVED = "removed"
@@ -117,7 +117,7 @@ def _consequences(report: VacuumRunReport) -> Iterator[str]:
     would = "could" if report.dry_run else "can"
     for rows in removed:
         first = rows[0]
-        names = ", ".join(row.partition for row in rows[:5])
+        names = ", ".join(sorted((row.partition for row in rows), key=by_number)[:5])
         more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
         yield f"{first.run_command} of run {first.run} {would} no longer be undone in {names}{more}"
     freed = sum(row.only_here_bytes for rows in removed for row in rows)

@@ -53,7 +53,13 @@ from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
-from sediment.segment_io.format.names import INTERNAL_TOPICS, SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
+from sediment.segment_io.format.names import (
+    INTERNAL_TOPICS,
+    SERVER_PROPERTIES_FILE,
+    TopicPartition,
+    by_number,
+    new_run_id,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
@@ -350,7 +356,7 @@ class _CloneRun:
             ),
             restore=tuple(
                 command
-                for topic in plan.topics.values()
+                for topic in sorted(plan.topics.values(), key=lambda topic: by_number(topic.name))
                 for command in restore_commands(topic.name, topic.changes, bootstrap)
             ),
             notes=(*_notes(finished), *_suppression_note(rows), *compaction_note(rows), *self._orphans(plan, finished)),

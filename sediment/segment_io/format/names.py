@@ -77,16 +77,27 @@ class TopicPartition:
         return (self.topic, self.partition) < (other.topic, other.partition)
 
 
-def by_number(name: str) -> tuple[str, int, str]:
-    """Return a sort key that puts partition `t-2` before `t-10` and sorts other names as text."""
+def by_number(name: str) -> tuple[tuple[str | int, ...], int, str]:
+    """Return a sort key that reads digits as numbers: `t-2` before `t-10`, and `g2` before `g10`.
+
+    A name that ends in `-` and digits is that of a partition: `t-10` comes before `t-2-0` because topic `t` does.
+    """
     topic, _, number = name.rpartition("-")
-    is_number = number.isascii() and number.isdigit()
-    return (topic, int(number[:_MOST_DIGITS]), name) if is_number else (name, -1, name)
+    is_partition = number.isascii() and number.isdigit()
+    words = _DIGITS.split(topic if is_partition else name)
+    # The words alternate: text, digits, text, …  So the same places of two keys have the same type.
+    parts = tuple(_leading_digits(word) if place % 2 else word for place, word in enumerate(words))
+    return (parts, _leading_digits(number) if is_partition else -1, name)
+
+
+def _leading_digits(number: str) -> int:
+    return int(number[:_MOST_DIGITS])
 
 
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 
 _MOST_DIGITS = 20  # Python refuses to convert thousands of digits
+_DIGITS = re.compile(r"([0-9]+)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _STATE_DIRECTORY = re.compile(r"(.+)\.[0-9A-Za-z_-]+-(?:delete|future|stray)", re.DOTALL)
 _NUMBER = re.compile(r"\+?[0-9]{1,255}")

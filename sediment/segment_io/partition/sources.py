@@ -20,6 +20,7 @@ from sediment.segment_io.format.names import (
     PARTITION_METADATA_FILE,
     SegmentFileKind,
     TopicPartition,
+    by_number,
     parse_partition_directory,
     parse_segment_file,
 )
@@ -50,7 +51,7 @@ class Source:
 
 
 def find_sources(paths: Sequence[str | Path], fs: Fs) -> tuple[Source, ...]:
-    """Return the sources that `paths` name, without duplicates, sorted by name within each path.
+    """Return the sources that `paths` name, without duplicates, sorted within each path, with numbers read as numbers.
 
     Paths may be `file:` URIs and may be globs.
 
@@ -73,7 +74,7 @@ def _expanded(paths: Sequence[str | Path]) -> Iterable[Path]:
         if Path(text).exists() or not glob.has_magic(text):
             yield Path(text)
             continue
-        matches = sorted(glob.glob(text))  # noqa: PTH207 - Path.glob takes no absolute pattern
+        matches = sorted(glob.glob(text), key=by_number)  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not matches:
             raise UsageError("no path matches the pattern", path=text, advice=_WHAT_TO_NAME)
         # A broad pattern also matches the checkpoint files of a log directory; these files are an error only if nothing
@@ -103,7 +104,8 @@ def _sources(path: Path, fs: Fs) -> Iterable[Source]:
         return [Source(partition_of(path), path)]
     partitions = find_live_partitions(path, (entry.name for entry in entries if entry.is_directory))
     if partitions:
-        return [Source(partition, path / str(partition)) for partition in partitions]
+        in_order = sorted(partitions, key=lambda partition: by_number(str(partition)))
+        return [Source(partition, path / str(partition)) for partition in in_order]
     if names & _PARTITION_FILES:
         return [Source(partition_of(path), path)]
     if names & LOG_DIRECTORY_FILES:

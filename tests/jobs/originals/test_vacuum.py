@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.units import parse_duration
+from sediment.jobs.reporting.screen import screen_text
+from sediment.jobs.vacuum import print_report, vacuum_options
+from sediment.jobs.vacuum import vacuum as vacuum_originals
 from sediment.segment_io.errors import UsageError
 from tests.jobs.expire.test_expire import NAME, make_log
 from tests.jobs.expire.test_expire_originals import EPOCHS
@@ -144,6 +149,16 @@ def test_people_read_what_can_no_longer_be_undone(log_dir: Path, kept: Path) -> 
     run = expire(log_dir, kept, *SOME)
     shown = sediment("vacuum", kept, "--older-than=0s", "--force", "--yes").stdout
     assert f"expire of run {run} can no longer be undone in {NAME}" in shown
+
+
+def test_partitions_that_can_no_longer_be_undone_are_in_natural_order(log_dir: Path, kept: Path) -> None:
+    expire(log_dir, kept, *SOME)
+    options = vacuum_options(
+        kept, older_than="0s", run_id=None, pin=None, unpin=None, dry_run=True, force=True, now_ms=None
+    )
+    report = vacuum_originals(options)
+    rows = tuple(replace(report.partitions[0], partition=name) for name in ("g10-0", "g2-0", "g1-0"))
+    assert "undone in g1-0, g2-0, g10-0\n" in screen_text(partial(print_report, replace(report, partitions=rows)))
 
 
 def test_a_pinned_run_stays_until_the_pin_is_removed(log_dir: Path, kept: Path) -> None:

@@ -151,8 +151,20 @@ def test_other_files_are_no_segment_files(name):
     assert parse_segment_file(name) is None
 
 
-def test_partitions_are_sorted_by_number_and_odd_names_as_text():
+def test_partitions_are_sorted_by_topic_and_then_by_number():
     assert sorted(["t-10", "t-2", "s-11", "t-1"], key=by_number) == ["s-11", "t-1", "t-2", "t-10"]
-    odd = ["t-", "nothing", "t-\u00b2", "t-" + "9" * 5000, "", "t-00", "t-0"]
+    assert sorted(["t-2-0", "t-10-0", "t-11", "t-3"], key=by_number) == ["t-3", "t-11", "t-2-0", "t-10-0"]
+
+
+def test_numbers_within_names_are_sorted_as_numbers():
+    names = ["g", "g2", "g2-0", "g2-1", "g2.eu10", "g10", "g10-0", "h"]
+    backwards = names[::-1]
+    assert sorted(backwards, key=by_number) == names
+    assert sorted(["v2.g10-0", "v10.g2-0", "v2.g9-1"], key=by_number) == ["v2.g9-1", "v2.g10-0", "v10.g2-0"]
+
+
+def test_names_are_sorted_the_same_way_from_any_order():
+    nines = "9" * 5000
+    odd = ["t-", "nothing", "t-\u00b2", f"t-{nines}", nines, f"{nines}-0", "", "t-00", "t-0", "g02", "g2"]
     backwards = odd[::-1]
     assert sorted(odd, key=by_number) == sorted(backwards, key=by_number)

@@ -26,6 +26,14 @@ def test_a_log_directory_is_its_partitions_by_topic_and_number(log_dir):
     assert found(log_dir) == ["a-2", "a-10", "b-0"]
 
 
+def test_numbers_in_names_of_topics_are_read_as_numbers(tmp_path):
+    names = ["g2-0", "g10-0", "orders-2", "orders-11", "orders-2-0", "orders-10-0"]
+    for name in reversed(names):
+        write_segment(tmp_path / name, 0, [batch_bytes(0)])
+    assert found(tmp_path) == names
+    assert found(f"{tmp_path}/*") == names
+
+
 def test_directories_that_brokers_pass_over_are_no_partitions_of_a_log_directory(log_dir):
     hexadecimal = "0123456789abcdef0123456789abcdef"
     skipped = [f"b-1.{hexadecimal}-{state}" for state in ("delete", "stray", "future")]
@@ -53,15 +61,15 @@ def test_a_directory_of_another_name_is_a_topic_without_a_number(tmp_path):
 
 
 def test_lists_globs_and_uris_name_each_source_once(log_dir):
-    assert found(f"{log_dir}/a-*") == ["a-10", "a-2"]
+    assert found(f"{log_dir}/a-*") == ["a-2", "a-10"]
     assert found(f"{log_dir}/a-*", log_dir / "a-2", f"file:{log_dir}/b-0", f"file://{log_dir}/b-0") == [
-        "a-10",
         "a-2",
+        "a-10",
         "b-0",
     ]
-    assert found(f"{log_dir}/*") == ["a-10", "a-2", "b-0"]
+    assert found(f"{log_dir}/*") == ["a-2", "a-10", "b-0"]
     (log_dir / "replication-offset-checkpoint").write_text("0\n0\n")
-    assert found(f"{log_dir}/*") == ["a-10", "a-2", "b-0"]
+    assert found(f"{log_dir}/*") == ["a-2", "a-10", "b-0"]
 
 
 def test_a_name_with_glob_characters_that_exists_is_taken_as_it_is(tmp_path):
