@@ -4,8 +4,9 @@
                                                   └─────> one line for each reason
 
 Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if the console is too narrow
-for it; a line then names the column.  If the columns of rank 0 are still too wide, each row is printed as a list of
-lines.  JSON and the counts of a summary always cover every row.
+for it; a line then names the column.  If the columns of rank 0 are still too wide, a name that is too long for the
+table gets a line of its own above its row.  If this is not enough, each row is printed as a list of lines.  JSON and
+the counts of a summary always cover every row.
 """
 
 from __future__ import annotations
@@ -137,11 +138,7 @@ class Screen:
         """
         cells = [[[printable(column.show(group)) for column in columns] for group in groups] for _, groups in sections]
         every = [row for rows in cells for row in rows]
-        widths = [
-            max([cell_len(column.name), *(cell_len(row[number]) for row in every)])
-            for number, column in enumerate(columns)
-        ]
-        kept = _that_fit(columns, widths, every, self.console.width)
+        widths, kept = _layout(columns, every, self.console.width)
         for (heading, _), rows in zip(sections, cells, strict=True):
             if heading:
                 self.say(heading, style="bold")
@@ -170,13 +167,12 @@ class Screen:
         page.append_text(_line([(column, Text(column.name, style="bold")) for column in columns], widths))
         page.append("\n" + "─" * _needed(widths) + "\n")
         for row in cells:
+            texts = [_styled(column, row[number]) for column, number in zip(columns, kept, strict=True)]
+            if texts[0].cell_len > widths[0]:
+                page.append_text(texts[0]).append("\n")
+                texts[0] = Text()
             page.append(" ")
-            page.append_text(
-                _line(
-                    [(column, _styled(column, row[number])) for column, number in zip(columns, kept, strict=True)],
-                    widths,
-                )
-            )
+            page.append_text(_line(list(zip(columns, texts, strict=True)), widths))
             page.append("\n")
         self.console.print(page, soft_wrap=True)
 
@@ -279,6 +275,26 @@ def _code(row: OutcomeReport) -> str:
 
 def _bytes_before(row: object) -> int:
     return getattr(row, "bytes_before", None) or 0
+
+
+def _layout(
+    columns: Sequence[TableColumn[Row]], cells: Sequence[Sequence[str]], width: int
+) -> tuple[list[int], list[int] | None]:
+    """Return the width of each column, and the indexes of the columns that fit into `width`; None if rows are lists.
+
+    A name that leaves no room for the other columns of rank 0 does not count in the width of the first column.
+    """
+    widths = [
+        max([cell_len(column.name), *(cell_len(row[number]) for row in cells)]) for number, column in enumerate(columns)
+    ]
+    kept = _that_fit(columns, widths, cells, width)
+    if kept is None and not columns[0].rank:
+        others = [widths[number] for number, column in enumerate(columns) if number and not column.rank]
+        room = width - _needed([0, *others])
+        if short := [size for row in cells if (size := cell_len(row[0])) <= room]:
+            widths[0] = max(cell_len(columns[0].name), *short)
+            kept = _that_fit(columns, widths, cells, width)
+    return widths, kept
 
 
 def _that_fit(

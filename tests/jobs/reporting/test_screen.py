@@ -108,6 +108,19 @@ def test_rows_are_lists_where_not_even_the_first_columns_have_room() -> None:
     ]
 
 
+def test_a_name_that_is_too_long_for_the_table_gets_a_line_above_its_row() -> None:
+    long = f"{'a' * 90}-0"
+    rows = [Row("b-0", segments=7), Row(long, segments=10), Row("c-0", segments=8)]
+    assert shown(rows).rstrip().splitlines() == [
+        " partition  status     segments  bytes",
+        "───────────────────────────────────────",
+        " b-0        compacted         7      0",
+        long,
+        "            compacted        10      0",
+        " c-0        compacted         8      0",
+    ]
+
+
 def test_many_idle_partitions_are_one_line_on_a_terminal_and_rows_in_a_pipe() -> None:
     rows = [Row("busy-0"), *(idle(number, size_bytes=number) for number in range(300))]
     text = shown(rows, terminal=True)
