@@ -27,6 +27,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.progress import Progress as Bars
+from rich.table import Column
 
 from sediment.jobs.command_line.standard_output import LogConsole
 from sediment.jobs.reporting.figures import human_bytes
@@ -190,7 +191,7 @@ class Progress:
         self._under_way: Callable[[], int] | None = None
         self._over = threading.Event()
         self._poller: threading.Thread | None = None
-        counts = (DownloadColumn(), TransferSpeedColumn())
+        counts = (DownloadColumn(table_column=Column(no_wrap=True)), TransferSpeedColumn(Column(no_wrap=True)))
         self._bar = _bar(console, counts, _BYTES, total_bytes, self._label(), clock) if partitions else None
 
     def __enter__(self) -> Progress:

@@ -15,8 +15,8 @@ from sediment.jobs.command_line.standard_output import LogConsole
 from tests.waiting import wait_until
 
 
-def terminal():
-    return Console(file=StringIO(), force_terminal=True, width=100)
+def terminal(width=100):
+    return Console(file=StringIO(), force_terminal=True, width=width)
 
 
 def shown(console):
@@ -36,6 +36,16 @@ def test_a_terminal_sees_partitions_and_bytes():
         assert wait_for(console, "1.0/4.0 kB")
         progress.advance(1000)
         assert wait_for(console, "/s")
+
+
+def test_a_bar_of_large_counts_fits_one_line_of_80_columns():
+    console = terminal(width=80)
+    with Progress(console, partitions=182, total_bytes=622_200, phase="cloning") as progress:
+        progress.advance(115_600, partitions=10)
+        assert wait_for(console, "cloning 10/182 partitions")
+        progress.advance(100_000, partitions=10)
+        assert wait_for(console, "B/s")
+        assert wait_for(console, "215.6/622.2 kB")
 
 
 class Clock:
