@@ -419,7 +419,7 @@ def command(
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")
 
         def confirm(count: int) -> bool:
-            return not asks or ask_on_terminal(f"adopt {counted(count, 'partition')} in place?", stop)
+            return not asks or ask_on_terminal(f"Adopt {counted(count, 'partition')} in place?", stop)
 
         report = perform(
             options,

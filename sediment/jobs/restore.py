@@ -154,10 +154,10 @@ def _summary(report: RestoreRunReport) -> str:
         status: sum(partition.status == status for partition in report.partitions)
         for status in (RESTORED, REFUSED, FAILED)
     }
-    done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
-    would = " if this were not a dry run" if report.dry_run else ""
+    words = {RESTORED: "would be restored"} if report.dry_run else {}
+    done = ", ".join(f"{count} {words.get(status, status)}" for status, count in counts.items() if count)
     kept = f"; the removed files are in {report.originals}" if report.catalogues else ""
-    return f"{done}{would}{kept}; {report.seconds:.1f} s (run {report.run_id})"
+    return f"{done or 'no partitions'}{kept}; {report.seconds:.1f} s (run {report.run_id})"
 
 
 # -------------------------------------------------------------------------------------------------------------- options

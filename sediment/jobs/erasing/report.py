@@ -99,8 +99,8 @@ def print_report(report: EraseRunReport, screen: Screen) -> None:
             )
     for line in _place_lines(place for place in report.not_reached if place not in NOT_VISIBLE):
         screen.say(line)
-    kinds = ", ".join(place.kind for place in report.not_reached if place in NOT_VISIBLE)
-    screen.say(f"not reached, and not visible from here: {kinds}")
+    if kinds := [place.kind for place in report.not_reached if place in NOT_VISIBLE]:
+        screen.say(f"not reached, and not visible from here: {', '.join(kinds)}")
     if report.evidence is not None:
         screen.say(f"the evidence is in {report.evidence}" + ("" if report.complete else ", and is incomplete"))
     screen.say(_summary(report))
@@ -135,4 +135,4 @@ def _summary(report: EraseRunReport) -> str:
         takes = "" if report.estimated_seconds is None else f", which takes about {report.estimated_seconds:.0f} s"
         return f"{done}; {erased} would be erased{takes}; counted in {seconds}"
     kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
-    return f"{done}; {erased} erased{kept} in {seconds}"
+    return f"{done}; {erased} erased{kept}; {seconds}"

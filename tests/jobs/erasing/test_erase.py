@@ -9,6 +9,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ import pytest
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.erase import erase as run_erase
 from sediment.jobs.erasing.options import EraseOptions
-from sediment.jobs.erasing.report import EraseRunReport
+from sediment.jobs.erasing.report import EraseRunReport, print_report
+from sediment.jobs.reporting.screen import screen_text
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError
@@ -267,6 +269,7 @@ def test_the_question_shows_the_counts_and_a_no_changes_nothing(logs, keys):
     (report,) = shown
     assert report.dry_run
     assert [(each.status, each.records_erased) for each in report.partitions] == [("erased", 3), ("erased", 2)]
+    assert "not visible from here" not in screen_text(partial(print_report, report))  # a list that is not made yet
     assert tree(logs) == before
     asked: list[EraseRunReport] = []
     report = run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda shown: not asked.append(shown))

@@ -174,6 +174,8 @@ def test_a_dry_run_says_what_a_chain_would_give_and_changes_nothing(log_dir: Pat
     outcome = sediment("restore", log_dir, f"--from={kept}", "--json", "--quiet", "--as-of=0", "--dry-run")
     (row,) = outcome.report["partitions"]
     assert (row["status"], row["segments"], row["bytes_after"]) == ("restored", [0, 5, 10], 1080)
+    shown = sediment("restore", log_dir, f"--from={kept}", "--quiet", "--as-of=0", "--dry-run").stdout
+    assert "1 would be restored; " in shown
     assert tree(log_dir.parent) == before
 
 
