@@ -187,6 +187,7 @@ class SegmentFileName:
     state: str
 
 
+_LEADING_OFFSET = re.compile(r"([0-9]+)\.")
 _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
     r"(?:(\.cleaned|\.swap|\.deleted)|\.[0-9A-Za-z_.-]+(\.part))?"
@@ -204,6 +205,13 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
         return None
     base, kind, state, part = match.groups()
     return SegmentFileName(int(base), SegmentFileKind(kind), state or part or "")
+
+
+def leading_offset(name: str) -> int:
+    """Return the number before the first dot of a name, as Kafka parses it; -1 if there is none."""
+    match = _LEADING_OFFSET.match(name)
+    offset = int(match[1]) if match else -1
+    return offset if offset <= INT64_MAX else -1
 
 
 @dataclass(frozen=True, slots=True)

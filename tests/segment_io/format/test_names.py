@@ -12,6 +12,7 @@ from sediment.segment_io.format.names import (
     TopicPartition,
     aside_directory_name,
     by_number,
+    leading_offset,
     parse_partition_directory,
     parse_segment_file,
     part_file_name,
@@ -149,6 +150,23 @@ def test_segment_files_are_found_again_by_their_names(base_offset, kind):
 )
 def test_other_files_are_no_segment_files(name):
     assert parse_segment_file(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"),
+    [
+        ("00000000000000000007.log", 7),
+        ("7.index", 7),
+        ("12.3.index", 12),
+        (f"{2**63 - 1}.timeindex", 2**63 - 1),
+        (f"{2**63}.index", -1),
+        ("-1.index", -1),
+        ("7", -1),
+        ("leader-epoch-checkpoint", -1),
+    ],
+)
+def test_the_offset_of_a_name_is_the_number_before_its_first_dot(name, offset):
+    assert leading_offset(name) == offset
 
 
 def test_partitions_are_sorted_by_topic_and_then_by_number():

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sediment.engine.directory.loading.orphan_indexes import is_orphan, leading_offset
+from sediment.engine.directory.loading.orphan_indexes import is_orphan
 from sediment.engine.directory.loading.replacements import NewSegment, OldSegments, index_mismatch, read_new_segment
 from sediment.engine.directory.swap import is_part_file
 from sediment.segment_io.errors import (
@@ -26,6 +26,7 @@ from sediment.segment_io.format.names import (
     DELETED_SUFFIX,
     SWAP_SUFFIX,
     SegmentFileKind,
+    leading_offset,
     parse_segment_file,
     segment_file_name,
 )
