@@ -193,17 +193,21 @@ def replicas_of(
         metadata = metadata or (read_cluster_metadata(place, fs) if place is not None else None)
     nodes = {str(each.path): each.meta.node_id for each in directories if each.meta and each.meta.node_id is not None}
     finished = frozenset(done)
+    read: dict[str, set[int]] = {}
     covered: dict[str, set[int]] = {}
     partitions: dict[str, TopicPartition] = {
         str(partition): partition for directory in directories for partition in directory.partitions
     }
     for report in reports:
-        found = covered.setdefault(report.partition, set())
-        if report.status in finished and report.log_dir in nodes:
-            found.add(nodes[report.log_dir])
+        places = read.setdefault(report.partition, set()), covered.setdefault(report.partition, set())
+        if report.log_dir in nodes:
+            for found in places if report.status in finished else places[:1]:
+                found.add(nodes[report.log_dir])
     replicas = {}
     for name, by_run in covered.items():
         partition = partitions[name]
         known = None if metadata is None else metadata.replicas.get(partition.topic, {}).get(partition.partition)
-        replicas[partition] = Replicas(None if known is None else tuple(sorted(known)), tuple(sorted(by_run)))
+        replicas[partition] = Replicas(
+            None if known is None else tuple(sorted(known)), tuple(sorted(read[name])), tuple(sorted(by_run))
+        )
     return replicas

@@ -62,18 +62,20 @@ NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Node ids of a partition's replicas, ascending; `covered` are the nodes that a run has erased from.
+    """Node ids of a partition's replicas, ascending.
 
-    `nodes` is None if no metadata log names the replicas.
+    `nodes` is None if no metadata log names the replicas.  `read` are the nodes whose directories the run reads, and
+    `covered` those of them in which it has erased.
     """
 
     nodes: tuple[int, ...] | None
+    read: tuple[int, ...]
     covered: tuple[int, ...]
 
     @property
-    def are_covered(self) -> bool:
-        """True if the run has erased from every replica."""
-        return self.nodes is not None and set(self.nodes) <= set(self.covered)
+    def others(self) -> tuple[int, ...] | None:
+        """The nodes whose replicas the run does not read; the run's report says what it did with the others."""
+        return None if self.nodes is None else tuple(sorted(set(self.nodes) - set(self.read)))
 
 
 def places_of(
@@ -95,7 +97,7 @@ def places_of(
         names = ", ".join(map(str, sorted(tiered)))
         advice = f"remote storage contains segments of {names}: delete them there, as with kafka-delete-records"
         found.append(Place("tiered-segments", None, advice))
-    for nodes, partitions in _uncovered(replicas).items():
+    for nodes, partitions in _by_other_nodes(replicas).items():
         named = ", ".join(map(str, partitions))
         if nodes is None:
             advice = f"no metadata log names the replicas of {named}; erase on every broker, or give --metadata DIR"
@@ -118,15 +120,14 @@ def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
     )
 
 
-def _uncovered(
+def _by_other_nodes(
     replicas: Mapping[TopicPartition, Replicas],
 ) -> Mapping[tuple[int, ...] | None, Sequence[TopicPartition]]:
-    """Return the partitions by the nodes that no run has erased from; the key None means unknown nodes."""
+    """Return the partitions by the nodes whose replicas the run does not read; the key None means unknown nodes."""
     found: dict[tuple[int, ...] | None, list[TopicPartition]] = {}
     for partition, each in sorted(replicas.items()):
-        if not each.are_covered:
-            nodes = None if each.nodes is None else tuple(sorted(set(each.nodes) - set(each.covered)))
-            found.setdefault(nodes, []).append(partition)
+        if each.others != ():
+            found.setdefault(each.others, []).append(partition)
     return found
 
 
