@@ -172,6 +172,15 @@ def load_case(name: str, tmp_path: Path) -> CleaningCase:
     return CleaningCase(name, directory, case["partition"], case["configs"], compressed, rounds)
 
 
+def unpack_logs(home: Path) -> dict[str, Path]:
+    """Return the folders of the corpus before and after a cleaning by Kafka, each under the name of a topic for it."""
+    return {
+        f"{name}.{stage}": load_case(name, home / name).directory / stage
+        for name in cleaning_cases(magic2_only=False)
+        for stage in ("before", "after-1")
+    }
+
+
 def load_loading_case(name: str, tmp_path: Path) -> LoadingCase:
     """Unpack a loading case below `tmp_path`."""
     directory = _unpack("loading", name, tmp_path)

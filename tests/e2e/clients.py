@@ -7,10 +7,12 @@ decide which batches are on disk or how they are read.
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
@@ -27,8 +29,10 @@ from tests.consumers import (
     confluent_records,
     ends,
     kafka_python_records,
+    split,
 )
 from tests.e2e.kraft import KafkaNode
+from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
 
 PARTITIONS = 2
 SEGMENT_BYTES = "12000"
@@ -43,6 +47,17 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     TOMBSTONES: {"delete.retention.ms": "100"},
 }
 GROUPS = ("readers", "auditors")
+
+# With these properties, a broker neither cleans nor deletes, so the logs that it takes over stay as they are.
+PROPERTIES = {"log.cleaner.enable": "false", "log.retention.ms": "-1", "log.index.size.max.bytes": "65536"}
+CHECKPOINTS = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+# kafka-python loses records of these from the broker too: their leader epochs are above that of the broker.
+LOST_BY_KAFKA_PYTHON = "epochs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,29 @@ def create_topics(node: KafkaNode) -> None:
     topics = [NewTopic(name, PARTITIONS, 1, config={**shared, **own}) for name, own in TOPICS.items()]
     client = AdminClient({"bootstrap.servers": node.bootstrap})
     _wait(client.create_topics(topics))
+
+
+def create_one_partition_topics(node: KafkaNode, names: list[str]) -> None:
+    client = AdminClient({"bootstrap.servers": node.bootstrap})
+    for future in client.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        future.result(WAIT_SECONDS)
+
+
+def take_over(data: Path, folders: dict[str, Path]) -> None:
+    """Put the segments of `folders` in the place of empty topics' partitions, for a start that recovers them."""
+    for topic, source in folders.items():
+        target = data / f"{topic}-0"
+        for path in target.iterdir():
+            if path.name != "partition.metadata":
+                path.unlink()
+        for path in source.iterdir():
+            if path.name != "partition.metadata":
+                shutil.copy(path, target)
+    for name in CHECKPOINTS:
+        if (data / name).exists():
+            kept = {n: o for n, o in read_checkpoint(data / name).items() if split(n)[0] not in folders}
+            write_checkpoint(data / name, kept)
+    (data / ".kafka_cleanshutdown").unlink()
 
 
 def shrink_internal_topics(node: KafkaNode) -> None:

@@ -7,14 +7,33 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka as confluent
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.consumers import COMMITTED, UNCOMMITTED, WAIT_SECONDS, committed_offsets, confluent_records, ends
+from tests.consumers import (
+    COMMITTED,
+    ISOLATIONS,
+    UNCOMMITTED,
+    WAIT_SECONDS,
+    committed_offsets,
+    confluent_records,
+    ends,
+    kafka_python_records,
+)
+from tests.corpus import unpack_logs
 from tests.e2e import console_tools as tools
-from tests.e2e.clients import Workload, create_topics, look
+from tests.e2e.clients import (
+    LOST_BY_KAFKA_PYTHON,
+    PROPERTIES,
+    Workload,
+    create_one_partition_topics,
+    create_topics,
+    look,
+    take_over,
+)
 from tests.e2e.kraft import KafkaNode, running
 from tests.jobs.log_dirs import Outcome, sediment_process
 from tests.ports import free_port
@@ -157,6 +176,40 @@ def test_a_renamed_subset_brings_its_groups_and_no_others(tmp_path: Path) -> Non
         node.kill()
     with running(node):
         wait_for_end(node, "orders_test-0", expected()["ends"]["orders-0"][1] + 4)
+
+
+# -------------------------------------------------------------------------------------------------------------- corpus
+def test_every_partition_of_the_corpus_is_read_from_a_clone_as_from_its_broker(tmp_path: Path) -> None:
+    """All codecs, transactions, message formats 0 to 2, before and after a cleaning."""
+    corpus = unpack_logs(tmp_path)
+    names = [f"{topic}-0" for topic in corpus]
+    source = KafkaNode(tmp_path / "source", PROPERTIES)
+    with running(source):
+        create_one_partition_topics(source, list(corpus))
+    take_over(source.data, corpus)
+    with running(source):
+        before = read_by_two_clients(source, names)
+    node, outcome = cloned_node(tmp_path, source.data)
+    assert {row["status"] for row in outcome.report["partitions"]} == {"cloned"}
+    with running(node):
+        after = read_by_two_clients(node, names)
+        assert_no_trouble(node)
+    assert after == before
+    assert sum(map(len, before[UNCOMMITTED].values())) > sum(map(len, before[COMMITTED].values())) > 0
+
+
+def read_by_two_clients(node: KafkaNode, names: list[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the ends and, by isolation level, the records that librdkafka and kafka-python agree on."""
+    found_ends = ends(node.bootstrap, names)
+    found: dict[str, Mapping[str, Any]] = {"ends": found_ends}
+    read_by_both = [name for name in names if not name.startswith(LOST_BY_KAFKA_PYTHON)]
+    for isolation in ISOLATIONS:
+        found[isolation] = records = confluent_records(node.bootstrap, names, isolation)
+        end = 2 if isolation == COMMITTED else 1
+        until = {name: found_ends[name][end] for name in read_by_both}
+        others = kafka_python_records(node.bootstrap, read_by_both, isolation, until)
+        assert others == {name: records[name] for name in read_by_both}
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- three brokers

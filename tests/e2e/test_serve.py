@@ -39,29 +39,29 @@ from tests.consumers import (
     offsets_of_times,
     split,
 )
-from tests.corpus import cleaning_cases, load_case
+from tests.corpus import unpack_logs
 from tests.e2e import console_tools as tools
 from tests.e2e.aiokafka_client import aiokafka_offsets_of_times, aiokafka_records, aiokafka_seeks
-from tests.e2e.clients import GROUPS, TOPICS, Workload, create_topics, produce_in_transaction, transactional
+from tests.e2e.clients import (
+    GROUPS,
+    LOST_BY_KAFKA_PYTHON,
+    PROPERTIES,
+    TOPICS,
+    Workload,
+    create_one_partition_topics,
+    create_topics,
+    produce_in_transaction,
+    take_over,
+    transactional,
+)
 from tests.e2e.clients import partitions as workload_partitions
 from tests.e2e.kraft import KafkaNode, running
-from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
 from tests.served import contents, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
-PROPERTIES = {"log.cleaner.enable": "false", "log.retention.ms": "-1", "log.index.size.max.bytes": "65536"}
-CHECKPOINTS = (
-    "recovery-point-offset-checkpoint",
-    "log-start-offset-checkpoint",
-    "replication-offset-checkpoint",
-    "cleaner-offset-checkpoint",
-)
-STAGES = ("before", "after-1")
 RANDOM_CHOICES = 50  # of an offset, or a time
 RECORDS_OF_A_CHOICE = 3
-# kafka-python loses records of these from the broker too: their leader epochs are above that of the broker.
-LOST_BY_KAFKA_PYTHON = "epochs."
 UNREADABLE_FOR_AIOKAFKA = "legacy-v0-codecs."  # lz4 in messages of magic 0
 # Values of the broker's file, which is not in its log directory.
 STATIC = re.compile(r" STATIC_BROKER_CONFIG:[^ ]+|,?(?:retention\.ms=-1|segment\.index\.bytes=65536)")
@@ -83,11 +83,7 @@ class Sides:
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
     home = tmp_path_factory.mktemp("serve")
     node = KafkaNode(home / "node", PROPERTIES)
-    corpus = {
-        f"{name}.{stage}": load_case(name, home / name).directory / stage
-        for name in cleaning_cases(magic2_only=False)
-        for stage in STAGES
-    }
+    corpus = unpack_logs(home)
     with running(node):
         create_topics(node)
         create_one_partition_topics(node, list(corpus))
@@ -105,29 +101,6 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         yield Sides(node.bootstrap, server.bootstrap, [*workload_partitions(), *(f"{topic}-0" for topic in corpus)])
     left_open.purge()
     assert contents(served) == before
-
-
-def create_one_partition_topics(node: KafkaNode, names: list[str]) -> None:
-    client = AdminClient({"bootstrap.servers": node.bootstrap})
-    for future in client.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-        future.result(WAIT_SECONDS)
-
-
-def take_over(data: Path, folders: dict[str, Path]) -> None:
-    """Put the segments of `folders` in the place of empty topics' partitions, for a start that recovers them."""
-    for topic, source in folders.items():
-        target = data / f"{topic}-0"
-        for path in target.iterdir():
-            if path.name != "partition.metadata":
-                path.unlink()
-        for path in source.iterdir():
-            if path.name != "partition.metadata":
-                shutil.copy(path, target)
-    for name in CHECKPOINTS:
-        if (data / name).exists():
-            kept = {n: o for n, o in read_checkpoint(data / name).items() if split(n)[0] not in folders}
-            write_checkpoint(data / name, kept)
-    (data / ".kafka_cleanshutdown").unlink()
 
 
 # -------------------------------------------------------------------------------------------------------------- records
