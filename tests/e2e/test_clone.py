@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -236,13 +236,19 @@ def cluster(tmp_path: Path) -> Iterator[list[KafkaNode]]:
             node.close()
 
 
-def test_three_killed_brokers_become_one_node(cluster: list[KafkaNode], tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [KafkaNode.kill, KafkaNode.stop])
+def test_three_brokers_become_one_node(
+    cluster: list[KafkaNode], end: Callable[[KafkaNode], None], tmp_path: Path
+) -> None:
     first = cluster[0]
     create_topics(first)
     replicated = NewTopic("replicated", 2, 3, config={"min.insync.replicas": "2"})
     client = AdminClient({"bootstrap.servers": first.bootstrap})
-    for future in client.create_topics([replicated]).values():
+    gone = NewTopic("gone", 2, 3)
+    for future in client.create_topics([replicated, gone]).values():
         future.result(WAIT_SECONDS)
+    produce(first.bootstrap, "gone", 10)
+    client.delete_topics(["gone"])["gone"].result(WAIT_SECONDS)
     Workload(first, seed=20).produce(batches=12)
     produce(first.bootstrap, "replicated", 40, enable_idempotence="true", acks="all")
     tools.tool(
@@ -254,8 +260,8 @@ def test_three_killed_brokers_become_one_node(cluster: list[KafkaNode], tmp_path
     before = look(first)
     java = committed_offsets(first.bootstrap, "java", ["replicated-0"])
     assert java["replicated-0"][0] == 40
-    for node in cluster:
-        node.kill()
+    for node in reversed(cluster):  # the controller last, because the stop of a broker needs it
+        end(node)
     node, outcome = cloned_node(tmp_path, *(each.data for each in cluster))
     assert {row["status"] for row in outcome.report["partitions"]} == {"cloned"}
     assert {(row["topic"], row["key"]) for row in outcome.report["changed_configs"] if not row["held"]} == {
@@ -268,6 +274,10 @@ def test_three_killed_brokers_become_one_node(cluster: list[KafkaNode], tmp_path
         assert after.offsets == before.offsets
         assert after.records == before.records
         assert committed_offsets(node.bootstrap, "java", ["replicated-0"]) == java
+        assert "gone" not in AdminClient({"bootstrap.servers": node.bootstrap}).list_topics(timeout=WAIT_SECONDS).topics
+        quorum = tools.tool(node.bootstrap, tools.METADATA_QUORUM, "describe", "--status")
+        assert re.search(r"LeaderId: +1\n", quorum) and re.search(r"MaxFollowerLag: +0\n", quorum)
+        assert "writer-0" in tools.tool(node.bootstrap, tools.TRANSACTIONS, "list")
         # A client of the newest protocol asks by topic id.
         described = tools.tool(node.bootstrap, tools.CONSUMER_GROUPS, "--describe", "--group", "java")
         assert re.search(r"replicated +0 +40 +40 +0", described)
