@@ -53,14 +53,19 @@ def logs_of(clone: Path) -> dict[str, object]:
 
 
 def assert_whole_or_none(source: Path, root: Path, way: str, expected: dict[str, object], what: str) -> None:
-    """Assert that the clone has its manifest and every file, or that the next run makes it."""
+    """Assert that the clone has its manifest and every file, or that the next run makes it.
+
+    Without meta.properties no broker starts on the directory, so it is written after every log.
+    """
     clone = root / CLONE
     if not (clone / MANIFEST_FILE).exists():
-        assert not (clone / "meta.properties").exists(), what
+        if (clone / "meta.properties").exists():
+            assert logs_of(clone) == expected, what
         outcome = run(source, root, way)
         assert outcome.status == 0, f"{what}: {outcome.stderr}"
-    check = sediment("clone", "--check", clone, "--json")
-    assert check.status == 0, f"{what}: {check.stderr}"
+    problems = sediment("clone", "--check", clone, "--json").report["problems"]
+    # A crash in the last rename may leave both names of the manifest.
+    assert [problem for problem in problems if not problem.startswith(f"{MANIFEST_FILE}.")] == [], what
     assert logs_of(clone) == expected, what
 
 
