@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from sediment.jobs.spark.cancellation import RunStopped
     from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verification.report import VerificationReport
+    from sediment.local_broker import Broker, broker
     from sediment.segment_io.errors import (
         CorruptDataError,
         DirectoryInUseError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdoptionRunReport",
+    "Broker",
     "CheckReport",
     "CloneRunReport",
     "CompactionRunReport",
@@ -97,6 +99,7 @@ __all__ = [
     "VerificationReport",
     "__version__",
     "adopt",
+    "broker",
     "clone",
     "compact",
     "doctor",
@@ -154,6 +157,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.spark.cancellation": ("RunStopped",),
         "sediment.jobs.verification.report": ("VerificationReport",),
         "sediment.jobs.vacuum": ("VacuumRunReport",),
+        "sediment.local_broker": ("Broker", "broker"),
         "sediment.records": ("records",),
         "sediment.segment_io.errors": (
             "CorruptDataError",

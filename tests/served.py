@@ -44,11 +44,24 @@ class Served:
     bootstrap: str
     process: subprocess.Popen[str]
     said: list[str] = field(default_factory=list)
+    is_ended: bool = False
+
+    def stop(self) -> None:
+        """End the server as an operator does (SIGTERM); its status is 0."""
+        self.is_ended = True
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(LIMIT_SECONDS) == 0, self.said
+
+    def kill(self) -> None:
+        """End the server at once (kill -9)."""
+        self.is_ended = True
+        self.process.kill()
+        self.process.wait()
 
 
 @contextmanager
 def serving(*arguments: object, under: Sequence[str] = ()) -> Iterator[Served]:
-    """Run `sediment serve ARGUMENTS` on a free port, and stop it with SIGTERM; it ends with status 0.
+    """Run `sediment serve ARGUMENTS` on a free port, and stop it with SIGTERM unless the body has ended it.
 
     `under` is a command that runs in its place and becomes it, as `env` does.
     """
@@ -71,9 +84,10 @@ def serving(*arguments: object, under: Sequence[str] = ()) -> Iterator[Served]:
             raise AssertionError(f"serve ended with status {process.wait()}: {said}")
         reader = threading.Thread(target=_collect, args=(process, said), daemon=True)
         reader.start()
-        yield Served(found[1], process, said)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_SECONDS) == 0, said
+        served = Served(found[1], process, said)
+        yield served
+        if not served.is_ended:
+            served.stop()
     finally:
         if process.poll() is None:
             process.kill()

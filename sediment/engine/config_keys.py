@@ -7,6 +7,7 @@ exceptions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,6 +35,43 @@ class ValueType(StrEnum):
     BOOLEAN = "true or false"
     STRING = "a word"
     LIST = "a comma separated list"
+
+
+_WHOLE_NUMBER = re.compile(r"([+-]?)0*([0-9]{1,19})")  # no number of 64 bits has more digits
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_COMMA = re.compile(r"\s*,\s*")
+_INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
+
+
+def read_value(kind: ValueType, text: str) -> Value | None:
+    """Return the value of `text` as Kafka parses it; None if it has another type.
+
+    Source: Kafka's ConfigDef.parseType; a list keeps only the first of equal elements (KIP-1161).
+    """
+    text = text.strip()
+    match kind:
+        case ValueType.INT | ValueType.LONG:
+            number = _WHOLE_NUMBER.fullmatch(text)
+            whole = None if number is None else int(number[1] + number[2])
+            bound = _INT_BOUNDS[kind]
+            return whole if whole is not None and -bound - 1 <= whole <= bound else None
+        case ValueType.DOUBLE:
+            return float(text) if _NUMBER.fullmatch(text) else None
+        case ValueType.BOOLEAN:
+            return {"true": True, "false": False}.get(text.lower())
+        case ValueType.STRING:
+            return text
+        case ValueType.LIST:
+            return tuple(dict.fromkeys(_COMMA.split(text))) if text else ()
+
+
+def value_text(value: Value | None) -> str | None:
+    """Return a value as Kafka prints it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +230,10 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.initial.task.delay.ms", _LONG, 30 * _SECOND_MS, 0),
     Key("log.dir.failure.timeout.ms", _LONG, 30 * _SECOND_MS, 1, applies=False),
     Key("background.threads", _INT, 10, 1, applies=False),
-    Key("num.partitions", _INT, 1, 1, applies=False),
+    Key("num.partitions", _INT, 1, 1),
     Key("message.max.bytes", _INT, 1_048_588, 0),
     Key("replica.high.watermark.checkpoint.interval.ms", _LONG, 5 * _SECOND_MS),
-    Key("auto.create.topics.enable", _BOOLEAN, True, applies=False),
+    Key("auto.create.topics.enable", _BOOLEAN, True),
     # The cleaner (06 §3).
     Key("log.cleaner.enable", _BOOLEAN, True, applies=False),
     Key("log.cleaner.threads", _INT, 1, 0, applies=False),
@@ -218,8 +256,8 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("transaction.state.log.segment.bytes", _INT, 100 * _MIB, 1),
     Key("offsets.topic.segment.bytes", _INT, 100 * _MIB, 1),
     Key("share.coordinator.state.topic.segment.bytes", _INT, 100 * _MIB, 1),
-    # The server; if `queued.max.request.bytes` or `max.connections` is unset, Sediment has its own limit
-    # (ServerConfig).
+    # The server.  If `queued.max.request.bytes`, `max.connections` or `auto.create.topics.enable` is unset, Sediment
+    # has its own value (ServerConfig).
     Key("num.network.threads", _INT, 3, 1),
     Key("num.io.threads", _INT, 8, 1),
     Key("queued.max.requests", _INT, 500, 1),
@@ -238,6 +276,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("group.initial.rebalance.delay.ms", _INT, 3 * _SECOND_MS),
     Key("group.max.size", _INT, INT32_MAX, 1),
     Key("offset.metadata.max.bytes", _INT, 4096),
+    Key("offsets.topic.num.partitions", _INT, 50, 1),
     Key("offsets.retention.minutes", _INT, 10_080, 1),
     Key("offsets.retention.check.interval.ms", _LONG, 10 * _MINUTE_MS, 1),
     # Sediment's own keys.

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -40,13 +40,14 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.reporting.run_report import QUARANTINED, SCHEMA, SKIPPED
-from sediment.jobs.settings.directories import configured_log_dirs, metadata_only_dir
+from sediment.jobs.settings.directories import configured_log_dirs, keeps_metadata_apart
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Origin, Settings
 from sediment.jobs.spark.cancellation import RunStopped, stop_on_signals
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import SERVER_PROPERTIES_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.server.backends.live_options import LiveOptions
 from sediment.server.backends.read_only import ReadOnlyOptions
 from sediment.server.errors import StartStoppedError
@@ -58,9 +59,6 @@ from sediment.server.read_only.renaming import parse_renaming
 from sediment.server.request_metrics import request_name
 from sediment.server.server_config import ServerConfig
 from sediment.server.topic_catalog import ServedLog
-
-if TYPE_CHECKING:
-    from sediment.server.live.owned_node import OwnedNode
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -145,13 +143,13 @@ def _announce(server: KafkaServer, options: ServerOptions, messages: Any) -> Non
         f"{'for reads and writes' if is_live else 'read-only'}, with {server.protocol}"
     )
     if is_live:
-        messages.print("nothing is deleted: the cleaner and retention are off")
-        messages.print("not offered: transactions, and changes of topics, partitions, configs and groups")
+        messages.print("only what clients delete is deleted: the cleaner and retention are off")
+        messages.print("not offered: transactions")
     if options.security.insecure and not server.bound.is_loopback:
         _LOGGER.warning(
-            "--insecure: every machine that reaches %s can read %severy topic",
+            "--insecure: every machine that reaches %s can read %s",
             server.bound,
-            "and write " if is_live else "",
+            "and write every topic, and delete topics, records and groups" if is_live else "every topic",
         )
     if server.advertised != server.bound:
         messages.print(f"clients connect to {server.advertised}")
@@ -262,19 +260,20 @@ def _backend(
             raise UsageError(f"{option} needs --read-only", advice=f"give --read-only, or leave out {option}")
     return LiveOptions(
         directories,
-        partial(_topic_configs, settings),
-        _quorum(directories, settings),
+        partial(topic_configs, settings),
+        quorum_keys(directories, settings),
         flush_acks,
-        metadata_only_dir(settings),
+        keeps_metadata_apart(settings),
+        configured_log_dirs(settings),
     )
 
 
-def _topic_configs(settings: Settings, owned: OwnedNode) -> Callable[[str], LogConfig]:
-    """Return a function that returns the configs of a topic, taken from the settings and the node's metadata."""
-    return settings.of_node(owned.metadata, owned.node.node_id).for_topic
+def topic_configs(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Callable[[str], LogConfig]:
+    """Return a function that returns the configs of a topic, taken from the settings and a node's metadata."""
+    return settings.of_node(metadata, node_id).for_topic
 
 
-def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str] | None:
+def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str, str] | None:
     """Return the quorum keys of --config, or of the properties file that `clone` and `adopt` leave in a directory."""
     if settings.quorum:
         return settings.quorum
@@ -289,8 +288,8 @@ def _quorum(directories: Sequence[Path], settings: Settings) -> Mapping[str, str
 @click.option(
     "--flush-acks",
     is_flag=True,
-    help="Treat records as replicated only once they are flushed to disk; producers with acks=all and consumers wait "
-    "for the flush.",
+    help="Treat records as replicated only once they are flushed to disk; consumers, and producers with acks=all, "
+    "wait for the flush.",
 )
 @click.option(
     "--listen",
@@ -416,9 +415,9 @@ def command(
     With --read-only, the server serves any log directories, writes nothing into them, and takes no lock.
 
     Without --read-only, LOG_DIR... must be the log directories of a single-node cluster; `clone` and `adopt` make such
-    directories.  The server accepts committed offsets, and records from producers, including idempotent producers.  It
-    refuses transactions and changes of topics or configs, keeps group members in memory, and deletes nothing.  A broker
-    can use the directories afterwards.
+    directories.  The server accepts committed offsets, records from producers, including idempotent producers, and
+    changes of topics, configs and groups.  It refuses transactions, and deletes only what clients delete.  A broker can
+    use the directories afterwards.
     """
     with stderr_log.log_to_stderr(log_format, quiet=quiet, repeats=True), errors_as_exit_status():
         settings = Settings.load(config, sets)

@@ -55,6 +55,15 @@ _CODES: tuple[tuple[type[BaseException], ErrorCode], ...] = (
 )
 
 
+class ApiError(SedimentError):
+    """An error of Kafka's protocol; `message` is the text for the client, or None (Kafka's ApiError)."""
+
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or code.name)
+        self.code = code
+        self.message = message
+
+
 class StartStoppedError(SedimentError):
     """The server was stopped before it had started."""
 
@@ -63,7 +72,12 @@ class StartStoppedError(SedimentError):
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code of the error's nearest base class in the table; UNKNOWN_SERVER_ERROR if there is none."""
+    """Return the code of an ApiError, else of the error's nearest base class in the table.
+
+    Return UNKNOWN_SERVER_ERROR if there is none.
+    """
+    if isinstance(error, ApiError):
+        return error.code
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

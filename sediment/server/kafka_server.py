@@ -1,12 +1,12 @@
 """KafkaServer: a server over log directories, with its start and stop.
 
     start                                             undone by the stop, in reverse order
-     1  raise the limit on open files                 -
+     1  raise the limit on open files                 restore it
      2  read certificate and users                    -
      3  check the address, bind it                    close it
      4  open the backend: the log directories         close it
      5  choose the credentials                        -
-     6  start the timer                                stop it
+     6  start the timers                               stop them
      7  open the request log                          close it
      8  make the handlers                             -
      9  start handlers and processors                 finish the requests in progress, send their responses
@@ -16,7 +16,8 @@
 
 If a step fails, the steps before it are undone.  A wrong address, or a port on which another process already listens,
 is refused before a log directory is opened.  Clients can connect only after the logs are loaded.  A stop takes at most
-about STOP_SECONDS.  After that, the process can exit even if threads are still running.
+about STOP_SECONDS.  After that, the process can exit even if threads are still running.  In a process that was forked
+from that of the server, a stop does nothing.
 
 Source: Kafka's BrokerServer and SocketServer.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import gc
 import logging
-import resource
+import os
 import ssl
 import threading
 import time
@@ -61,6 +62,7 @@ from sediment.server.network.endpoints import Endpoint, choose_advertised
 from sediment.server.network.frames import OTHER_REQUEST_MAX_BYTES
 from sediment.server.network.processor import Listener
 from sediment.server.network.socket_server import SocketServer, bind
+from sediment.server.open_files_limit import raised_open_files_limit
 from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Handler
@@ -74,8 +76,6 @@ from sediment.server.transactions.stored_transactions import replay_transactions
 _LOGGER = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-_WANTED_OPEN_FILES = 65_536
-_DESCRIPTORS_BESIDE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,7 @@ class KafkaServer:
         self._fs = fs
         self._stop_start = stop_start or threading.Event()
         self._undo = ExitStack()
+        self._process = os.getpid()
 
     def __enter__(self) -> KafkaServer:
         self.start()
@@ -128,13 +129,15 @@ class KafkaServer:
                 directory.
             SedimentError, OSError: a directory or file cannot be read.
         """
+        self._process = os.getpid()
         with ExitStack() as undo:
             self._start(undo)
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """Stop as this module's table describes; later calls have no effect."""
-        self._undo.close()
+        """Stop as this module's table describes; later calls, and calls in a forked process, have no effect."""
+        if os.getpid() == self._process:
+            self._undo.close()
 
     def check_usable(self) -> None:
         """Check that at least one log directory can still be served.
@@ -151,7 +154,7 @@ class KafkaServer:
 
     def _start(self, undo: ExitStack) -> None:
         options = self._options
-        _raise_open_files_limit(options.config.max_connections)  # 1
+        undo.enter_context(raised_open_files_limit(options.config.max_connections))  # 1
         security = options.security
         tls = _tls_of(security)  # 2
         from_file = None if security.users is None else read_users(security.users)
@@ -177,28 +180,36 @@ class KafkaServer:
         credentials = choose_credentials(resolved, from_file, of_cluster_users, insecure=security.insecure)
         self.protocol = security_protocol(has_tls=tls is not None, has_users=credentials is not None)
 
-        timer = Timer()  # 6
+        timer, group_timer = Timer(), Timer(name="group-timer")  # 6; a group may wait for the disk
         undo.callback(timer.close)
+        undo.callback(group_timer.close)
         request_log = None
         if options.request_log is not None:  # 7
             with naming_option("--request-log", options.request_log):
                 request_log = RequestLog(options.request_log)
             undo.callback(request_log.close)
 
-        coordinator = GroupCoordinator(config, timer, time.monotonic_ns, backend.offset_store)  # 8
+        coordinator = GroupCoordinator(  # 8
+            config, group_timer, time.monotonic_ns, backend.offset_store, backend.group_store
+        )
         transactions = TransactionHandlers(_wall_ms)
         node = Node(self.catalog.node_id, self.advertised.host, self.advertised.port)
         apis = KafkaApis(
             _joined(
                 SaslHandlers().handlers(),
-                MetadataHandlers(self.catalog, node, can_write=backend.can_write).handlers(),
+                MetadataHandlers(
+                    self.catalog,
+                    node,
+                    can_write=backend.can_write,
+                    create_topics=backend.create_topics if config.auto_create_topics_enable else None,
+                ).handlers(),
                 OffsetHandlers(self.catalog).handlers(),
-                ConfigHandlers(self.catalog, self.catalog.node_id).handlers(),
+                ConfigHandlers(self.catalog, self.catalog.node_id, can_write=backend.can_write).handlers(),
                 LogDirHandlers(self.catalog).handlers(),
-                GroupHandlers(coordinator, (node.id, node.host, node.port)).handlers(),
+                GroupHandlers(coordinator, (node.id, node.host, node.port), backend.make_coordinator_topic).handlers(),
                 CommittedOffsetHandlers(coordinator, self.catalog, _wall_ms).handlers(),
                 transactions.handlers(),
-                *backend.handlers(timer, config),
+                *backend.handlers(timer, config, coordinator),
             ),
             _features_of(self.catalog.metadata),
         )
@@ -280,22 +291,6 @@ def _without_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _raise_open_files_limit(connections: int) -> None:
-    """Raise the limit on open files as far as allowed; warn if it is too low for the number of connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    if soft != resource.RLIM_INFINITY and soft < connections + _DESCRIPTORS_BESIDE:
-        _LOGGER.warning(
-            "this process may open %d files, too few for max.connections=%d; raise the limit: ulimit -n %d",
-            soft,
-            connections,
-            _WANTED_OPEN_FILES,
-        )
 
 
 def _tls_of(security: Security) -> ssl.SSLContext | None:

@@ -1,7 +1,7 @@
 """The config of the server.
 
 Field names are Kafka's keys with underscores, without the prefix `sediment`.  Defaults are Kafka's, except for two keys
-that Kafka does not limit: `max.connections` and `queued.max.request.bytes`.
+that Kafka does not limit, `max.connections` and `queued.max.request.bytes`, and for `auto.create.topics.enable`.
 
 Source: Kafka's SocketServerConfigs, ServerConfigs, QuotaConfig and GroupCoordinatorConfig.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Whole, check_ranges
+from sediment.engine.value_ranges import AT_LEAST_ONE, COUNT, INT, POSITIVE_INT, Range, Truth, Whole, check_ranges
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX
 
@@ -39,6 +39,9 @@ _RANGES: dict[str, Range] = {
     "offset_metadata_max_bytes": INT,
     "offsets_retention_minutes": POSITIVE_INT,
     "offsets_retention_check_interval_ms": AT_LEAST_ONE,
+    "auto_create_topics_enable": Truth(),
+    "num_partitions": POSITIVE_INT,
+    "offsets_topic_num_partitions": POSITIVE_INT,
     "node_id": COUNT,
 }
 
@@ -115,6 +118,15 @@ class ServerConfig:
 
     offsets_retention_check_interval_ms: int = 600_000
     """Interval of the checks for expired offsets."""
+
+    auto_create_topics_enable: bool = False
+    """Create a topic if a client asks for one that does not exist; Kafka does so by default."""
+
+    num_partitions: int = 1
+    """Partitions of a new topic whose client does not state their number."""
+
+    offsets_topic_num_partitions: int = 50
+    """Partitions of `__consumer_offsets` if the server creates it."""
 
     node_id: int = 0
     """Id of this node in thread names and for clients."""

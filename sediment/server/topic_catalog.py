@@ -21,6 +21,7 @@ from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.producer_state import ProducerEntry
+from sediment.segment_io.protocol.error_codes import ErrorCode
 
 
 class FetchedRecords(Protocol):
@@ -130,6 +131,10 @@ class ServedTopic(Protocol):
         """The logs of its partitions by number."""
 
     @property
+    def missing(self) -> frozenset[int]:
+        """The numbers of the partitions whose logs could not be created; clients see them without a leader."""
+
+    @property
     def configs(self) -> Mapping[str, str]:
         """The configs that are set on the topic itself."""
 
@@ -176,3 +181,14 @@ class TopicCatalog(Protocol):
 
     def partition(self, name: str, number: int) -> ServedLog | None:
         """Return a partition of a topic."""
+
+
+def has_partition(topic: ServedTopic | None, number: int) -> bool:
+    """Return True if a topic has a partition, with a log or without; `topic` is None if the topic does not exist."""
+    return topic is not None and (number in topic.partitions or number in topic.missing)
+
+
+def code_without_log(topic: ServedTopic | None, number: int) -> ErrorCode:
+    """Return the error for a partition without a log; `topic` is None if the topic does not exist."""
+    is_missing = topic is not None and number in topic.missing
+    return ErrorCode.KAFKA_STORAGE_ERROR if is_missing else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

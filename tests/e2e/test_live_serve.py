@@ -1,27 +1,56 @@
-"""A live server and a stock broker take over each other's directory, in turns."""
+"""A live server and a stock broker take over each other's directory in turns, and administer topics in the same way."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import lzma
 import random
+import shutil
 import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sediment.engine.clone.new_node import format_new_node
 from sediment.engine.clone.server_properties import server_properties
+from sediment.engine.metadata.topic_records import METADATA_VERSION
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.internal_topics.metadata_log import (
+    SERVER_TRANSACTION,
+    ClusterMetadata,
+    read_cluster_metadata,
+)
+from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.partition.checkpoint_files import read_partition_metadata
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.live.owned_node import open_node
 from tests.consumers import UNCOMMITTED, Records, commit_offsets, committed_offsets, confluent_records, ends
+from tests.e2e import console_tools as tools
 from tests.e2e.kraft import KafkaNode, running
-from tests.e2e.test_clone import assert_no_trouble, produce
+from tests.e2e.test_clone import USUAL, assert_no_trouble, produce
+from tests.engine.live_logs import batch
 from tests.served import serving, unpacked
+from tests.server.live import nodes
+from tests.server.live.admin_script import RECORDED, AdminScript
+from tests.server.live.nodes import NODE, NOW_MS
+from tests.server.network.listeners import Client
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 NAMES = ["empty-0", "prices-0", "orders-0", "orders-1"]
 PER_TURN = 20
+KILLS = 24
 
 
 def two_free_ports() -> int:
@@ -39,7 +68,7 @@ def node_on(data: Path, home: Path) -> KafkaNode:
     """Return a node that is to start on `data`."""
     text = server_properties(
         data,
-        open_node([data], None, Fs()).node,
+        open_node([data], None, Fs()).node.node_id,
         host="127.0.0.1",
         port=two_free_ports(),
         partition_counts={"__consumer_offsets": 2, "__transaction_state": 2},
@@ -95,3 +124,267 @@ def test_a_directory_goes_from_a_server_to_a_broker_and_back(tmp_path: Path) -> 
     assert (after.topic_ids, after.topic_configs) == (before.topic_ids, before.topic_configs)
     assert next_ids == sorted(set(next_ids))
     assert not list(data.glob("*-stray"))
+
+
+# ------------------------------------------------------------------------------------------------------ administration
+def new_node(path: Path) -> Path:
+    path.mkdir()
+    format_new_node(path, Fs(), now_ms=time.time_ns() // 1_000_000)
+    return path
+
+
+def delete_records(bootstrap: str, file: Path, offsets: Mapping[str, int]) -> str:
+    partitions = [{"topic": topic, "partition": 0, "offset": offset} for topic, offset in offsets.items()]
+    file.write_text(json.dumps({"partitions": partitions, "version": 1}))
+    return tools.tool(bootstrap, tools.DELETE_RECORDS, "--offset-json-file", str(file))
+
+
+def change_everything(bootstrap: str, file: Path) -> None:
+    """Make `kept` with 3 partitions and a config, delete some of its records, and make and delete `gone`."""
+    for name in ("kept", "gone"):
+        made = tools.tool(bootstrap, tools.TOPICS, "--create", "--topic", name, "--partitions", "2")
+        assert f"Created topic {name}." in made
+    tools.tool(bootstrap, tools.TOPICS, "--alter", "--topic", "kept", "--partitions", "3")
+    topic = ("--entity-type", "topics", "--entity-name", "kept")
+    tools.tool(bootstrap, tools.CONFIGS, "--alter", *topic, "--add-config", "retention.ms=-1,max.message.bytes=5000")
+    tools.tool(bootstrap, tools.CONFIGS, "--alter", *topic, "--delete-config", "max.message.bytes")
+    produce(bootstrap, "kept", 10)
+    commit_offsets(bootstrap, "stays", {"kept-0": 7})
+    commit_offsets(bootstrap, "goes", {"kept-0": 7})
+    assert "low_watermark: 4" in delete_records(bootstrap, file, {"kept": 4})
+    assert "successful" in tools.tool(bootstrap, tools.CONSUMER_GROUPS, "--delete", "--group", "goes")
+    tools.tool(bootstrap, tools.TOPICS, "--delete", "--topic", "gone")
+
+
+def check_everything(bootstrap: str) -> None:
+    assert tools.table(tools.tool(bootstrap, tools.TOPICS, "--list", "--exclude-internal")) == ["kept"]
+    described = tools.tool(bootstrap, tools.TOPICS, "--describe", "--topic", "kept")
+    assert "PartitionCount: 3" in described
+    assert "retention.ms=-1" in described
+    assert "max.message.bytes" not in described
+    assert ends(bootstrap, ["kept-0"])["kept-0"][:2] == (4, 10)
+    assert committed_offsets(bootstrap, "stays", ["kept-0"])["kept-0"][0] == 7
+    assert committed_offsets(bootstrap, "goes", ["kept-0"])["kept-0"][0] < 0
+
+
+def test_a_broker_has_what_console_tools_changed_on_a_server_and_the_server_what_they_change_on_it(
+    tmp_path: Path,
+) -> None:
+    data = new_node(tmp_path / "data")
+    with serving(data) as served:
+        change_everything(served.bootstrap, tmp_path / "offsets.json")
+        check_everything(served.bootstrap)
+    before = metadata_of(data)
+    with running(node_on(data, tmp_path / "node")) as node:
+        check_everything(node.bootstrap)
+        tools.tool(node.bootstrap, tools.TOPICS, "--create", "--topic", "brokers", "--partitions", "1")
+        assert_no_trouble(node)
+        node.stop()
+    assert metadata_of(data).topic_ids["kept"] == before.topic_ids["kept"]
+    with serving(data) as served:
+        tools.tool(served.bootstrap, tools.TOPICS, "--delete", "--topic", "brokers")
+        tools.tool(served.bootstrap, tools.TOPICS, "--create", "--topic", "servers", "--partitions", "1")
+        tools.tool(served.bootstrap, tools.TOPICS, "--delete", "--topic", "servers")
+        check_everything(served.bootstrap)
+    with running(node_on(data, tmp_path / "again")) as node:
+        check_everything(node.bootstrap)
+        assert_no_trouble(node)
+    assert not list(data.glob("*-stray"))
+
+
+# ---------------------------------------------------------------------------------------------------------------- kills
+@dataclass
+class Known:
+    """A topic as a client knows it: its id, number of partitions, and records in the last partition."""
+
+    id: uuid.UUID
+    count: int
+    records: int = 0
+
+
+class Changes:
+    """A client that creates and deletes topics until its server is gone, and that remembers every answer."""
+
+    def __init__(self, prefix: str, seed: int) -> None:
+        self.topics: dict[str, Known] = {}
+        self.answered = 0
+        self.pending: str | None = None
+        """The topic whose change was not answered; it may have happened or not."""
+        self.produced: str | None = None
+        """The topic whose last record was not answered."""
+        self._chance = random.Random(seed)
+        self._names = [f"{prefix}-{number}" for number in range(6)]
+
+    def run(self, port: int) -> None:
+        """Change topics until the connection breaks."""
+        with contextlib.suppress(ConnectionError), Client.to(port) as client:
+            while True:
+                self.pending = name = self._chance.choice(self._names)
+                if name in self.topics:
+                    self._delete(client, name)
+                else:
+                    self._create(client, name)
+                self.answered += 1
+                self.pending = None
+                if name in self.topics:
+                    self.produced = name
+                    self._produce(client, self.topics[name])
+                    self.produced = None
+
+    def _create(self, client: Client, name: str) -> None:
+        count = self._chance.randint(1, 12)
+        creation = m.CreateTopicsRequest
+        topic = creation.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+        (made,) = client.ask(creation(topics=[topic], timeout_ms=60_000), 7).topics
+        assert made.error_code == ErrorCode.NONE, made
+        self.topics[name] = Known(made.topic_id, count)
+
+    def _delete(self, client: Client, name: str) -> None:
+        deletion = m.DeleteTopicsRequest
+        asked = deletion(topics=[deletion.DeleteTopicState(name=name)], timeout_ms=60_000)
+        (deleted,) = client.ask(asked, 6).responses
+        assert deleted.error_code == ErrorCode.NONE, deleted
+        del self.topics[name]
+
+    @staticmethod
+    def _produce(client: Client, topic: Known) -> None:
+        answer = nodes.produce(client, batch(("k", "v")), number=topic.count - 1, asked_id=topic.id)
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, topic.records)
+        topic.records += 1
+
+    def learn(self, found: Mapping[str, Known]) -> None:
+        """Take from the cluster the outcomes of the requests that were not answered, and check all others."""
+        if self.produced is not None:
+            topic = self.topics[self.produced]
+            topic.records = max(topic.records, min(found[self.produced].records, topic.records + 1))
+            self.produced = None
+        if self.pending is not None:
+            before = self.topics.pop(self.pending, None)
+            if self.pending in found:
+                self.topics[self.pending] = found[self.pending]
+                assert before in (None, found[self.pending])
+            self.pending = None
+        assert {name: found[name] for name in self._names if name in found} == self.topics
+
+
+def topics_at(port: int) -> dict[str, Known]:
+    """Return the topics of a cluster, after every partition has a leader."""
+    with Client.to(port, LIMIT_SECONDS) as client:
+
+        def listed() -> list[Any]:
+            return [each for each in client.ask(m.MetadataRequest(topics=None), 12).topics if not each.is_internal]
+
+        wait_until(lambda: not any(each.error_code for topic in listed() for each in topic.partitions))
+        found = {each.name: Known(each.topic_id, len(each.partitions)) for each in listed()}
+        request = m.ListOffsetsRequest
+        asked = [
+            request.ListOffsetsTopic(
+                name=name, partitions=[request.ListOffsetsPartition(partition_index=each.count - 1, timestamp=-1)]
+            )
+            for name, each in found.items()
+        ]
+
+        def listed_ends() -> list[tuple[str, Any]]:
+            topics = client.ask(request(replica_id=-1, topics=asked), 8).topics
+            return [(topic.name, partition) for topic in topics for partition in topic.partitions]
+
+        # A broker shows a leader shortly before the leader answers.
+        wait_until(lambda: not any(partition.error_code for _, partition in listed_ends()))
+        for name, partition in listed_ends():
+            found[name].records = partition.offset
+        return found
+
+
+@contextlib.contextmanager
+def changing(clients: Sequence[Changes], port: int) -> Iterator[None]:
+    """Let clients change topics of a server that the body ends."""
+    with ThreadPoolExecutor(len(clients)) as pool:
+        runs = [pool.submit(client.run, port) for client in clients]
+        yield
+    for run in runs:
+        run.result()
+
+
+def wait_for_changes(clients: Sequence[Changes], count: int) -> None:
+    """Wait until the clients have got `count` more answers."""
+    enough = sum(client.answered for client in clients) + count
+    wait_until(lambda: sum(client.answered for client in clients) >= enough)
+
+
+def port_of(bootstrap: str) -> int:
+    return int(bootstrap.rpartition(":")[2])
+
+
+def check_broker(node: KafkaNode, clients: Sequence[Changes]) -> None:
+    """Start a broker on its directory, and stop it; it has all that the clients know, and sets aside no live topic."""
+    with running(node):
+        found = topics_at(port_of(node.bootstrap))
+        for client in clients:
+            client.learn(found)
+        node.stop()
+    assert_no_errors(node)
+    live_ids = set(metadata_of(node.data).topic_ids.values())
+    for folder in node.data.glob("changed-*"):
+        if not folder.name.endswith("-delete"):
+            topic_id = read_partition_metadata(Fs(), folder / "partition.metadata")
+            assert folder.name.endswith("-stray") != (topic_id in live_ids), folder
+
+
+def assert_no_errors(node: KafkaNode) -> None:
+    """Assert that the broker logged no errors since its last start."""
+    lines = [line for line in node.said() if line.startswith(("ERROR", "FATAL"))]
+    assert not [line for line in lines if not any(usual in line for usual in USUAL)]
+
+
+def test_a_broker_has_every_answered_change_after_a_server_was_killed_during_changes(tmp_path: Path) -> None:
+    data = new_node(tmp_path / "data")
+    clients = [Changes(f"changed-{number}", number) for number in range(3)]
+    chance = random.Random(19)
+    for kill in range(1, KILLS + 1):
+        with serving(data) as served:
+            port = port_of(served.bootstrap)
+            found = topics_at(port)
+            for client in clients:
+                client.learn(found)
+            with changing(clients, port):
+                wait_for_changes(clients, chance.randint(1, 12))
+                time.sleep(chance.uniform(0, 0.05))
+                served.kill()
+        if kill == KILLS // 4:
+            # The node itself goes on without a metadata log.
+            copy = tmp_path / "copy"
+            shutil.copytree(data, copy)
+            check_broker(node_on(copy, tmp_path / "node-of-the-copy"), deepcopy(clients))
+        elif kill % (KILLS // 4) == 0:
+            check_broker(node_on(data, tmp_path / f"node-{kill}"), clients)
+
+
+# -------------------------------------------------------------------------------------------------------------- levels
+@pytest.mark.parametrize("level", [13, 20], ids=["3.6-IV1", "3.9"])
+def test_a_broker_at_an_older_metadata_version_reads_the_changes_of_a_server(tmp_path: Path, level: int) -> None:
+    data = new_node(tmp_path / "data")
+    feature = m.FeatureLevelRecord(name=METADATA_VERSION, feature_level=level)
+    records = format_bootstrap_checkpoint([encode_metadata_record(feature, 0)], now_ms=NOW_MS)
+    (data / "bootstrap.checkpoint").write_bytes(records)
+    client = Changes("changed", level)
+    for turn in range(3):
+        with serving(data) as served:
+            found = topics_at(port_of(served.bootstrap))
+            client.learn(found)
+            with changing([client], port_of(served.bootstrap)):
+                wait_for_changes([client], 12)
+                served.stop()
+        log = b"".join(path.read_bytes() for path in data.glob("__cluster_metadata-0/*.log"))
+        assert (SERVER_TRANSACTION.encode() in log) == (turn > 0)
+        check_broker(node_on(data, tmp_path / f"node-{turn}"), [client])
+        assert metadata_of(data).features[METADATA_VERSION] == level
+    assert not list(data.glob("*-stray"))
+
+
+def test_the_recorded_answers_are_those_of_a_broker(tmp_path: Path) -> None:
+    kafka = KafkaNode(tmp_path / "node", {"node.id": str(NODE.node_id)})
+    with running(kafka), Client.to(port_of(kafka.bootstrap), LIMIT_SECONDS) as client:
+        recorded = json.loads(lzma.decompress(RECORDED.read_bytes()))
+        lines = AdminScript(client, recorded).run()
+    (tmp_path / RECORDED.name).write_bytes(lzma.compress(json.dumps(lines).encode()))
+    assert lines == recorded, f"Kafka's answers are in {tmp_path}"

@@ -10,7 +10,15 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, Key, Value, ValueType, is_other_broker_key
+from sediment.engine.config_keys import (
+    BROKER_KEYS,
+    TOPIC_KEYS,
+    Key,
+    Value,
+    ValueType,
+    is_other_broker_key,
+    read_value,
+)
 from sediment.jobs.settings.resolve import Origin, parse_value
 from sediment.segment_io.errors import SettingsError
 
@@ -101,3 +109,10 @@ def test_the_properties_file_says_above_every_key_what_it_takes() -> None:
         key = re.match(r"^#([a-z.0-9]+)=", line)
         if key:
             assert above == f"#   ({BROKER_KEYS[key[1]].range_text()})", line
+
+
+def test_a_number_of_thousands_of_digits_is_out_of_range_and_leading_zeros_do_not_count() -> None:
+    for kind in (ValueType.INT, ValueType.LONG):
+        assert read_value(kind, "9" * 5000) is None
+        assert read_value(kind, "-" + "0" * 5000 + "7") == -7
+        assert read_value(kind, "0" * 5000) == 0

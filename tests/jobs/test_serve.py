@@ -237,6 +237,13 @@ def test_the_command_does_not_load_spark():
     assert found.stdout.strip() == "[]"
 
 
+def test_a_read_only_server_loads_no_code_of_a_node_that_writes() -> None:
+    code = "import sys, sediment.jobs.serve; print(sorted(name for name in sys.modules if name.startswith(%r)))"
+    writers = ("sediment.engine.clone", "sediment.engine.live.log_manager", "sediment.server.live")
+    done = subprocess.run([sys.executable, "-c", code % (writers,)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 WRONG_USE = {
     "flush acks": (["--flush-acks"], "--flush-acks needs a server that takes writes; leave out"),
     "no such partition": (["--partition", "order-*"], "--partition 'order-*' matches no partition of"),

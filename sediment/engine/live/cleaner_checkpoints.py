@@ -13,7 +13,7 @@ Source: kafka-log 02 §1 (uncleanable), §2.5 (LogCleanerManager).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, uncleanable_after, update_uncleanable
@@ -58,19 +58,20 @@ class CleanerCheckpoints:
         if log.config.compacts and directory.first_dirty_offsets().get(log.partition, 0) > offset:
             self.update(directory, log.partition, offset)
 
-    def forget(self, directory: LogDirectory, partition: TopicPartition) -> None:
-        """Remove the checkpoint entry and the mark of a log that was removed from `directory`."""
-        self._change(directory, remove=partition)
-        self._unmark(directory, partition)
+    def forget(self, directory: LogDirectory, partitions: Collection[TopicPartition]) -> None:
+        """Remove the checkpoint entries and the marks of logs that left `directory`."""
+        self._change(directory, remove=partitions)
+        for partition in partitions:
+            self._unmark(directory, partition)
 
     def _change(
         self,
         directory: LogDirectory,
         *,
         add: Mapping[TopicPartition, int] | None = None,
-        remove: TopicPartition | None = None,
+        remove: Collection[TopicPartition] = (),
     ) -> None:
-        kept = {log.partition for log in self._owner.all_logs()} - {remove}
+        kept = {log.partition for log in self._owner.all_logs()}.difference(remove)
         directory.change_first_dirty(
             lambda before: {partition: before[partition] for partition in before if partition in kept} | dict(add or {})
         )

@@ -56,8 +56,12 @@ class LogDirectory:
         """The clean-shutdown marker at the start; a stop without a broker epoch writes the same marker again."""
         self.is_loaded = False
         """True after every log was loaded."""
+        self.left_out: set[TopicPartition] = set()
+        """Partitions whose folders were not loaded; their entries stay in the checkpoints."""
         self.failure: str | None = None
         """The reason why the directory is offline; None while it is online."""
+        self.checkpoint_guard = threading.Lock()
+        """Held by the engine while it collects the offsets of a checkpoint and writes them."""
         self._fs = fs
         self._guard = threading.Lock()
 
@@ -164,12 +168,15 @@ class LogDirectory:
                 self._replace(CLEANER_FILE, format_offset_checkpoint(after))
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint file; until all logs are loaded, keep the entries of other partitions."""
+        """Replace a checkpoint file; keep the entries of partitions that were left out or have not been loaded yet."""
         with self._guard:
             if self.is_offline:
                 return
-            others = {} if self.is_loaded else read_offset_checkpoint(self._fs, self.path / name) or {}
-            self._replace(name, format_offset_checkpoint({**others, **offsets}))
+            kept: Mapping[TopicPartition, int] = {}
+            if self.left_out or not self.is_loaded:
+                found = read_offset_checkpoint(self._fs, self.path / name) or {}
+                kept = {each: found[each] for each in found if each in self.left_out} if self.is_loaded else found
+            self._replace(name, format_offset_checkpoint({**kept, **offsets}))
 
     def _replace(self, name: str, content: bytes) -> None:
         self._fs.replace_file(self.path / name, content, like=self.path / LOCK_FILE)

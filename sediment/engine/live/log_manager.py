@@ -12,9 +12,12 @@ directory was closed without error, and every log had been loaded or the marker 
 must do further work after an unclean stop passes `marks_unclean=False` to `shutdown`, which then writes no marker into
 a directory that had none at the start.
 
-There are two locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must not wait
-for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.  `_administration` is
-held while logs are created, deleted or truncated.
+There are three kinds of locks.  `_guard` covers the maps and is the innermost lock.  A thread that holds `_guard` must
+not wait for a log or for the cleaner, because a log reports a disk failure while it holds its own lock.
+`_administration` is held while logs are created, deleted or truncated; a stop ends a creation after the log in
+progress, so that it need not wait long.  The `checkpoint_guard` of a directory is held while its offsets are collected
+and written, so that no checkpoint replaces a newer one; the lock of a log may be taken under it.  If a disk hangs, the
+periodic checkpoints of all directories wait for it, as in Kafka; a client's changes in another directory do not.
 
 Source: kafka-log 04 §11 to §14, 05 §1.
 """
@@ -23,9 +26,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,7 +42,8 @@ from sediment.engine.live.log.partition_log import PartitionLog, ignore_change
 from sediment.engine.live.log_cleaner import LogCleaner
 from sediment.engine.live.log_dir_failure import LogDirFailureHandler
 from sediment.engine.live.log_directory import LogDirectory, check_owners
-from sediment.engine.live.open_files import SPARE_DESCRIPTORS, open_files_limit
+from sediment.engine.live.open_files import open_files_limit, require_spare_descriptors
+from sediment.engine.live.partition_folders import folder_aside, make_partition_folders, remove_folder
 from sediment.engine.live.scheduler import Clock, Scheduler
 from sediment.engine.live.spool_committer import SpoolCommitter
 from sediment.engine.live.topic_names import check_partition, check_topic, check_topic_id
@@ -54,7 +57,7 @@ from sediment.segment_io.errors import (
     StorageError,
     UsageError,
 )
-from sediment.segment_io.format.names import DirectoryState, TopicPartition, aside_directory_name
+from sediment.segment_io.format.names import DirectoryState, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.partition.checkpoint_files import LogDirCheckpoints, PartitionCheckpoints, log_start_entries
 from sediment.segment_io.partition.partition_directories import partition_of
@@ -90,10 +93,11 @@ class _ToLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class _DeletedLog:
-    """A log whose directory was renamed and is removed after the delay."""
+class _Deleted:
+    """A renamed folder that is waiting for its removal; `log` is None if the folder was not loaded."""
 
-    log: PartitionLog
+    log: PartitionLog | None
+    folder: Path
     directory: LogDirectory
     since_ms: int
 
@@ -120,11 +124,14 @@ class LogManager:
         is_stray: Callable[[TopicPartition, str | None], bool] = _is_never_stray,
         on_readable_change: Callable[[PartitionLog], None] = ignore_change,
         deletes: bool = True,
+        left_out: Collection[Path] = (),
     ) -> None:
         """Create a manager; `is_stray(partition, topic id)` is True for a log that does not belong to this node.
 
-        `on_readable_change` is called, without the log's lock, after the readable range of a log has changed and after
-        the log was closed.  Without `deletes`, no background task deletes a segment or a renamed log.
+        `on_readable_change` is called after the range of a log that may be read has changed, and after the log was
+        closed, without the log's lock.  Without `deletes`, retention is off, and a log that was renamed to be deleted
+        before the start stays.  The folders `left_out`, which are absolute paths, are not loaded; `put_away` takes
+        them out of use.
         """
         self.config = config or BrokerConfig()
         self.clock = clock
@@ -135,13 +142,18 @@ class LogManager:
         self._is_stray = is_stray
         self._on_readable_change = on_readable_change
         self._deletes = deletes
+        self._left_out = frozenset(left_out)
         self._guard = threading.RLock()
         self._administration = threading.RLock()
         self._directories: list[LogDirectory] = []
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._future: dict[TopicPartition, PartitionLog] = {}
-        self._deleted: deque[_DeletedLog] = deque()
+        self._to_delete: dict[TopicPartition, PartitionLog] = {}
+        self._listing_deleted: set[LogDirectory] = set()
+        """Directories whose checkpoints may list logs that were deleted."""
+        self._deleted: deque[_Deleted] = deque()
         self._strays: list[Path] = []
+        self._is_stopping = False
         self._is_stopped = False
         self._has_announced = False
         threads = self.config.background_threads
@@ -178,7 +190,7 @@ class LogManager:
                 nothing was written.
             CorruptDataError: a broker would refuse to load a log.
             StorageError: no directory is usable.
-            OpenFilesLimitError: the process may open too few files.
+            OpenFilesLimitError: the limit on open files is too low.
         """
         stop = stop or threading.Event()
         try:
@@ -288,14 +300,16 @@ class LogManager:
             self._failures.take_offline(directory, error)
         return [] if directory.is_offline else found
 
-    @staticmethod
-    def _to_load(directory: LogDirectory, name: str, state: LogDirCheckpoints) -> _ToLoad | None:
+    def _to_load(self, directory: LogDirectory, name: str, state: LogDirCheckpoints) -> _ToLoad | None:
         try:
             found = partition_of(name)
         except UsageError as error:
             error.path = str(directory.path / name)
             raise
-        if found is None:
+        if found is None or (found[1] is DirectoryState.DELETE and not self._deletes):
+            return None
+        if (directory.path / name).absolute() in self._left_out:
+            directory.left_out.add(found[0])
             return None
         partition, what = found
         return _ToLoad(directory, name, partition, what, state.of(partition))
@@ -307,11 +321,11 @@ class LogManager:
         path = directory.path / item.name
         log = self._open_log(item.partition, path, item.checkpoints, item.state, recovery_threads=threads)
         if item.state is DirectoryState.LIVE and self._is_stray(item.partition, log.topic_id):
-            self._rename_aside(log, directory, DirectoryState.STRAY)
+            self._rename_aside([log], directory, DirectoryState.STRAY)
             log.close_handlers()
             self._strays.append(log.directory)
         elif item.state is DirectoryState.DELETE:
-            self._deleted.append(_DeletedLog(log, directory, self.clock.now_ms()))
+            self._deleted.append(_Deleted(log, path, directory, self.clock.now_ms()))
         else:
             logs = self._future if item.state is DirectoryState.FUTURE else self._logs
             with self._guard:
@@ -371,7 +385,7 @@ class LogManager:
                 period_ms=config.log_retention_check_interval_ms,
                 delay_ms=delay_ms,
             )
-            self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
+        self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=delay_ms)
         for name, task, period_ms in (
             ("kafka-log-flusher", self.flush_overdue, config.log_flush_scheduler_interval_ms),
             (
@@ -447,26 +461,47 @@ class LogManager:
         """Write the recovery points of every directory."""
         self._checkpoint(LogDirectory.write_recovery_points, _recovery_points)
 
-    def checkpoint_log_starts(self) -> None:
-        """Write the log start offsets of the logs that do not start at the base of their first segment (LM-06)."""
-        self._checkpoint(LogDirectory.write_log_starts, _log_starts)
+    def checkpoint_log_starts(self, log_dirs: Collection[Path] | None = None) -> frozenset[Path]:
+        """Write the log start offsets of the logs that do not start at the base of their first segment (LM-06).
+
+        Return the directories in which they could not be written.  Without `log_dirs`, write those of every directory.
+        """
+        wanted = [each for each in self._directories if log_dirs is None or each.path in log_dirs]
+        return self._checkpoint(LogDirectory.write_log_starts, _log_starts, wanted)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks of every directory."""
         self._checkpoint(LogDirectory.write_high_watermarks, _high_watermarks)
+
+    def checkpoint_all(self) -> None:
+        """Write all checkpoints of offsets."""
+        self._checkpoint_all(self.directories())
+
+    def _checkpoint_all(self, directories: Collection[LogDirectory]) -> frozenset[Path]:
+        return (
+            self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, directories)
+            | self._checkpoint(LogDirectory.write_log_starts, _log_starts, directories)
+            | self._checkpoint(LogDirectory.write_high_watermarks, _high_watermarks, directories)
+        )
 
     def _checkpoint(
         self,
         write: Callable[[LogDirectory, Mapping[TopicPartition, int]], None],
         offsets: Callable[[Iterable[PartitionLog]], Mapping[TopicPartition, int]],
         directories: Iterable[LogDirectory] | None = None,
-    ) -> None:
-        for directory in self._live() if directories is None else directories:
+    ) -> frozenset[Path]:
+        """Write a checkpoint in each directory; return the directories in which it could not be written."""
+        failed = set()
+        for directory in self._directories if directories is None else directories:
             try:
-                with self._failures.failing(directory):
+                with directory.checkpoint_guard, self._failures.failing(directory):
                     write(directory, offsets(self._logs_in(directory)))
             except OpenFilesLimitError as error:
+                failed.add(directory.path)
                 _LOGGER.error("a checkpoint of %s was not written: %s", directory, error)
+            if directory.is_offline:
+                failed.add(directory.path)
+        return frozenset(failed)
 
     def close_idle_files(self) -> None:
         """Close the files of segments that were not used since the last call."""
@@ -475,18 +510,35 @@ class LogManager:
                 log.close_idle_files()
 
     def _delete_logs(self) -> None:
-        """Remove the renamed logs after their delay; an error in one log does not affect the others."""
+        """Remove the renamed logs after their delay; an error in one log does not affect the others.
+
+        First try again to complete the deletions that could not be completed.
+        """
         delay_ms = self.config.log_segment_delete_delay_ms
+        if self._to_delete or self._listing_deleted:
+            try:
+                with self._administration:
+                    self._rename_deleted()
+            except SedimentError as error:
+                _LOGGER.error("%s", error)
         while self._deleted and self.clock.now_ms() - self._deleted[0].since_ms >= delay_ms:
-            deleted = self._deleted.popleft()
-            if deleted.directory.is_offline:
-                deleted.log.close_handlers()
-            else:
-                self._attempt(deleted.log, deleted.log.delete)
+            self._remove(self._deleted.popleft())
         wait_ms = max(delay_ms, 1)
         if self._deleted:
             wait_ms = max(self._deleted[0].since_ms + delay_ms - self.clock.now_ms(), 1)
         self.scheduler.schedule_once("kafka-delete-logs", self._delete_logs, delay_ms=wait_ms)
+
+    def _remove(self, deleted: _Deleted) -> None:
+        if deleted.directory.is_offline:
+            if deleted.log is not None:
+                deleted.log.close_handlers()
+        elif deleted.log is not None:
+            self._attempt(deleted.log, deleted.log.delete)
+        else:
+            try:
+                remove_folder(deleted.folder, self.fs)
+            except OSError as error:
+                _LOGGER.error("the folder of a deleted topic could not be removed: %s", error)
 
     def _attempt(self, log: PartitionLog, action: Callable[[], int | None]) -> int | None:
         """Call `action` on a log whose disk may fail; the log itself reports a failure."""
@@ -547,7 +599,8 @@ class LogManager:
         Without `is_new`, no log is created if the log may already exist in an offline directory.
 
         Raises:
-            StorageError: the log may be in an offline directory, or no directory accepts it.
+            StorageError: the log may be in an offline directory, or no directory accepts it, or the deleted log of this
+                name could not be renamed, or the manager stops.
             UsageError: Kafka does not allow the topic, partition or topic id, or `log_dir` does not belong to this
                 engine.
 
@@ -557,9 +610,11 @@ class LogManager:
         if topic_id is not None:
             check_topic_id(topic_id)
         with self._administration:
+            self._check_not_stopping()
             existing = self.get_log(partition)
             if existing is not None:
                 return existing
+            self._check_deleted([partition])
             offline = [directory for directory in self._directories if directory.is_offline]
             if not is_new and offline:
                 raise StorageError(
@@ -568,20 +623,145 @@ class LogManager:
                     path=str(offline[0]),
                     advice="repair the directory and start the engine again",
                 )
-            self._require_descriptors()
+            require_spare_descriptors(self.fs)
             for directory in self._candidates(log_dir):
-                with self._failures.failing(directory):
-                    path = directory.path / str(partition)
-                    if not self.fs.exists(path):
-                        self.fs.make_directory(path)
-                    log = self._open_log(partition, path, PartitionCheckpoints(), topic_id=topic_id)
-                    with self._guard:
-                        if not directory.is_offline:
-                            self._logs[partition] = log
-                            return log
+                self._create_in(directory, {partition: topic_id})
+                created = self.get_log(partition)
+                if created is not None:
+                    return created
             raise StorageError(
                 "no log directory accepts a new log", partition=str(partition), advice="repair a log directory"
             )
+
+    def check_ready(self, new: Iterable[TopicPartition] = ()) -> None:
+        """Check that logs can be deleted, and the logs `new` created.
+
+        If a caller makes a change durable elsewhere first, it must call this method before that.  Deletions that failed
+        are tried again.
+
+        Raises:
+            OpenFilesLimitError: the limit on open files is too low.
+            StorageError: a folder has the name of a new log, such as that of a deleted topic; or the checkpoints may
+                list logs that were deleted; or the manager stops.
+        """
+        with self._administration:
+            self._check_not_stopping()
+            require_spare_descriptors(self.fs)
+            partitions = tuple(new)
+            self._check_deleted(partitions)
+            for directory in self._live():
+                with self._failures.failing(directory):
+                    self._check_free(directory, partitions)
+
+    def _check_not_stopping(self) -> None:
+        """Check that no stop has begun; a stop waits for the change in progress."""
+        if self._is_stopping:
+            raise _stopped()
+
+    def _check_not_stopped(self) -> None:
+        """Check that the locks of the directories are held."""
+        if self._is_stopped:
+            raise _stopped()
+
+    def _check_free(self, directory: LogDirectory, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if self.fs.exists(directory.path / str(partition)):
+                raise StorageError(
+                    "a folder that is not in use has the name of the new partition",
+                    partition=str(partition),
+                    path=str(directory),
+                    advice="move the folder out of the log directory",
+                )
+
+    def _check_deleted(self, partitions: Iterable[TopicPartition]) -> None:
+        """Check that the deletions of earlier logs of partitions are complete, after trying again to complete all."""
+        if self._to_delete or self._listing_deleted:
+            with suppress(StorageError):
+                self._rename_deleted()
+        for directory in self._listing_deleted:
+            raise _still_listed(directory)
+        for partition in partitions:
+            log = self._to_delete.get(partition)
+            if log is not None:
+                raise _not_deleted(log)
+
+    def create_logs(self, topic_ids: Mapping[TopicPartition, str], log_dirs: Mapping[TopicPartition, Path]) -> None:
+        """Create the missing logs of partitions, each in its entry of `log_dirs`, with syncs that they share.
+
+        Their recovery points are checkpointed, so that a checkpoint lists every log that was created completely.  If a
+        directory fails, it goes offline, and its logs are missing.  If the limit on open files is too low, or if the
+        manager stops, new folders without a log lose their names, so that the names are free.
+
+        Raises:
+            OpenFilesLimitError: the limit on open files is too low; the logs of some partitions may be missing.
+            StorageError: the log of a partition has another topic id, or its deleted log could not be renamed; nothing
+                changed.  Or the manager stops; the logs of some partitions may be missing.
+            UsageError: as `create_log`; nothing changed.
+        """
+        for partition, topic_id in topic_ids.items():
+            check_partition(partition)
+            check_topic_id(topic_id)
+        with self._administration:
+            self._check_not_stopping()
+            existing = {partition: log for partition in topic_ids if (log := self.get_log(partition)) is not None}
+            for partition, log in existing.items():
+                if log.topic_id != topic_ids[partition]:
+                    raise _not_deleted(log)
+            self._check_deleted(topic_ids)
+            missing = [partition for partition in topic_ids if partition not in existing]
+            by_directory: dict[LogDirectory, dict[TopicPartition, str | None]] = {}
+            for partition in missing:
+                for directory in self._candidates(log_dirs[partition]):
+                    by_directory.setdefault(directory, {})[partition] = topic_ids[partition]
+            try:
+                for directory, found in by_directory.items():
+                    self._create_in(directory, found)
+            finally:
+                self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, by_directory)
+
+    def _create_in(self, directory: LogDirectory, topic_ids: Mapping[TopicPartition, str | None]) -> None:
+        """Create logs in a directory, unless it fails.
+
+        Raises:
+            OpenFilesLimitError: the limit on open files is too low.
+            StorageError: the manager stops.
+        """
+        new: list[TopicPartition] = []
+        try:
+            with self._failures.failing(directory):
+                new += (partition for partition in topic_ids if not self.fs.exists(directory.path / str(partition)))
+                made = make_partition_folders(directory.path, topic_ids, self.fs, before_each=self._check_not_stopping)
+                for partition, topic_id in topic_ids.items():
+                    self._check_not_stopping()
+                    require_spare_descriptors(self.fs)
+                    path = directory.path / str(partition)
+                    # The empty segment of a new folder needs no recovery.
+                    checkpoints = PartitionCheckpoints(clean_shutdown=partition in made)
+                    log = self._open_log(partition, path, checkpoints, topic_id=topic_id)
+                    with self._guard:
+                        if not directory.is_offline:
+                            self._logs[partition] = log
+        finally:
+            if not directory.is_offline:
+                with self._failures.failing(directory):
+                    self._free_names(directory, new)
+
+    def _free_names(self, directory: LogDirectory, new: Iterable[TopicPartition]) -> None:
+        """Rename the new folders without a log to -delete, and remove them later; this opens no file.
+
+        The renames are not synced.  If a crash undoes a rename, the folder has its old name again, but it is complete
+        and contains its topic id.
+        """
+        for partition in new:
+            folder = directory.path / str(partition)
+            if self.get_log(partition) is None and self.fs.exists(folder):
+                self._delete_folder(directory, folder, partition)
+
+    def _delete_folder(self, directory: LogDirectory, folder: Path, partition: TopicPartition) -> None:
+        """Rename a folder that no log uses to -delete, not yet durably, and remove it later; this opens no file."""
+        aside = folder.with_name(folder_aside(partition, DirectoryState.DELETE))
+        self.fs.rename(folder, aside)
+        self._deleted.append(_Deleted(None, aside, directory, self.clock.now_ms()))
 
     def _candidates(self, log_dir: Path | None) -> list[LogDirectory]:
         if log_dir is None:
@@ -604,30 +784,117 @@ class LogManager:
         """
         check_partition(partition)
         with self._administration:
-            self._require_descriptors()
-            with self._guard:
-                log = self._logs.pop(partition, None)
-            if log is None:
+            if self.get_log(partition) is None:
                 kind = StorageError if any(directory.is_offline for directory in self._directories) else UsageError
                 raise kind("the log does not exist", partition=str(partition))
-            directory = self.directory_of(log)
-            self.cleaner.manager.abort(partition)
-            with self._failures.failing(directory):
-                self.cleaner.manager.checkpoints.forget(directory, partition)
-                self._rename_aside(log, directory, DirectoryState.DELETE)
-                self._deleted.append(_DeletedLog(log, directory, self.clock.now_ms()))
-            self._checkpoint(LogDirectory.write_recovery_points, _recovery_points, [directory])
-            self._checkpoint(LogDirectory.write_log_starts, _log_starts, [directory])
+            require_spare_descriptors(self.fs)
+            self.delete_logs([partition])
 
-    def _require_descriptors(self) -> None:
-        try:
-            self.fs.require_descriptors(SPARE_DESCRIPTORS)
-        except OSError as error:
-            raise open_files_limit(error) from error
+    def delete_logs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Delete logs as `delete_log`, with syncs that they share; a log that does not exist is left out.
 
-    @staticmethod
-    def _rename_aside(log: PartitionLog, directory: LogDirectory, state: DirectoryState) -> None:
-        log.rename_directory(directory.path / aside_directory_name(log.partition, state, uuid.uuid4().hex))
+        A topic without logs then has no config of `update_topic_config`.  If a folder cannot be renamed, or a
+        checkpoint cannot be written, this is tried again with the next change, and later in the background.
+
+        Raises:
+            OpenFilesLimitError: the limit on open files is too low; some logs are not renamed yet.
+            StorageError: the checkpoints may still list the logs; or the manager was shut down.
+        """
+        with self._administration:
+            self._check_not_stopped()
+            wanted = frozenset(partitions)
+            with self._guard:
+                found = [partition for partition in wanted if partition in self._logs]
+                self._to_delete |= {partition: self._logs.pop(partition) for partition in found}
+                left = {partition.topic for partition in self._logs}
+            for topic in {partition.topic for partition in wanted} - left:
+                self._overrides.pop(topic, None)
+            for partition in found:
+                self.cleaner.manager.abort(partition)
+            self._rename_deleted()
+
+    def _rename_deleted(self) -> None:
+        """Rename the folders of the logs to delete, durably, and then remove the logs from the checkpoints.
+
+        Raises:
+            OpenFilesLimitError, StorageError: as `delete_logs`.
+        """
+        by_directory: dict[LogDirectory, list[PartitionLog]] = {}
+        for log in self._values(self._to_delete):
+            by_directory.setdefault(self.directory_of(log), []).append(log)
+        failure: SedimentError | None = None
+        for directory, logs in by_directory.items():
+            try:
+                with self._failures.failing(directory):
+                    self._delete_in(directory, logs)
+            except SedimentError as error:
+                failure = error
+        changed = self._listing_deleted | by_directory.keys()
+        failed = self._checkpoint_all(changed)
+        self._listing_deleted = {each for each in changed if each.path in failed and not each.is_offline}
+        for directory in self._listing_deleted:
+            failure = failure or _still_listed(directory)
+        if failure is not None:
+            raise failure
+
+    def _delete_in(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
+        self.cleaner.manager.checkpoints.forget(directory, [log.partition for log in logs])
+        usable: list[PartitionLog] = []
+        for log in logs:
+            if not log.is_offline:
+                usable.append(log)
+            elif self.fs.exists(log.directory):
+                # A change of this log was interrupted; its folder can be renamed without the log.
+                log.close_handlers()
+                self._delete_folder(directory, log.directory, log.partition)
+        self._rename_aside(usable, directory, DirectoryState.DELETE)
+        with self._guard:
+            for log in logs:
+                self._to_delete.pop(log.partition, None)
+        now_ms = self.clock.now_ms()
+        self._deleted += [_Deleted(log, log.directory, directory, now_ms) for log in usable]
+
+    def _rename_aside(self, logs: Iterable[PartitionLog], directory: LogDirectory, state: DirectoryState) -> None:
+        """Rename the folders of logs, durably; a folder that is renamed already is only synced."""
+        for log in logs:
+            if log.directory.name == str(log.partition):
+                log.rename_directory(directory.path / folder_aside(log.partition, state))
+        self.fs.sync_directory(directory.path)
+
+    def put_away(self, folders: Iterable[Path]) -> None:
+        """Take folders that were not loaded out of use: rename them to -stray, or remove those marked with -delete.
+
+        A folder marked with -delete is removed after `log.segment.delete.delay.ms`; a folder renamed to -stray is never
+        removed.  If a directory fails, it goes offline with its folders.
+
+        Raises:
+            OpenFilesLimitError: the limit on open files is too low; some folders are not renamed.
+        """
+        with self._administration:
+            by_path = {directory.path.absolute(): directory for directory in self._directories}
+            by_directory: dict[LogDirectory, list[Path]] = {}
+            for folder in folders:
+                by_directory.setdefault(by_path[folder.parent], []).append(folder)
+            for directory, found in by_directory.items():
+                with self._failures.failing(directory):
+                    self._put_away_in(directory, found)
+            self._checkpoint_all(by_directory.keys())
+
+    def _put_away_in(self, directory: LogDirectory, folders: Iterable[Path]) -> None:
+        require_spare_descriptors(self.fs)
+        renamed = []
+        for folder in folders:
+            partition, state = parse_partition_directory(folder.name)
+            if state is DirectoryState.DELETE:
+                self._deleted.append(_Deleted(None, folder, directory, self.clock.now_ms()))
+                continue
+            renamed.append(partition)
+            stray = folder.with_name(folder_aside(partition, DirectoryState.STRAY))
+            self.fs.rename(folder, stray)
+            self._strays.append(stray)
+        self.fs.sync_directory(directory.path)
+        directory.left_out.difference_update(renamed)
+        self.cleaner.manager.checkpoints.forget(directory, renamed)
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Truncate logs to the given offsets, and write the recovery points of their directories.
@@ -710,10 +977,11 @@ class LogManager:
                 return None
             directory.failure = failure
             lost = self._logs_in(directory)
-            for logs in (self._logs, self._future):
+            for logs in (self._logs, self._future, self._to_delete):
                 for partition in [partition for partition, log in logs.items() if _is_in(log, directory)]:
                     del logs[partition]
-        return lost + [deleted.log for deleted in self._deleted.copy() if deleted.directory is directory]
+        deleted = [each.log for each in self._deleted.copy() if each.directory is directory]
+        return lost + [log for log in deleted if log is not None]
 
     def is_halted(self) -> bool:
         """Return True if every directory is offline, so no log can be used."""
@@ -738,6 +1006,7 @@ class LogManager:
         self._stop(broker_epoch, marks_unclean=marks_unclean)
 
     def _stop(self, broker_epoch: int | None, *, marks_unclean: bool = True) -> None:
+        self._is_stopping = True
         with self._administration:
             if self._is_stopped:
                 return
@@ -756,10 +1025,11 @@ class LogManager:
                 for _ in pool.map(partial(self._close_directory, broker_epoch, marks_unclean), live):
                     pass
             for deleted in self._deleted:
-                deleted.log.close_handlers()
+                if deleted.log is not None:
+                    deleted.log.close_handlers()
             with self._guard:
-                lost = [*self._logs.values(), *self._future.values()]
-                self._logs, self._future = {}, {}
+                lost = [*self._logs.values(), *self._future.values(), *self._to_delete.values()]
+                self._logs, self._future, self._to_delete = {}, {}, {}
             for log in lost:
                 if not log.is_closed:
                     log.close_handlers()
@@ -802,7 +1072,7 @@ class LogManager:
 
     def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
         with self._guard:
-            every = (*self._logs.values(), *self._future.values())
+            every = (*self._logs.values(), *self._future.values(), *self._to_delete.values())
         return [log for log in every if _is_in(log, directory)]
 
 
@@ -820,6 +1090,27 @@ class _Counted:
         with self._guard:
             self._loaded += 1
             self._progress(LoadProgress(self._log_dir, name, self._loaded, self._total))
+
+
+def _stopped() -> StorageError:
+    return StorageError("the engine stops, or was stopped", advice="start it again")
+
+
+def _still_listed(directory: LogDirectory) -> StorageError:
+    return StorageError(
+        "the checkpoints may list logs of deleted topics, because they could not be written",
+        path=str(directory),
+        advice="try again later; raise ulimit -n if the process may open no more files",
+    )
+
+
+def _not_deleted(log: PartitionLog) -> StorageError:
+    return StorageError(
+        "the log of a deleted topic with this name could not be renamed",
+        partition=str(log.partition),
+        path=str(log.directory),
+        advice="try again later; the next start renames it",
+    )
 
 
 def _is_in(log: PartitionLog, directory: LogDirectory) -> bool:

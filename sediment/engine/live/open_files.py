@@ -5,9 +5,22 @@ from __future__ import annotations
 import errno
 
 from sediment.segment_io.errors import OpenFilesLimitError
+from sediment.segment_io.fs import Fs
 
 SPARE_DESCRIPTORS = 16
 """The largest number of files that a change of several steps opens."""
+
+
+def require_spare_descriptors(fs: Fs) -> None:
+    """Check that this process may open the files that a change of several steps opens.
+
+    Raises:
+        OpenFilesLimitError: it may open fewer.
+    """
+    try:
+        fs.require_descriptors(SPARE_DESCRIPTORS)
+    except OSError as error:
+        raise open_files_limit(error) from error
 
 
 def open_files_limit(error: OSError, partition: str | None = None) -> OpenFilesLimitError:

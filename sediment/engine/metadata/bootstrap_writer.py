@@ -1,9 +1,9 @@
 """BootstrapWriter: the metadata of a node that was never started, in its `bootstrap.checkpoint`.
 
-Each `append` replaces the file, atomically and durably.  To keep the file small, a later ProducerIdsRecord replaces an
-earlier one, and a leader change is merged into the record of its partition.
+Each `append` replaces the file, atomically and durably.  `bootstrap_records` keeps it small.
 
-Invariants: the lock of the log directory is held, and the node has no metadata log.
+Invariants: the lock of the log directory is held, and the node has no metadata log.  If it is not known whether a
+replacement of the file is durable, nothing more is written, and a failed disk takes the log directory offline.
 
 Source: Kafka 4.2.0, BootstrapDirectory and ActivationRecordsGenerator.recordsForEmptyLog: a controller with an empty
 metadata log copies the records of the file to the log, once.
@@ -15,22 +15,32 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sediment.engine.metadata.leader_changes import is_leader_change, merge_leader_changes
-from sediment.engine.metadata.metadata_writer import DirectoryFailure, check_online, never_fails
-from sediment.segment_io.errors import CommitStateUnknownError
+from sediment.engine.live.open_files import open_files_limit, require_spare_descriptors
+from sediment.engine.metadata.bootstrap_records import merge_records
+from sediment.engine.metadata.metadata_log_writer import has_transactions
+from sediment.engine.metadata.metadata_writer import (
+    DirectoryFailure,
+    DiskFailed,
+    check_online,
+    check_open,
+    ignore_disk_failure,
+    never_fails,
+)
+from sediment.segment_io.errors import CommitStateUnknownError, StorageError, UsageError
 from sediment.segment_io.format.names import BOOTSTRAP_FILE
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
-from sediment.segment_io.internal_topics.metadata_records import decode_metadata_record
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.segment.batch_reader import read_records
 
-_PRODUCER_IDS = frozenset({"ProducerIdsRecord"})
+_MOST_RECORDS_AT_ONCE = 10_000 - 1  # a controller adds a ZkMigrationStateRecord
 
 
 class BootstrapWriter:
     """The bootstrap checkpoint in `log_dir`, whose lock is held; `clock` returns milliseconds since the epoch.
 
-    `directory_failure` is called before each write.
+    `directory_failure` is called before each write, and `disk_failed` with the error of a write of which it is not
+    known whether it is durable.
 
     Raises:
         CorruptBatchError: the file is corrupt.
@@ -44,41 +54,87 @@ class BootstrapWriter:
         *,
         clock: Callable[[], int],
         directory_failure: DirectoryFailure = never_fails,
+        disk_failed: DiskFailed = ignore_disk_failure,
     ) -> None:
         self._directory_failure = directory_failure
+        self._disk_failed = disk_failed
         self._path = log_dir / BOOTSTRAP_FILE
         self._fs = fs
         self._clock = clock
         self._guard = threading.Lock()
+        self._is_closed = False
+        self._failure: str | None = None
         self._values = [record.value or b"" for record in read_records(fs.read_bytes(self._path))]
 
     def append(self, values: Sequence[bytes]) -> None:
         """Make records durable as one atomic change.
 
         Raises:
-            CommitStateUnknownError: the write was interrupted; the file may or may not contain the records.
-            StorageError: the log directory is offline; nothing changed.
+            CommitStateUnknownError: the file was replaced, but it is not known whether this is durable.
+            StorageError: the file could not be replaced, this is not known of an earlier write, the log directory is
+                offline, or the writer is closed; nothing changed.
+            OpenFilesLimitError: the limit on open files is too low; nothing changed.
+            UsageError: the records are too many for the cluster's metadata.version; nothing changed.
         """
         with self._guard:
+            check_open(self._path, self._is_closed)
             check_online(self._path, self._directory_failure)
-            kept = merge_leader_changes(self._values, filter(is_leader_change, values))
-            if any(map(_is_of_producer_ids, values)):
-                kept = [value for value in kept if not _is_of_producer_ids(value)]
-            changed = kept + [value for value in values if not is_leader_change(value)]
+            if self._failure is not None:
+                raise StorageError(
+                    f"an earlier change of bootstrap.checkpoint may not be durable: {self._failure}",
+                    path=str(self._path),
+                    advice="start again",
+                )
+            require_spare_descriptors(self._fs)
+            changed = merge_records(self._values, values)
+            if len(changed) > len(self._values):
+                _check_fits(changed)
             content = format_bootstrap_checkpoint(changed, now_ms=self._clock())
+            before = self._fs.identity(str(self._path))
             try:
                 self._fs.replace_file(self._path, content, like=self._path)
             except OSError as error:
+                if self._is_still(before):
+                    if is_out_of_descriptors(error):
+                        raise open_files_limit(error) from error
+                    raise StorageError(
+                        f"bootstrap.checkpoint could not be replaced: {error.strerror or error}",
+                        path=str(self._path),
+                        advice="free space or repair the disk, and try again",
+                    ) from error
+                self._failure = str(error.strerror or error)
+                self._disk_failed(error)
                 raise CommitStateUnknownError(
-                    f"bootstrap.checkpoint could not be replaced: {error.strerror or error}",
+                    f"bootstrap.checkpoint may or may not be replaced: {self._failure}",
                     path=str(self._path),
-                    advice="free space or repair the disk, and try again",
+                    advice="repair the disk and start again",
                 ) from error
             self._values = changed
 
+    def _is_still(self, identity: tuple[int, int, int] | None) -> bool:
+        """Return True if the new file did not get the name of the old one; unlike a read, this opens no file."""
+        try:
+            return self._fs.identity(str(self._path)) == identity
+        except OSError:
+            return False
+
     def close(self) -> None:
-        """Do nothing: no file is open between two calls."""
+        """Refuse later changes; no file is open between two calls."""
+        with self._guard:
+            self._is_closed = True
 
 
-def _is_of_producer_ids(value: bytes) -> bool:
-    return decode_metadata_record(value, _PRODUCER_IDS) is not None
+def _check_fits(values: Sequence[bytes]) -> None:
+    """Check that a controller can copy the records of the file to its log.
+
+    Raises:
+        UsageError: they are too many for one batch, and the cluster does not support metadata transactions.
+    """
+    if len(values) <= _MOST_RECORDS_AT_ONCE:
+        return
+    if not has_transactions(ClusterMetadata({}, {}, {}, 0, is_bootstrap=True).with_records(values)):
+        raise UsageError(
+            f"bootstrap.checkpoint would have {len(values)} records, and a controller whose metadata.version supports "
+            f"no metadata transactions cannot copy more than {_MOST_RECORDS_AT_ONCE}",
+            advice="create fewer partitions, or start a broker on the directory once",
+        )

@@ -68,8 +68,3 @@ def merge_leader_changes(values: Iterable[bytes], changes: Iterable[bytes]) -> l
         record.partition_epoch += 1
         merged.append(encode_metadata_record(record, message_version(value)))
     return merged
-
-
-def is_leader_change(value: bytes) -> bool:
-    """Return True for a PartitionChangeRecord."""
-    return decode_metadata_record(value, _CHANGES) is not None

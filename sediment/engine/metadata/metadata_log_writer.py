@@ -11,8 +11,10 @@ is committed.  The snapshots of the log remain valid, because all of them end be
 After a crash during `append`, the next start cuts a torn batch, and the controller aborts an unfinished metadata
 transaction.  So either all records of the call take effect, or none.
 
-Invariants: the lock of the log directory is held.  If the records need more than one batch, they are appended as one
-metadata transaction.  After a failed write, or after the log directory went offline, nothing more is written.
+Invariants: the lock of the log directory is held.  Records that need more than one batch, that add partitions or that
+remove topics, are appended as one metadata transaction.  The name of the transaction shows that a server made the
+change.  After a failed write, or once the log directory is offline, nothing more is written.  A failed disk takes the
+log directory offline.
 
 Source: Kafka 4.2.0, KafkaRaftLog.createLog (it recovers the whole log at each start), KafkaRaftClient.initialize,
 ActivationRecordsGenerator.recordsForNonEmptyLog.
@@ -28,8 +30,17 @@ from sediment.compaction.config import CompactionConfig
 from sediment.engine.config import LogConfig
 from sediment.engine.live.log.local_log import TaskScheduler
 from sediment.engine.live.log.partition_log import AppendOrigin, PartitionLog
-from sediment.engine.metadata.metadata_writer import DirectoryFailure, check_online, never_fails
-from sediment.segment_io.errors import CommitStateUnknownError, StorageError
+from sediment.engine.live.open_files import require_spare_descriptors
+from sediment.engine.metadata.metadata_writer import (
+    DirectoryFailure,
+    DiskFailed,
+    check_online,
+    check_open,
+    ignore_disk_failure,
+    never_fails,
+)
+from sediment.engine.metadata.topic_records import METADATA_VERSION
+from sediment.segment_io.errors import CommitStateUnknownError, OpenFilesLimitError, StorageError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
 from sediment.segment_io.format.names import METADATA_PARTITION
 from sediment.segment_io.fs import Fs
@@ -40,18 +51,22 @@ from sediment.segment_io.internal_topics.metadata_batches import (
     transaction_batches,
 )
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, check_loadable
+from sediment.segment_io.internal_topics.metadata_records import record_type
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.segment_io.protocol import messages as m
 
 _CONFIG = LogConfig(compaction=CompactionConfig(max_message_bytes=INT32_MAX), segment_ms=INT64_MAX)
 # A node verifies every batch of its metadata log at each start.
 _UNVERIFIED = PartitionCheckpoints(recovery_point=0)
+_TRANSACTIONS_SINCE = 13  # metadata.version of metadata transactions: 3.6-IV1
+_IN_TRANSACTIONS = frozenset({m.PartitionRecord.API_KEY, m.RemoveTopicRecord.API_KEY})
 
 
 class MetadataLogWriter:
     """The metadata log in `log_dir`, whose lock is held; `metadata` is the cluster state after replaying the log.
 
     `transaction` is the name of metadata transactions.  `clock` returns milliseconds since the epoch.
-    `directory_failure` is called before each write.
+    `directory_failure` is called before each write, and `disk_failed` with the error of a failed disk.
 
     Raises:
         CorruptDataError, OSError: the log cannot be loaded; it was not changed.
@@ -67,13 +82,17 @@ class MetadataLogWriter:
         clock: Callable[[], int],
         scheduler: TaskScheduler,
         directory_failure: DirectoryFailure = never_fails,
+        disk_failed: DiskFailed = ignore_disk_failure,
     ) -> None:
         self._directory_failure = directory_failure
+        self._fs = fs
+        self._metadata = metadata
         self._transaction = transaction
         self._clock = clock
         self._has_open_transaction = metadata.has_open_transaction
         self._guard = threading.Lock()
         self._failure: str | None = None
+        self._is_closed = False
         check_loadable(log_dir, metadata.end_offset, fs)
         self._log = PartitionLog.open(
             METADATA_PARTITION,
@@ -83,6 +102,7 @@ class MetadataLogWriter:
             fs,
             clock=clock,
             scheduler=scheduler,
+            on_failure=lambda _, error: disk_failed(error),
             verify_transactions=False,
         )
 
@@ -91,9 +111,14 @@ class MetadataLogWriter:
 
         Raises:
             CommitStateUnknownError: the write was interrupted; the log may or may not contain the records.
-            StorageError: an earlier write failed, or the log directory is offline; nothing changed.
+            StorageError: an earlier write failed, the log directory is offline, or the writer is closed; nothing
+                changed.
+            OpenFilesLimitError: the limit on open files is too low; nothing changed.
+            UsageError: the records are too many for the cluster's metadata.version; nothing changed.
         """
+        check_fits(values, self._metadata)
         with self._guard:
+            check_open(self._log.directory, self._is_closed)
             check_online(self._log.directory, self._directory_failure)
             if self._failure is not None:
                 raise StorageError(
@@ -101,12 +126,15 @@ class MetadataLogWriter:
                     path=str(self._log.directory),
                     advice="start again",
                 )
+            require_spare_descriptors(self._fs)
+            epoch, end_offset = self._log.latest_epoch, self._log.log_end_offset
             try:
-                epoch = self._log.latest_epoch
-                batches = b"".join(self._batches(values, self._log.log_end_offset, epoch, self._clock()))
+                batches = b"".join(self._batches(values, end_offset, epoch, self._clock()))
                 self._log.append_as_leader(batches, epoch, origin=AppendOrigin.RAFT_LEADER)
                 self._log.flush(force_last_segment=True)
             except Exception as error:
+                if isinstance(error, OpenFilesLimitError) and self._log.log_end_offset == end_offset:
+                    raise
                 self._failure = str(error)
                 raise CommitStateUnknownError(
                     f"the append to the metadata log was interrupted: {error}",
@@ -117,8 +145,9 @@ class MetadataLogWriter:
             self._has_open_transaction = False
 
     def close(self) -> None:
-        """Close the files; after a failed write, or if the log directory is offline, write nothing."""
+        """Refuse later changes, and close the files; after a failure of a write or of the directory, write nothing."""
         with self._guard:
+            self._is_closed = True
             if self._failure is None and self._directory_failure() is None:
                 self._log.close()
             else:
@@ -131,9 +160,29 @@ class MetadataLogWriter:
                 base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, reason=self._transaction
             )
             base_offset += 1
-        if needs_transaction(values):
+        has_mark = has_transactions(self._metadata) and any(record_type(each) in _IN_TRANSACTIONS for each in values)
+        if has_mark or needs_transaction(values):
             yield from transaction_batches(
                 values, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms, name=self._transaction
             )
         else:
             yield from data_batches(values, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms)
+
+
+def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
+    """Check that the records can be appended as one atomic change.
+
+    Raises:
+        UsageError: the records need several batches, and the cluster does not support metadata transactions.
+    """
+    if needs_transaction(values) and not has_transactions(metadata):
+        raise UsageError(
+            f"{len(values)} records need a metadata transaction, which the cluster's metadata.version "
+            f"{metadata.features.get(METADATA_VERSION, 0)} does not support",
+            advice="upgrade metadata.version first, or make several smaller changes",
+        )
+
+
+def has_transactions(metadata: ClusterMetadata) -> bool:
+    """Return True if the cluster supports metadata transactions."""
+    return metadata.features.get(METADATA_VERSION, 0) >= _TRANSACTIONS_SINCE

@@ -15,6 +15,13 @@ from sediment.segment_io.errors import StorageError
 DirectoryFailure = Callable[[], str | None]
 """A function that returns why the log directory of the metadata is offline; None while it is online."""
 
+DiskFailed = Callable[[OSError], None]
+"""A function that takes the log directory of the metadata offline because its disk failed."""
+
+
+def ignore_disk_failure(_error: OSError) -> None:
+    """Do nothing, for a directory of which no other file is in use."""
+
 
 def never_fails() -> str | None:
     """Return None; use this if nothing but the metadata is in use in the log directory."""
@@ -38,6 +45,18 @@ def check_online(path: Path, failure: DirectoryFailure) -> None:
         )
 
 
+def check_open(path: Path, is_closed: bool) -> None:
+    """Check that the writer of the metadata file or folder `path` is not closed.
+
+    After that, another process may own the directory.
+
+    Raises:
+        StorageError: it is closed.
+    """
+    if is_closed:
+        raise StorageError("the server has stopped", path=str(path), advice="start it again")
+
+
 class MetadataWriter(Protocol):
     """A writer of metadata records; any thread may use it."""
 
@@ -46,10 +65,13 @@ class MetadataWriter(Protocol):
 
         Raises:
             CommitStateUnknownError: the write was interrupted; the metadata may or may not contain the records.
-            StorageError: an earlier write failed, or the log directory is offline; nothing changed.
+            StorageError: an earlier write failed, the log directory is offline, or the writer is closed; nothing
+                changed.
+            OpenFilesLimitError: the limit on open files is too low; nothing changed.
+            UsageError: the records are too many for the cluster's metadata.version; nothing changed.
         """
         ...
 
     def close(self) -> None:
-        """Close the files, as for a clean stop."""
+        """Refuse later changes, and close the files as for a clean stop."""
         ...

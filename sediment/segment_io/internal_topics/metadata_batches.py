@@ -3,11 +3,15 @@
 A controller applies all records of a batch or none.  Records in several batches are one atomic change only inside a
 transaction:
 
-    BeginTransactionRecord | records, in several batches | EndTransactionRecord
+    NoOpRecord, BeginTransactionRecord | records, in several batches | EndTransactionRecord
 
 A node that finds an unfinished transaction aborts it when it becomes the active controller.
 
-Source: Kafka 4.2.0, RecordsIterator and MetadataBatchLoader; KIP-868.
+The NoOpRecord is there because a node cannot start if a transaction begins directly at the end of its newest snapshot.
+The two records are in one batch, so that no later snapshot ends between them.
+
+Source: Kafka 4.2.0, RecordsIterator, MetadataBatchLoader and OffsetControlManager.replay(BeginTransactionRecord);
+KIP-868, KAFKA-17713.
 """
 
 from __future__ import annotations
@@ -51,9 +55,12 @@ def transaction_batches(
     values: Sequence[bytes], *, base_offset: int, leader_epoch: int, now_ms: int, name: str
 ) -> Iterator[bytes]:
     """Yield the batches of a metadata transaction with the records, from `base_offset` on."""
-    begin = encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION)
-    yield _batch([begin], base_offset, leader_epoch, now_ms)
-    first = base_offset + 1
+    begin = [
+        encode_metadata_record(m.NoOpRecord(), _VERSION),
+        encode_metadata_record(m.BeginTransactionRecord(name=name), _VERSION),
+    ]
+    yield _batch(begin, base_offset, leader_epoch, now_ms)
+    first = base_offset + len(begin)
     yield from data_batches(values, base_offset=first, leader_epoch=leader_epoch, now_ms=now_ms)
     end = encode_metadata_record(m.EndTransactionRecord(), _VERSION)
     yield _batch([end], first + len(values), leader_epoch, now_ms)

@@ -45,6 +45,7 @@ from sediment.segment_io.format.layout import (
     CONTROL_KEY_STRUCT,
     CONTROL_KRAFT_VERSION,
     CONTROL_KRAFT_VOTERS,
+    CONTROL_LEADER_CHANGE,
     CONTROL_SNAPSHOT_FOOTER,
     INT64_MAX,
     INT64_MIN,
@@ -54,6 +55,7 @@ from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
     METADATA_PARTITION,
     SegmentFileKind,
+    TopicPartition,
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
@@ -69,6 +71,8 @@ from sediment.segment_io.segment.reader import BatchSpan, HeaderScan, batch_erro
 from sediment.segment_io.segment.recovery_scan import find_batches_after
 
 ALL_BROKERS = ""
+SERVER_TRANSACTION = "sediment serve"
+"""Name of the metadata transactions in which a server adds partitions or removes topics."""
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
@@ -87,6 +91,7 @@ _APPLIED = _TRANSACTION_STEPS | {
     "AccessControlEntryRecord",
     "RemoveAccessControlEntryRecord",
     "ClientQuotaRecord",
+    "NoOpRecord",
 }
 _QUORUM_TYPES = frozenset({CONTROL_KRAFT_VERSION, CONTROL_KRAFT_VOTERS})
 _ATTEMPTS = 5
@@ -109,14 +114,17 @@ _BOOTSTRAP_ADVICE = (
 class ClusterMetadata:
     """Ids of topics (22 characters) by name, and configs; `end_offset` is the offset after the last applied record.
 
-    A topic on which no configs are set has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
-    the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` contain the node ids and the
-    leader epoch of each partition, by topic and number.  `features` contains the finalized levels, and
-    `scram_credentials` the records by mechanism number and user.  `next_producer_id` is above every producer id that
-    the controller assigned to a broker.  `acls` contains the records by id, and `quotas` the records by (entity, key);
-    an entity consists of (type, name) pairs.  `quorum_records` contains the values of the last KRaftVersionRecord and
-    VotersRecord, by control type, as in the log.  `has_open_transaction` is True if the log ends inside a metadata
-    transaction.  `is_bootstrap` is True if the state comes from `bootstrap.checkpoint`.
+    A topic without configs of its own has no entry in `topic_configs`.  Keys of `broker_configs` are node ids as text;
+    the configs of all brokers are under ALL_BROKERS.  `replicas` and `leader_epochs` have the node ids and the leader
+    epoch of each partition by topic and number, `features` the finalized levels, and `scram_credentials` the records by
+    mechanism number and user.  `next_producer_id` is above every producer id that the controller gave to a broker.
+    `acls` has the records by id, and `quotas` the records by (entity, key); an entity consists of (type, name) pairs.
+    `quorum_records` has the values of the last KRaftVersionRecord and VotersRecord by control type, as in the log.
+    `has_open_transaction` is True if the log ends inside a metadata transaction.  `is_bootstrap` is True if the state
+    is that of `bootstrap.checkpoint`.  `directory_ids` has the ids of the log directories of each partition's replicas,
+    if the records state them.  `new_partitions` are those that `sediment serve` added since a broker last ran, so that
+    their folders may be missing after a crash.  `removed_topic_ids` are the ids of topics that `sediment serve` removed
+    since then, and that were not added again.
     """
 
     topic_ids: Mapping[str, str]
@@ -133,6 +141,9 @@ class ClusterMetadata:
     has_open_transaction: bool = False
     is_bootstrap: bool = False
     leader_epochs: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    directory_ids: Mapping[str, Mapping[int, tuple[uuid.UUID, ...]]] = field(default_factory=dict)
+    new_partitions: frozenset[TopicPartition] = frozenset()
+    removed_topic_ids: frozenset[str] = frozenset()
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -143,6 +154,23 @@ class ClusterMetadata:
         """Return the dynamic configs of all brokers, overridden by those of broker `node_id` unless it is None."""
         own = {} if node_id is None else self.broker_configs.get(str(node_id), {})
         return {**self.broker_configs.get(ALL_BROKERS, {}), **own}
+
+    def with_records(self, values: Iterable[bytes]) -> ClusterMetadata:
+        """Return the state after further records, as encoded by `encode_metadata_record`.
+
+        An open metadata transaction counts as aborted.
+
+        Raises:
+            CorruptBatchError: the records contradict the state or each other.
+        """
+        image = MetadataImage.of(self)
+        end_offset = self.end_offset
+        for value in values:
+            record = decode_metadata_record(value, _APPLIED)
+            if record is not None:
+                image.apply(record, end_offset)
+            end_offset += 1
+        return image.metadata(end_offset)
 
 
 def read_cluster_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
@@ -223,7 +251,7 @@ def latest_snapshot(names: Iterable[str]) -> tuple[int, int, str] | None:
 
 def _read(directory: Path, snapshot: tuple[int, int, str] | None, fs: Fs) -> ClusterMetadata | None:
     reached = _offsets_reached(directory, fs)  # read before the log, because a running node appends to the log
-    state = _State()
+    state = MetadataImage()
     end_offset = 0
     if snapshot is not None:
         end_offset, _, name = snapshot
@@ -272,27 +300,36 @@ def read_bootstrap_checkpoint(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     does not show which topics existed.
 
     Raises:
+        CorruptBatchError, UnsupportedDataError: as `read_bootstrap_records`.
+    """
+    metadata = read_bootstrap_records(log_dir, fs)
+    return metadata if metadata is not None and metadata.topic_ids else None
+
+
+def read_bootstrap_records(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
+    """Return the state in `bootstrap.checkpoint`, even without topics; None if the file is missing.
+
+    Raises:
         CorruptBatchError: the file is corrupt.
         UnsupportedDataError: the file was written by a newer Kafka.
     """
     path = log_dir / BOOTSTRAP_FILE
     if not fs.exists(path):
         return None
-    state = _State()
+    state = MetadataImage(is_bootstrap=True)
     try:
         end_offset = _read_snapshot(path, state)
     except SedimentError as error:
         error.advice = _BOOTSTRAP_ADVICE
         raise
-    metadata = replace(state.metadata(end_offset), is_bootstrap=True)
-    return metadata if metadata.topic_ids else None
+    return state.metadata(end_offset)
 
 
 def _missing(offset: int, path: Path) -> CorruptBatchError:
     return CorruptBatchError(f"offset {offset} of the metadata log is missing", path=str(path))
 
 
-def _read_snapshot(path: Path, state: _State) -> int:
+def _read_snapshot(path: Path, state: MetadataImage) -> int:
     """Apply the records of a finished snapshot; return the offset after its last record."""
     scan = _VerifiedScan(path, 0, None)
     scan.apply(state, INT64_MIN, in_order=False)
@@ -317,7 +354,7 @@ class _VerifiedScan:
         self._size_bytes = path.stat().st_size if end_position is None else end_position
         self._scan = HeaderScan(path, start_position, size_bytes=self._size_bytes)
 
-    def apply(self, state: _State, first_offset: int, *, in_order: bool) -> None:
+    def apply(self, state: MetadataImage, first_offset: int, *, in_order: bool) -> None:
         """Apply every record at or above `first_offset` to `state`; with `in_order`, no offset may be missing.
 
         Raises:
@@ -377,19 +414,19 @@ class _VerifiedScan:
             at = int(np.argmax(wrong))
             raise _missing(int(expecteds[at]), self._path)
 
-    def _apply_records(self, span: BatchSpan, state: _State, first_offset: int) -> None:
+    def _apply_records(self, span: BatchSpan, state: MetadataImage, first_offset: int) -> None:
         is_control = span.rows["attributes"] & CONTROL_BIT != 0
         for offset, _, value in self._records(span, first_offset, left_out=is_control):
             try:
                 record = decode_metadata_record(value, _APPLIED)
                 if record is not None:
-                    state.apply(record)
+                    state.apply(record, offset)
             except SedimentError as error:
                 error.path, error.offset = str(self._path), offset
                 raise
         if is_control.any():
-            for _, key, value in self._records(span, first_offset, left_out=~is_control):
-                state.apply_control(key, value)
+            for offset, key, value in self._records(span, first_offset, left_out=~is_control):
+                state.apply_control(key, value, offset)
 
     def _records(
         self, span: BatchSpan, first_offset: int, *, left_out: npt.NDArray[np.bool_]
@@ -409,25 +446,60 @@ class _VerifiedScan:
             yield from zip(*columns, strict=True)
 
 
-class _State:
-    """The topics and configs after the applied records; changes of an open transaction are applied at its end."""
+class MetadataImage:
+    """The topics and configs after the applied records; changes of an open transaction are applied at its end.
 
-    def __init__(self) -> None:
+    In a metadata log, a server adds partitions and removes topics in a SERVER_TRANSACTION.  In a bootstrap checkpoint,
+    only a server removes topics, and it adds partitions after a NoOpRecord.  A broker begins with an election, so no
+    broker has run since the records after the last election.
+    """
+
+    def __init__(self, *, is_bootstrap: bool = False) -> None:
         self._topic_ids: dict[str, str] = {}
         self._topic_names: dict[str, str] = {}
+        self._removed: dict[str, int] = {}  # offsets of the records that removed topics, by topic id
         self._replicas: dict[str, dict[int, tuple[int, ...]]] = {}
         self._leader_epochs: dict[str, dict[int, int]] = {}
+        self._directory_ids: dict[str, dict[int, tuple[uuid.UUID, ...]]] = {}
+        self._additions: dict[tuple[str, int], int] = {}  # offsets of the records of partitions that a server added
+        self._is_of_server = False
+        self._elected_at = INT64_MIN
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._features: dict[str, int] = {}
         self._scram_credentials: dict[tuple[int, str], Any] = {}
         self._next_producer_id = 0
         self._acls: dict[uuid.UUID, Any] = {}
         self._quotas: dict[tuple[QuotaEntity, str], Any] = {}
-        self._waiting: list[Any] | None = None
+        self._waiting: list[tuple[Any, int]] | None = None
         self._quorum_records: dict[int, bytes] = {}
+        self._is_bootstrap = is_bootstrap
 
-    def apply(self, record: Any) -> None:
-        """Apply one record, or keep it for the end of its transaction.
+    @classmethod
+    def of(cls, metadata: ClusterMetadata) -> MetadataImage:
+        """Return an image with the state `metadata`, which stays as it is."""
+        image = cls(is_bootstrap=metadata.is_bootstrap)
+        ids = metadata.topic_ids
+        image._topic_ids = dict(ids)
+        image._topic_names = {topic_id: name for name, topic_id in ids.items()}
+        image._removed = dict.fromkeys(metadata.removed_topic_ids, metadata.end_offset)
+        image._replicas = {ids[name]: dict(found) for name, found in metadata.replicas.items()}
+        image._leader_epochs = {ids[name]: dict(found) for name, found in metadata.leader_epochs.items()}
+        image._directory_ids = {ids[name]: dict(found) for name, found in metadata.directory_ids.items()}
+        for kind, of_kind in (
+            (ResourceType.TOPIC, metadata.topic_configs),
+            (ResourceType.BROKER, metadata.broker_configs),
+        ):
+            image._configs |= {(kind, name): dict(found) for name, found in of_kind.items()}
+        image._features = dict(metadata.features)
+        image._scram_credentials = dict(metadata.scram_credentials)
+        image._next_producer_id = metadata.next_producer_id
+        image._acls = dict(metadata.acls)
+        image._quotas = dict(metadata.quotas)
+        image._quorum_records = dict(metadata.quorum_records)
+        return image
+
+    def apply(self, record: Any, offset: int) -> None:
+        """Apply the record at `offset`, or keep it for the end of its transaction.
 
         Raises:
             CorruptBatchError: the record contradicts earlier ones.
@@ -435,25 +507,31 @@ class _State:
         name = type(record).__name__
         if name not in _TRANSACTION_STEPS:
             if self._waiting is None:
-                self._change(record)
+                self._change(record, offset)
             else:
-                self._waiting.append(record)
+                self._waiting.append((record, offset))
             return
         begins = isinstance(record, m.BeginTransactionRecord)
+        if begins:
+            self._is_of_server = record.name == SERVER_TRANSACTION
         if begins != (self._waiting is None):
             raise CorruptBatchError(f"a metadata transaction's {name} is out of order")
         waited = self._waiting or []
         self._waiting = [] if begins else None
         if isinstance(record, m.EndTransactionRecord):
             for change in waited:
-                self._change(change)
+                self._change(*change)
+        if not begins:
+            self._is_of_server = False
 
-    def apply_control(self, key: bytes | None, value: bytes | None) -> None:
-        """Keep the value of a control record if it concerns the quorum."""
+    def apply_control(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        """Keep the value of a control record if it concerns the quorum, and the offset of an election."""
         if key is not None and value is not None and len(key) >= CONTROL_KEY_STRUCT.size:
             _, kind = CONTROL_KEY_STRUCT.unpack_from(key)
             if kind in _QUORUM_TYPES:
                 self._quorum_records[kind] = value
+            elif kind == CONTROL_LEADER_CHANGE:
+                self._elected_at = max(self._elected_at, offset)
 
     def metadata(self, end_offset: int) -> ClusterMetadata:
         """Return the metadata without the changes of an open transaction."""
@@ -470,25 +548,38 @@ class _State:
             quotas=self._quotas,
             quorum_records=self._quorum_records,
             has_open_transaction=self._waiting is not None,
+            is_bootstrap=self._is_bootstrap,
             leader_epochs={name: self._leader_epochs.get(each, {}) for name, each in self._topic_ids.items()},
+            directory_ids={name: self._directory_ids.get(each, {}) for name, each in self._topic_ids.items()},
+            new_partitions=frozenset(
+                TopicPartition(self._topic_names[topic_id], number)
+                for (topic_id, number), offset in self._additions.items()
+                if offset > self._elected_at and topic_id in self._topic_names
+            ),
+            removed_topic_ids=frozenset(
+                topic_id for topic_id, offset in self._removed.items() if offset > self._elected_at
+            ),
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
         return {name: configs for (of_kind, name), configs in self._configs.items() if of_kind == kind and configs}
 
-    def _change(self, record: Any) -> None:
+    def _change(self, record: Any, offset: int) -> None:
         match record:
             case m.TopicRecord(name=name, topic_id=raw_id):
                 topic_id = format_uuid(raw_id.bytes)
                 self._topic_ids[name] = topic_id
                 self._topic_names[topic_id] = name
+                self._removed.pop(topic_id, None)  # `sediment adopt` adds a topic again under its id
             case m.RemoveTopicRecord(topic_id=raw_id):
                 topic_id = format_uuid(raw_id.bytes)
                 if topic_id not in self._topic_names:
                     raise CorruptBatchError(f"topic id {topic_id} is deleted but was never created")
                 deleted = self._topic_names.pop(topic_id)
-                self._replicas.pop(topic_id, None)
-                self._leader_epochs.pop(topic_id, None)
+                if self._is_of_server or self._is_bootstrap:
+                    self._removed[topic_id] = offset
+                for partitions in (self._replicas, self._leader_epochs, self._directory_ids):
+                    partitions.pop(topic_id, None)
                 self._topic_ids.pop(deleted, None)
                 self._configs.pop((ResourceType.TOPIC, deleted), None)
             case m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=None):
@@ -499,8 +590,14 @@ class _State:
                 topic_id = format_uuid(raw_id.bytes)
                 self._replicas.setdefault(topic_id, {})[number] = tuple(nodes)
                 self._leader_epochs.setdefault(topic_id, {})[number] = epoch
+                self._directory_ids.setdefault(topic_id, {})[number] = tuple(record.directories)
+                if self._is_of_server:
+                    self._additions[topic_id, number] = offset
             case m.PartitionChangeRecord():
                 self._change_partition(record)
+            case m.NoOpRecord():
+                if self._is_bootstrap:
+                    self._is_of_server = True
             case m.FeatureLevelRecord(name=name, feature_level=level):
                 self._features[name] = level
                 if not level:
@@ -526,6 +623,8 @@ class _State:
         topic_id, number = format_uuid(record.topic_id.bytes), record.partition_id
         if record.replicas is not None:
             self._replicas.setdefault(topic_id, {})[number] = tuple(record.replicas)
+        if record.directories is not None:
+            self._directory_ids.setdefault(topic_id, {})[number] = tuple(record.directories)
         if record.leader != _NO_LEADER_CHANGE:
             epochs = self._leader_epochs.setdefault(topic_id, {})
             epochs[number] = epochs.get(number, 0) + 1

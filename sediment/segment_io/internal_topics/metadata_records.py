@@ -73,6 +73,17 @@ def decode_metadata_record(
         raise CorruptBatchError(f"a metadata record is malformed: {error.what}") from error
 
 
+def record_type(value: bytes) -> int:
+    """Return the type of a record: the API key of its message.
+
+    Raises:
+        CorruptBatchError: the record has no frame.
+    """
+    if len(value) < _FRAME_BYTES:
+        raise CorruptBatchError("a metadata record has no frame")
+    return value[1]
+
+
 def message_version(value: bytes) -> int:
     """Return the version of the message in a record that `decode_metadata_record` accepts."""
     return value[_FRAME_BYTES - 1]

@@ -6,14 +6,15 @@ LiveBackend       directories of a single node that this process owns
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.coordinator_log import CoordinatorTopic
 from sediment.server.delayed import Timer
-from sediment.server.groups.offset_store import OffsetStore
+from sediment.server.groups.group_coordinator import GroupCoordinator
+from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
 from sediment.server.topic_catalog import TopicCatalog
@@ -41,6 +42,10 @@ class Backend(Protocol):
         """The store of committed offsets; if it is None, offsets are kept only in memory."""
 
     @property
+    def group_store(self) -> GroupStore | None:
+        """The store of groups; None: members of groups are kept only in memory."""
+
+    @property
     def can_write(self) -> bool:
         """True if clients may write to topics."""
 
@@ -51,8 +56,20 @@ class Backend(Protocol):
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the readable logs of its partitions."""
 
-    def handlers(self, timer: Timer, config: ServerConfig) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of records, producers and refused requests; call this once."""
+    def create_topics(self, names: Collection[str]) -> None:
+        """Create topics with the default number of partitions, if the backend can; log why it cannot."""
+
+    def make_coordinator_topic(self, name: str) -> None:
+        """Create the internal topic of a coordinator, if the backend can and it is missing.
+
+        Raises:
+            ApiError: it cannot be created, or lacks a partition.
+        """
+
+    def handlers(
+        self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
+    ) -> Sequence[Mapping[ApiKey, Handler]]:
+        """Return the handlers of records, producers and refused requests; later calls are not allowed."""
 
     def stop_waiting(self) -> None:
         """Answer the requests that wait for an event; from then on, no request waits."""

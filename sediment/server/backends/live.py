@@ -6,17 +6,24 @@
     3  check that the metadata is still the same               -
     4  open the writer of the metadata                         close it
     5  after an unclean stop, raise the leader epochs          -
-    6  create the absent logs, make all logs durable,          -
-       raise the high watermarks to the log ends
-    7  start the flushers                                      finish their flushes
+    6  finish interrupted changes: rename the folders of       -
+       deleted topics to -stray, create the absent logs
+    7  make all logs durable, raise the high watermarks to     -
+       the log ends; if something was interrupted, write
+       the checkpoints, because they may be stale
+    8  start the flushers                                      finish their flushes
 
 A crash before step 2 leaves the directories as they were.  A crash from step 2 on leaves no marker, so the next start,
 of this server or of a broker, recovers the logs from their recovery points.  If step 3 fails, or the start is stopped
 during step 2, each directory that had the marker of a clean stop gets it back.  After an unclean stop, a directory gets
 a marker only after step 5, because with a marker the next start would not raise the epochs.
 
-Nothing is deleted.  The cleaner and retention are off.  Segments below the log start are kept, and so are folders that
-a broker has marked for deletion; a broker deletes both after its next start.
+Only what a client asks for is deleted: the cleaner and retention are off.  Folders that were marked for deletion before
+the start are removed only if a server deleted their topics, or if a creation has left them without records; a broker
+deletes the others after its next start.
+
+A new directory that is served together with others loses its mark of a new one.  Records of its partitions may now be
+in the others, and a later start may get only this one.
 
 Source: Kafka's ReplicaManager, LogManager and BrokerServer.
 """
@@ -25,11 +32,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeGuard
 
 from sediment.engine.clone.cluster_records import next_producer_id
 from sediment.engine.config import LogConfig
@@ -42,37 +50,46 @@ from sediment.engine.metadata.leader_changes import leader_change_records
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
 from sediment.engine.metadata.metadata_writer import MetadataWriter
 from sediment.segment_io.errors import SedimentError, SourceChangedError, StorageError
-from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.format.names import INTERNAL_TOPICS, DirectoryState, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.segment_io.internal_topics.metadata_batches import split_into_batches
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
-from sediment.segment_io.partition.clean_shutdown_file import RAISED_EPOCHS, CleanShutdown
+from sediment.segment_io.internal_topics.metadata_log import SERVER_TRANSACTION, ClusterMetadata
+from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, RAISED_EPOCHS, CleanShutdown
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.protocol.api_keys import ApiKey
+from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.backends.live_options import LiveOptions
 from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
 from sediment.server.delayed import DelayedOperations, Timer
-from sediment.server.errors import StartStoppedError
+from sediment.server.errors import ApiError, StartStoppedError
+from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.groups.offsets_topic import OffsetsTopic
+from sediment.server.handlers.alter_configs import AlterConfigHandlers
+from sediment.server.handlers.delete_records import DeleteRecordsHandlers
 from sediment.server.handlers.fetch import FetchHandlers
+from sediment.server.handlers.group_deletions import GroupDeletionHandlers
 from sediment.server.handlers.produce import ProduceHandlers
 from sediment.server.handlers.producer_ids import ProducerIdHandlers
 from sediment.server.handlers.refused import RefusedHandlers
+from sediment.server.handlers.topics import TopicHandlers
 from sediment.server.live.live_catalog import LiveCatalog
 from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
-from sediment.server.live.owned_node import OwnedNode, open_node, read_metadata
+from sediment.server.live.owned_node import OwnedNode, directories_for_partitions, open_node, read_metadata
 from sediment.server.live.partition import Partition
 from sediment.server.live.producer_ids import ProducerIdManager
+from sediment.server.live.topic_configs import TopicConfigs, internal_topic_configs
+from sediment.server.live.topic_rules import NewTopic
+from sediment.server.live.topic_store import CreatedTopic, TopicStore
 from sediment.server.requests import Handler
 from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
 
-NOT_OFFERED = "this server changes no topics, configs or groups, and takes no transactions"
-_TRANSACTION = "sediment serve"
+NOT_OFFERED = "this server takes no transactions"
 _FLUSHER_THREADS = 4
+_FIRST_LEADER_EPOCH = 0
 _NO_LIMIT = -1
 
 
@@ -89,7 +106,7 @@ class LiveBackend:
     """
 
     # Reads are left out, because a read may wait for the lock of its log while a flush or a roll holds it.
-    handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
+    handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT})
     can_write = True
 
     def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:
@@ -99,15 +116,22 @@ class LiveBackend:
             self._undo = undo.pop_all()
 
     def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, undo: ExitStack) -> None:
-        owned = open_node(options.directories, options.quorum, fs, metadata_only=options.metadata_only)  # 1
-        config_of = options.topic_configs(owned)
+        owned = open_node(  # 1
+            options.directories,
+            options.quorum,
+            fs,
+            metadata_apart=options.metadata_apart,
+            log_dirs=options.log_dirs,
+        )
+        configs = TopicConfigs(partial(_kept, options.topic_configs, owned.node.node_id), owned.metadata)
         self._manager = manager = LogManager(  # 2
             options.directories,
-            lambda topic: keep_everything(config_of(topic)),
+            configs,
             BrokerConfig(cluster_id=owned.node.cluster_id, node_id=owned.node.node_id, log_cleaner_enable=False),
             fs=fs,
             on_readable_change=self._check_delayed,
             deletes=False,
+            left_out=owned.removed,
         )
         manager.start(stop=stop)
         undo.callback(self._close_logs)
@@ -131,48 +155,77 @@ class LiveBackend:
         for values in split_into_batches(changes):  # so that no metadata transaction is needed
             writer.append(values)
         for directory in manager.directories():
-            if directory.path in unclean:
+            was_new = directory.clean_shutdown == NEW_DIRECTORY and len(options.directories) > 1
+            if directory.path in unclean or was_new:
                 directory.clean_shutdown = RAISED_EPOCHS
 
-        log_dir = _metadata_directory(owned, manager).path  # 6
+        for folder in owned.removed:  # 6
+            if not folder.name.endswith(DirectoryState.DELETE):
+                _LOGGER.warning("%s belongs to a topic that was deleted; it is renamed to -stray, and stays", folder)
+        manager.put_away(owned.removed)
         for partition in owned.absent:
             _LOGGER.warning("%s has no folder and was never written to; it begins empty", partition)
-            manager.create_log(partition, log_dir=log_dir, topic_id=owned.metadata.topic_ids[partition.topic])
-        for log in manager.all_logs():
+        _create_absent(owned, manager)
+
+        for log in manager.all_logs():  # 7
             flush_and_replicate(log)
+        if unclean or owned.removed:
+            manager.checkpoint_all()
         leader_epochs = _leader_epochs(manager, owned.metadata, raised=uncertain)
 
-        flusher = None
-        if options.flush_acks:  # 7
-            flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
-            undo.callback(flusher.close)
+        self._flusher = None
+        if options.flush_acks:  # 8
+            self._flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
+            undo.callback(self._flusher.close)
         partitions = {
-            log.partition: Partition(log, leader_epochs[log.partition], flusher) for log in manager.all_logs()
+            log.partition: Partition(log, leader_epochs[log.partition], self._flusher) for log in manager.all_logs()
         }
         self.catalog = LiveCatalog(
             owned.node.cluster_id, owned.node.node_id, owned.metadata, partitions, options.directories
         )
         known_ids = [producer.producer_id for each in partitions.values() for producer in each.producers]
         self._producer_ids = ProducerIdManager(owned.node, next_producer_id(owned.metadata, known_ids), writer)
-        self.offset_store = OffsetsTopic(
-            {number: partial(_append_commit, log) for number, log in self._partitions_of(CONSUMER_OFFSETS).items()}
+        self._make_store = partial(
+            TopicStore,
+            self.catalog,
+            manager,
+            writer,
+            configs,
+            directories=directories_for_partitions(
+                options.directories,
+                {log.directory.parent for log in manager.all_logs()},
+                metadata_dir=owned.metadata_dir,
+                metadata_apart=options.metadata_apart,
+                log_dirs=options.log_dirs,
+            ),
+            lead=self._lead,
+            on_deleted=self._check_delayed_of,
+        )
+        self.offset_store = self.group_store = OffsetsTopic(
+            lambda: self._partitions_of(CONSUMER_OFFSETS), manager.clock.now_ms
         )
         _warn_of_open_transactions(partitions.values())
-        if not self._partitions_of(CONSUMER_OFFSETS):
-            _LOGGER.warning("the cluster has no topic %s, so consumers cannot commit offsets", CONSUMER_OFFSETS)
+
+    def _lead(self, log: PartitionLog) -> Partition:
+        """Return the partition of a new log."""
+        return Partition(log, _FIRST_LEADER_EPOCH, self._flusher)
 
     def _close_logs(self) -> None:
         # The marker keeps the broker's epoch, so the broker's next registration is treated as one after a clean stop.
         # A directory that had no marker at the start gets one only if step 5 has raised its epochs.
         self._manager.shutdown(None, marks_unclean=False)
 
-    def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
-        found = self.catalog.topic(topic)
-        return {} if found is None else found.partitions
+    def _partitions_of(self, topic: str) -> Mapping[int, Partition | None]:
+        """Return all partitions of a topic by number; None for one whose log could not be created."""
+        numbers = self.catalog.metadata.replicas.get(topic, ())
+        return {number: self.catalog.partition(topic, number) for number in numbers}
 
     def _check_delayed(self, log: PartitionLog) -> None:
+        self._check_delayed_of(log.partition)
+
+    def _check_delayed_of(self, partition: TopicPartition) -> None:
         if self._delayed is not None:
-            self._delayed.check(log.partition)
+            self._delayed.check(partition)
 
     def coordinator_topic(self, name: str) -> CoordinatorTopic:
         """Return an internal topic with the logs of its partitions."""
@@ -183,19 +236,74 @@ class LiveBackend:
                 Bounds(first_offset=each.log_start_offset, end_offset=each.high_watermark),
             )
             for each in partitions.values()
+            if each is not None
         ]
         return CoordinatorTopic(logs, max(len(partitions), 1))
 
-    def handlers(self, timer: Timer, config: ServerConfig) -> Sequence[Mapping[ApiKey, Handler]]:
-        """Return the handlers of fetches, produces, producer ids and refused requests."""
+    def handlers(
+        self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
+    ) -> Sequence[Mapping[ApiKey, Handler]]:
+        """Return the handlers of records, producer ids, topics, configs, deletions and refused requests."""
         self._delayed = delayed = DelayedOperations(timer)
+        self.topics = self._make_store(
+            default_partition_count=config.num_partitions, on_topics_deleted=coordinator.topics_deleted
+        )
+        self._internal_topics = {CONSUMER_OFFSETS: config.offsets_topic_num_partitions}
         own = {
             **FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=True).handlers(),
             **ProduceHandlers(self.catalog, delayed).handlers(),
             **ProducerIdHandlers(self._producer_ids).handlers(),
+            **TopicHandlers(self.topics, self.catalog).handlers(),
+            **AlterConfigHandlers(self.topics, self.catalog.node_id).handlers(),
+            **DeleteRecordsHandlers(self.catalog, self._manager.checkpoint_log_starts).handlers(),
+            **GroupDeletionHandlers(coordinator, self.catalog).handlers(),
         }
         refused = RefusedHandlers(NOT_OFFERED).handlers()
         return own, {key: handler for key, handler in refused.items() if key not in own}
+
+    def create_topics(self, names: Collection[str]) -> None:
+        """Create topics with the default number of partitions, as one change; log why they cannot be created."""
+        errors: list[ApiError] = []
+        for name in INTERNAL_TOPICS.intersection(names):
+            try:
+                self.make_coordinator_topic(name)
+            except ApiError as error:
+                errors.append(error)
+        try:
+            outcomes = self.topics.create([NewTopic(name) for name in names if name not in INTERNAL_TOPICS])
+            errors += [each for each in outcomes if _is_failure(each)]
+        except ApiError as error:
+            errors.append(error)
+        if errors:
+            _LOGGER.info("topics that a client asked for are not created: %s", errors[0].what)
+
+    def make_coordinator_topic(self, name: str) -> None:
+        """Create the internal topic of a coordinator, if the server offers this coordinator.
+
+        Raises:
+            ApiError: it cannot be created, or lacks a partition.
+        """
+        count = self._internal_topics.get(name)
+        if count is None:
+            return
+        if self.catalog.topic(name) is None:
+            self._create(NewTopic(name, count, configs=tuple(internal_topic_configs(name).items())))
+        missing = [number for number, partition in self._partitions_of(name).items() if partition is None]
+        if missing:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"partition {missing[0]} of {name} has no log; remove the cause and start again",
+            )
+
+    def _create(self, topic: NewTopic) -> None:
+        """Create a topic, unless another thread was faster.
+
+        Raises:
+            ApiError: it cannot be created.
+        """
+        (outcome,) = self.topics.create([topic])
+        if _is_failure(outcome):
+            raise outcome
 
     @property
     def failure(self) -> SedimentError | None:
@@ -219,9 +327,22 @@ class LiveBackend:
         self._undo.close()
 
 
+def _kept(
+    topic_configs: Callable[[ClusterMetadata, int], Callable[[str], LogConfig]], node_id: int, metadata: ClusterMetadata
+) -> Callable[[str], LogConfig]:
+    """Return the function from topics to configs without retention, for a state of the cluster."""
+    config_of = topic_configs(metadata, node_id)
+    return lambda topic: keep_everything(config_of(topic))
+
+
 def keep_everything(config: LogConfig) -> LogConfig:
     """Return the config without retention limits; keep the cleanup policy, which the validation of appends needs."""
     return replace(config, retention=replace(config.retention, retention_ms=_NO_LIMIT, retention_bytes=_NO_LIMIT))
+
+
+def _is_failure(outcome: CreatedTopic | ApiError) -> TypeGuard[ApiError]:
+    """Return True unless the topic was created, now or by another thread."""
+    return isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def _metadata_directory(owned: OwnedNode, manager: LogManager) -> LogDirectory:
@@ -236,17 +357,31 @@ def _metadata_writer(owned: OwnedNode, manager: LogManager, fs: Fs) -> MetadataW
     def failure() -> str | None:
         return directory.failure
 
+    disk_failed = partial(manager.handle_directory_failure, directory)
     if not owned.is_started:
-        return BootstrapWriter(owned.metadata_dir, fs, clock=clock, directory_failure=failure)
+        return BootstrapWriter(owned.metadata_dir, fs, clock=clock, directory_failure=failure, disk_failed=disk_failed)
     return MetadataLogWriter(
         owned.metadata_dir,
         owned.metadata,
         fs,
-        transaction=_TRANSACTION,
+        transaction=SERVER_TRANSACTION,
         clock=clock,
         scheduler=manager.scheduler,
         directory_failure=failure,
+        disk_failed=disk_failed,
     )
+
+
+def _create_absent(owned: OwnedNode, manager: LogManager) -> None:
+    """Create the logs of the absent partitions.
+
+    Raises:
+        StorageError: a log could not be created.
+    """
+    paths = {each.path.absolute(): each.path for each in manager.directories()}
+    topic_ids = {partition: owned.metadata.topic_ids[partition.topic] for partition in owned.absent}
+    manager.create_logs(topic_ids, {partition: paths[path] for partition, path in owned.absent.items()})
+    _check_every_directory_is_online(manager)
 
 
 def _check_every_directory_is_online(manager: LogManager) -> None:
@@ -281,10 +416,6 @@ def _after_unclean_stop(manager: LogManager) -> set[Path]:
     Such a directory had no marker of a clean stop, or had an empty marker, which `recover` writes.
     """
     return {each.path for each in manager.directories() if each.clean_shutdown in (None, CleanShutdown(None))}
-
-
-def _append_commit(partition: Partition, batch: bytes) -> int:
-    return partition.append_of_coordinator(batch).first_offset
 
 
 def _warn_of_open_transactions(partitions: Iterable[Partition]) -> None:

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 from sediment.engine.config import LogConfig
 
 if TYPE_CHECKING:
-    from sediment.server.live.owned_node import OwnedNode
+    from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
     """The options of the backend.
 
-    `topic_configs` returns, for a node, the function that maps a topic to its config.
-
-    `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`, records are
-    treated as replicated only when they are on disk.  `metadata_only` is the broker's `metadata.log.dir` if `log.dirs`
-    does not contain it.
+    `topic_configs` returns, for the metadata of the cluster and the id of the node, the function that maps a topic to
+    its config.  `quorum` contains the `QUORUM_KEYS` from the broker's properties file, or is None.  With `flush_acks`,
+    records are treated as replicated only when they are on disk.  If `metadata_apart`, the broker's `metadata.log.dir`
+    is not an entry of its `log.dirs`; `log_dirs` are these entries, empty without that file.
     """
 
     directories: tuple[Path, ...]
-    topic_configs: Callable[[OwnedNode], Callable[[str], LogConfig]]
+    topic_configs: Callable[[ClusterMetadata, int], Callable[[str], LogConfig]]
     quorum: Mapping[str, str] | None = None
     flush_acks: bool = False
-    metadata_only: Path | None = None
+    metadata_apart: bool = False
+    log_dirs: tuple[Path, ...] = ()

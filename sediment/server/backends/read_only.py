@@ -7,7 +7,7 @@ open                                                      undone by `close`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.server.coordinator_log import CoordinatorLog, CoordinatorTopic
 from sediment.server.delayed import DelayedOperations, Timer
 from sediment.server.errors import naming_option
+from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.groups.state_directory import StateDirectory
 from sediment.server.handlers.fetch import FetchHandlers
 from sediment.server.handlers.refused import READ_ONLY, RefusedHandlers
@@ -49,6 +50,7 @@ class ReadOnlyBackend:
     handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT})
     can_write = False
     failure = None
+    group_store = None
 
     def __init__(self, options: ReadOnlyOptions, fs: Fs) -> None:
         with ExitStack() as undo:
@@ -82,7 +84,15 @@ class ReadOnlyBackend:
                 logs.append(CoordinatorLog(Source(log.partition, log.directory), bounds))
         return found
 
-    def handlers(self, timer: Timer, config: ServerConfig) -> Sequence[Mapping[ApiKey, Handler]]:
+    def create_topics(self, names: Collection[str]) -> None:
+        """Do nothing, as below."""
+
+    def make_coordinator_topic(self, name: str) -> None:
+        """Do nothing: nothing is created in these directories."""
+
+    def handlers(
+        self, timer: Timer, config: ServerConfig, coordinator: GroupCoordinator
+    ) -> Sequence[Mapping[ApiKey, Handler]]:
         """Return the handlers of fetches and refused requests."""
         delayed = DelayedOperations(timer)
         fetch = FetchHandlers(self.catalog, delayed, fetch_max_bytes=config.fetch_max_bytes, logs_grow=False)

@@ -7,8 +7,8 @@
     PreparingRebalance --- all have left -----> Empty
     any ------------------ unloaded ----------> Dead                    the final state
 
-Every method takes the current time and returns effects in order: answers to waiting requests, and times at which the
-caller must call `wake`.  A waiter represents one request.
+Every method takes the current time and returns effects in order: answers to waiting requests, a group that must be
+stored before them, and times at which the caller must call `wake`.  A waiter represents one request.
 
 A group has these deadlines: one for each member's session, one for the join phase, and one for the sync phase.
 
@@ -20,6 +20,7 @@ Source: Kafka's ClassicGroup, ClassicGroupMember and GroupMetadataManager.classi
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ from sediment.server.groups.group_requests import (
     JoinRequest,
     MemberIdentity,
     Protocols,
+    ReplacedId,
+    StableGroup,
+    StoredMember,
+    StoreGroup,
     SyncAnswer,
     SyncRequest,
     Waiter,
@@ -45,7 +50,12 @@ from sediment.server.groups.group_requests import (
 from sediment.server.server_config import ServerConfig
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+_TOPICS_AT = 2  # in a subscription, after its version
 LEAST_REBALANCE_TIMEOUT_MS = 100  # a client's timeout of 0 would keep the coordinator busy
+
+
+CONSUMER_PROTOCOL = "consumer"
+"""Protocol type of a group of consumers."""
 
 
 class GroupState(Enum):
@@ -241,12 +251,75 @@ class ClassicGroup:
         else:
             self._session_expired(key, now_ms)
 
+    def restore(self, stored: StableGroup, now_ms: int) -> list[Effect]:
+        """Continue a stored generation; each session begins now."""
+        self.generation, self.protocol_type = stored.generation, stored.protocol_type
+        if not stored.members or stored.protocol_name is None:
+            return []
+        self.protocol_name, self.leader_id = stored.protocol_name, stored.leader_id
+        self.state = GroupState.STABLE
+        for each in stored.members:
+            member = self.members[each.member_id] = Member(
+                each.member_id,
+                each.group_instance_id,
+                each.client_id,
+                each.client_host,
+                each.session_timeout_ms,
+                each.rebalance_timeout_ms,
+                ((stored.protocol_name, each.subscription),),
+                each.assignment,
+            )
+            self._protocol_counts.update(_names(member.protocols))
+            if each.group_instance_id is not None:
+                self._static_members[each.group_instance_id] = each.member_id
+            self._extend_session(member, now_ms)
+        if self.leader_id not in self.members:
+            self.leader_id = next(iter(self.members))
+        return self._take_effects()
+
+    def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
+        """Return the effects in place of those that followed a group that could not be stored.
+
+        Members that wait for their assignment get `error`, and the group rebalances.  A static member that rejoined
+        gets `error`, and its former id is valid again.
+        """
+        following: list[Effect] = [
+            Answer(effect.waiter, _failed(effect.answer, error)) if isinstance(effect, Answer) else effect
+            for effect in effects
+            if not isinstance(effect, StoreGroup)
+        ]
+        for replaced in (effect.replaced for effect in effects if isinstance(effect, StoreGroup)):
+            if replaced is not None:
+                self._restore_static_member(replaced, now_ms)
+            elif self.state is GroupState.STABLE:
+                for member in self.members.values():
+                    member.assignment = b""
+                self._prepare_rebalance(now_ms)
+        return following + self._take_effects()
+
+    @property
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """The topics of the members' subscriptions; None if a subscription is not that of a consumer.
+
+        Source: Kafka's ClassicGroup.computeSubscribedTopics and ConsumerProtocol.deserializeSubscription.
+        """
+        if self.protocol_type != CONSUMER_PROTOCOL or self.protocol_name is None:
+            return frozenset() if self.protocol_type == CONSUMER_PROTOCOL and not self.members else None
+        topics: set[str] = set()
+        for member in self.members.values():
+            found = subscribed_topics(dict(member.protocols).get(self.protocol_name, b""))
+            if found is None:
+                return None
+            topics |= found
+        return frozenset(topics)
+
     def unload(self) -> list[Effect]:
-        """Answer every waiter with NOT_COORDINATOR; the group becomes Dead."""
+        """Answer every waiter with NOT_COORDINATOR, and forget the reserved ids; the group becomes Dead."""
         for member in self.members.values():
             self._answer_joining(member, JoinAnswer(ErrorCode.NOT_COORDINATOR, member.member_id))
             self._answer_sync(member, SyncAnswer(ErrorCode.NOT_COORDINATOR))
         self.state = GroupState.DEAD
+        self._pending_joins.clear()
         self._deadlines_ms.clear()
         return self._take_effects()
 
@@ -365,6 +438,9 @@ class ClassicGroup:
         former_id = self._static_members[request.group_instance_id]
         former_leader = self.leader_id
         member = self.members.pop(former_id)
+        replaced = ReplacedId(
+            member_id, former_id, member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms
+        )
         self._answer_joining(member, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, former_id))
         self._answer_sync(member, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
         self._deadlines_ms.pop(former_id, None)
@@ -382,10 +458,27 @@ class ClassicGroup:
             if not request.supports_skipping_assignment:
                 # An older client that is named as the leader would assign partitions again, without a rebalance.
                 answer = self._joined(member, leader=former_leader or NO_MEMBER_ID)
+            self._store(replaced)
             self._answer_joining(member, answer)
         else:
             # In CompletingRebalance, the leader may assign partitions to the old id, so the rebalance must start again.
             self._rebalance_or_complete(now_ms)
+
+    def _restore_static_member(self, replaced: ReplacedId, now_ms: int) -> None:
+        """Give a static member its former id, protocols and timeouts, because the new ones could not be stored."""
+        member = self.members.pop(replaced.member_id)
+        assert member.group_instance_id is not None
+        self._protocol_counts -= Counter(_names(member.protocols))
+        self._protocol_counts.update(_names(replaced.protocols))
+        member.member_id, member.protocols = replaced.former_id, replaced.protocols
+        member.session_timeout_ms = replaced.session_timeout_ms
+        member.rebalance_timeout_ms = replaced.rebalance_timeout_ms
+        self.members[member.member_id] = member
+        self._static_members[member.group_instance_id] = member.member_id
+        if self.leader_id == replaced.member_id:
+            self.leader_id = member.member_id
+        self._deadlines_ms.pop(replaced.member_id, None)
+        self._extend_session(member, now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
         """Return the answer to a member of the current generation; it names `leader`, by default the real leader."""
@@ -461,6 +554,7 @@ class ClassicGroup:
         if not self.members:
             self.protocol_name = None
             self.state = GroupState.EMPTY
+            self._store()
             return
         self.protocol_name = self._chosen_protocol()
         self.state = GroupState.COMPLETING_REBALANCE
@@ -534,6 +628,8 @@ class ClassicGroup:
     def _assign(self, assignments: dict[str, bytes], now_ms: int) -> None:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
+        self._store()
+        for member in self.members.values():
             answer = SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
             self._propagate(member, answer, now_ms)
         self.state = GroupState.STABLE
@@ -601,6 +697,32 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     # -------------------------------------------------------------------------------------------------------- effects
+    def _store(self, replaced: ReplacedId | None = None) -> None:
+        self._effects.append(
+            StoreGroup(
+                StableGroup(
+                    self.generation,
+                    self.protocol_type or "",
+                    self.protocol_name,
+                    self.leader_id if self.members else None,
+                    tuple(
+                        StoredMember(
+                            member.member_id,
+                            member.group_instance_id,
+                            member.client_id,
+                            member.client_host,
+                            member.session_timeout_ms,
+                            member.rebalance_timeout_ms,
+                            member.metadata(self.protocol_name),
+                            member.assignment,
+                        )
+                        for member in self.members.values()
+                    ),
+                ),
+                replaced,
+            )
+        )
+
     def _answer_join(self, waiter: Waiter, error: ErrorCode, member_id: str) -> None:
         self._effects.append(Answer(waiter, JoinAnswer(error, member_id)))
 
@@ -635,5 +757,24 @@ def _names(protocols: Protocols) -> set[str]:
     return {name for name, _ in protocols}
 
 
-def _differs(given: str | None, current: str | None) -> bool:
-    return given is not None and current is not None and given != current
+def _failed(answer: JoinAnswer | SyncAnswer, error: ErrorCode) -> JoinAnswer | SyncAnswer:
+    """Return the answer in place of one that followed a group that could not be stored; an error stays as it is."""
+    if answer.error is not ErrorCode.NONE:
+        return answer
+    return JoinAnswer(error, NO_MEMBER_ID) if isinstance(answer, JoinAnswer) else SyncAnswer(error)
+
+
+def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
+    """Return the topics of a consumer's subscription; None if it is malformed."""
+    try:
+        (count,) = struct.unpack_from(">i", subscription, _TOPICS_AT)
+        position, topics = _TOPICS_AT + 4, []
+        for _ in range(count):
+            (size,) = struct.unpack_from(">h", subscription, position)
+            position += 2 + size
+            if size < 0 or position > len(subscription):
+                return None
+            topics.append(subscription[position - size : position].decode())
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

@@ -11,9 +11,10 @@ the group would start from the beginning.
 For groups of other protocols (KIP-848 and later), this coordinator has no members.  As in Kafka, an empty consumer
 group becomes a classic group when a member joins.
 
-Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  If there is
-an offset store, a commit is written to it before the request is answered.  Offsets do not expire.  The memory that
-clients can use stays within the limits of `group_memory`.
+Invariants: a group changes only while its lock is held, and no lock is held while a request is answered.  With a store,
+every commit, assignment and deletion is written there before it is answered.  Offsets do not expire.  Memory used for
+clients stays within the limits of `group_memory`.  Only one thread at a time, the one that deletes the offsets of
+topics, waits for a `commit_guard` while it holds others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -29,7 +32,8 @@ from sediment.segment_io.errors import PolicyViolationError, RejectedAppendError
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.units import NS_PER_MS
 from sediment.server.delayed import Cancelable, Clock, Timer
-from sediment.server.groups.classic_group import ClassicGroup, GroupState, Member
+from sediment.server.errors import error_code_of
+from sediment.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
 from sediment.server.groups.group_memory import GROUP_BYTES, GroupMemory
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.group_requests import (
@@ -39,11 +43,12 @@ from sediment.server.groups.group_requests import (
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
+    StoreGroup,
     SyncAnswer,
     SyncRequest,
     WakeAt,
 )
-from sediment.server.groups.offset_store import OffsetStore
+from sediment.server.groups.offset_store import GroupStore, OffsetStore
 from sediment.server.groups.stored_groups import GroupKind, StoredGroup
 from sediment.server.limited_log import LimitedLog
 from sediment.server.server_config import ServerConfig
@@ -62,15 +67,22 @@ def _is_never(_group_id: str) -> bool:
 class _Group:
     """One group: its members, in `classic`, and its offsets, locks, timer and memory."""
 
+    group_id: str
     kind: GroupKind
     classic: ClassicGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     guard: threading.Lock = field(default_factory=threading.Lock)
     commit_guard: threading.Lock = field(default_factory=threading.Lock)
-    """The lock held while a commit is written, so that commits have the same order in memory and on disk.
+    """The lock held while something is written, so that memory and disk get changes in the same order.
 
     Meanwhile, `guard` is not held.
     """
+
+    is_stored: bool = True
+    """False for a group of a later protocol: its records stay as they are, and its classic members are in memory."""
+
+    has_records: bool = False
+    """True if the store may have records of the group."""
 
     wake: Cancelable | None = None
     own_bytes: int = 0
@@ -78,6 +90,9 @@ class _Group:
 
     members_bytes: int = 0
     """The bytes of the members when they were last counted."""
+
+    offsets_bytes: int = 0
+    """Memory of the offsets that clients committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +117,29 @@ class FetchedOffset:
 
 
 class GroupCoordinator:
-    """The coordinator of every group; `clock` is monotonic."""
+    """Coordinator of every group; `clock` is monotonic.
 
-    def __init__(self, config: ServerConfig, timer: Timer, clock: Clock, store: OffsetStore | None = None) -> None:
+    With a `group_store`, members survive a restart, and groups and offsets can be deleted.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        timer: Timer,
+        clock: Clock,
+        store: OffsetStore | None = None,
+        group_store: GroupStore | None = None,
+    ) -> None:
         self._config = config
         self._timer = timer
         self._clock = clock
         self._store_of_offsets = store
+        self._group_store = group_store
         self.memory = GroupMemory(config.groups_max_bytes)
         self._log = LimitedLog(_LOGGER)
         self._groups: dict[str, _Group] = {}
         self._guard = threading.Lock()
+        self._deleted_topics: set[str] = set()  # during the load
         self._is_loaded = False
         self._is_closed = False
         self._is_unreadable: Callable[[str], bool] = _is_never
@@ -130,14 +157,28 @@ class GroupCoordinator:
             classic = self._classic_group()
             classic.generation = group.generation if is_classic else 0
             classic.protocol_type = group.protocol_type
-            self._groups[group_id] = _Group(group.kind, classic, group.offsets)
+            loaded = _Group(group_id, group.kind, classic, group.offsets, is_stored=is_classic, has_records=True)
+            self._groups[group_id] = loaded
+            if self._group_store is not None and group.classic is not None:
+                with loaded.guard:
+                    self._set_timer(loaded, classic.restore(group.classic, self._now_ms()))
+                    loaded.members_bytes = classic.size_bytes
+                self.memory.resize(loaded.members_bytes)
         for group_id, offsets in (self._store_of_offsets.offsets if self._store_of_offsets else {}).items():
-            existing = self._groups.setdefault(group_id, _Group(GroupKind.CLASSIC, self._classic_group()))
+            existing = self._groups.setdefault(group_id, _Group(group_id, GroupKind.CLASSIC, self._classic_group()))
             self.memory.resize(existing.offsets.growth_bytes(tuple(offsets)))
             for commit in offsets:
                 existing.offsets.commit(*commit)
-        self._is_loaded = True
+        while names := self._deleted_before_the_load_ended():
+            self._delete_offsets_of_topics(names)
         self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
+
+    def _deleted_before_the_load_ended(self) -> Collection[str]:
+        """Return the topics that were deleted since the last call; if there are none, the load has ended."""
+        with self._guard:
+            names, self._deleted_topics = self._deleted_topics, set()
+            self._is_loaded = not names
+            return names
 
     def close(self) -> None:
         """Answer the waiting requests, and stop serving."""
@@ -150,14 +191,47 @@ class GroupCoordinator:
     def _check_idle_groups(self) -> None:
         """Remove groups without members and offsets, as Kafka does when it checks for expired offsets."""
         with self._guard:
-            for group_id, group in list(self._groups.items()):
-                with group.guard:
-                    if group.classic.is_idle and not group.offsets:
-                        group.classic.unload()
-                        del self._groups[group_id]
-                        self.memory.resize(-group.own_bytes)
+            groups = list(self._groups.values())
+        for group in groups:
+            # A group to which something is being written is not idle, such as one with its first commit.
+            if group.commit_guard.acquire(blocking=False):
+                try:
+                    self._remove_if_idle(group)
+                finally:
+                    group.commit_guard.release()
+        with self._guard:
             if not self._is_closed:
                 self._timer.after(self._config.offsets_retention_check_interval_ms, self._check_idle_groups)
+
+    def _remove_if_idle(self, group: _Group) -> None:
+        with group.guard:
+            if not group.classic.is_idle or group.offsets:
+                return
+        if self._group_store is not None and not group.is_stored:
+            return
+        try:
+            self._delete_records(group, (), wait=False)
+        except (OSError, SedimentError) as error:
+            self._log.warning(f"group {group.group_id}, which is not used, cannot be removed: {error}")
+        else:
+            self._forget(group)
+
+    def _delete_records(self, group: _Group, partitions: Sequence[tuple[str, int]], *, wait: bool) -> None:
+        """Delete a group, with the offsets of `partitions`, in the store; `commit_guard` is held."""
+        store = self._group_store
+        if store is not None and group.has_records and store.partition_of(group.group_id) is not None:
+            store.delete_group(group.group_id, partitions, wait=wait)
+
+    def _forget(self, group: _Group) -> None:
+        """Remove a group and free its memory; `commit_guard` is held."""
+        with self._guard, group.guard:
+            group.classic.unload()
+            if group.wake is not None:
+                group.wake.cancel()
+            if self._groups.get(group.group_id) is group:
+                del self._groups[group.group_id]
+            self.memory.resize(-group.own_bytes - group.members_bytes - group.offsets_bytes)
+            group.own_bytes = group.members_bytes = group.offsets_bytes = 0
 
     # -------------------------------------------------------------------------------------------------------- members
     def join(self, group_id: str, request: JoinRequest, respond: Callable[[JoinAnswer], None]) -> None:
@@ -273,6 +347,7 @@ class GroupCoordinator:
         if not self._take(max(growth, 0)):
             outcome, growth, good = ErrorCode.INVALID_COMMIT_OFFSET_SIZE, 0, []
         if self._store_of_offsets is not None and good:
+            group.has_records = True
             try:
                 good = self._store_of_offsets.append(group_id, good)
             except (OSError, SedimentError) as error:
@@ -281,6 +356,7 @@ class GroupCoordinator:
                 outcome, growth, good = _commit_error_of(error), 0, []
         self.memory.resize(min(growth, 0))
         with group.guard:
+            group.offsets_bytes += growth
             for commit in good:
                 group.offsets.commit(*commit)
         return [
@@ -315,6 +391,107 @@ class GroupCoordinator:
             if topics is None:
                 topics = [(topic, list(partitions)) for topic, partitions in offsets.committed.items()]
             return ErrorCode.NONE, [(topic, [fetched(topic, each) for each in numbers]) for topic, numbers in topics]
+
+    # ------------------------------------------------------------------------------------------------------- deletions
+    def delete(self, group_id: str) -> ErrorCode:
+        """Delete a group without members, with its offsets; a group with an empty id may have offsets."""
+        error = self._serving_error(group_id)
+        group = self._find(group_id) if error is ErrorCode.NONE else None
+        if group is None or self._group_store is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error
+        if not group.is_stored or group.kind is not GroupKind.CLASSIC:
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        with group.commit_guard:
+            with group.guard:
+                if group.classic.state is GroupState.DEAD:
+                    return ErrorCode.GROUP_ID_NOT_FOUND
+                if group.classic.state is not GroupState.EMPTY:
+                    return ErrorCode.NON_EMPTY_GROUP
+                partitions = group.offsets.partitions()
+            try:
+                self._delete_records(group, partitions, wait=True)
+            except (OSError, SedimentError) as failure:
+                self._log.warning(f"group {group_id} cannot be deleted: {failure}")
+                return _store_error_of(failure)
+            self._forget(group)
+        return ErrorCode.NONE
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> tuple[ErrorCode, list[ErrorCode]]:
+        """Delete offsets of a group; return the error of the request and an error for each partition."""
+        error = self._group_error(group_id)
+        group = self._find(group_id) if error is ErrorCode.NONE else None
+        if group is None or self._group_store is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND if error is ErrorCode.NONE else error, []
+        with group.commit_guard:
+            with group.guard:
+                classic = group.classic
+                subscribed = classic.subscribed_topics
+                if classic.state is GroupState.DEAD:
+                    return ErrorCode.GROUP_ID_NOT_FOUND, []
+                if classic.members and classic.protocol_type != CONSUMER_PROTOCOL:
+                    return ErrorCode.NON_EMPTY_GROUP, []
+                existing = set(group.offsets.partitions())
+            errors = [
+                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                if classic.members and (subscribed is None or topic in subscribed)
+                else ErrorCode.NONE
+                for topic, _ in partitions
+            ]
+            free = [each for each, failed in zip(partitions, errors, strict=True) if failed is ErrorCode.NONE]
+            try:
+                self._delete_offsets({group: [each for each in dict.fromkeys(free) if each in existing]})
+            except (OSError, SedimentError) as failure:
+                self._log.warning(f"offsets of group {group_id} cannot be deleted: {failure}")
+                return _store_error_of(failure), []
+        return ErrorCode.NONE, errors
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Delete the offsets of topics that were deleted; until the groups are loaded, only remember the topics.
+
+        Calls must come one after the other.
+        """
+        with self._guard:
+            if not self._is_loaded:
+                self._deleted_topics.update(names)
+                return
+        self._delete_offsets_of_topics(names)
+
+    def _delete_offsets_of_topics(self, names: Collection[str]) -> None:
+        """Delete the offsets of topics in all groups; groups of one partition of the store are handled together."""
+        if self._group_store is None:
+            return
+        with self._guard:
+            groups = list(self._groups.values())
+        by_partition: dict[int | None, list[_Group]] = defaultdict(list)
+        for group in groups:
+            by_partition[self._group_store.partition_of(group.group_id)].append(group)
+        for together in by_partition.values():
+            with ExitStack() as held:
+                deleted = {}
+                for group in together:
+                    held.enter_context(group.commit_guard)
+                    with group.guard:
+                        if group.classic.state is not GroupState.DEAD:
+                            deleted[group] = [each for each in group.offsets.partitions() if each[0] in names]
+                try:
+                    self._delete_offsets(deleted)
+                except (OSError, SedimentError) as error:
+                    self._log.warning(f"committed offsets of deleted topics stay: {error}")
+
+    def _delete_offsets(self, deleted: Mapping[_Group, Sequence[tuple[str, int]]]) -> None:
+        """Delete offsets that exist; the `commit_guard` of each group is held."""
+        changed = {group: partitions for group, partitions in deleted.items() if partitions}
+        if not changed or self._group_store is None:
+            return
+        self._group_store.delete_offsets({group.group_id: partitions for group, partitions in changed.items()})
+        for group, partitions in changed.items():
+            with group.guard:
+                before = group.offsets_bytes
+                for topic, number in partitions:
+                    value = group.offsets.get(topic, number)
+                    group.offsets_bytes -= 0 if value is None else min(value.size_bytes, group.offsets_bytes)
+                    group.offsets.remove(topic, number)
+                self.memory.resize(group.offsets_bytes - before)
 
     # ---------------------------------------------------------------------------------------------------------- views
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
@@ -370,7 +547,7 @@ class GroupCoordinator:
             group = self._groups.get(group_id)
             own_bytes = GROUP_BYTES + len(group_id)
             if group is None and self._take(own_bytes):
-                group = _Group(GroupKind.CLASSIC, self._classic_group(), own_bytes=own_bytes)
+                group = _Group(group_id, GroupKind.CLASSIC, self._classic_group(), own_bytes=own_bytes)
                 self._groups[group_id] = group
             return group
 
@@ -390,14 +567,37 @@ class GroupCoordinator:
         self._run_with_result(group, lambda classic: (None, act(classic)))
 
     def _run_with_result(self, group: _Group, act: Callable[[ClassicGroup], tuple[_Result, list[Effect]]]) -> _Result:
-        with group.guard:
-            result, effects = act(group.classic)
-            self._set_timer(group, effects)
-            members_bytes = group.classic.size_bytes
-            self.memory.resize(members_bytes - group.members_bytes)
-            group.members_bytes = members_bytes
+        with group.commit_guard:
+            with group.guard:
+                result, effects = act(group.classic)
+                self._account(group, effects)
+            # Only an answer waits for the disk.  Sessions that end are not answered, and may end in all groups at once.
+            wait = result is not None or any(isinstance(effect, Answer) for effect in effects)
+            effects = self._stored(group, effects, wait=wait)
         _answer(effects)
         return result
+
+    def _account(self, group: _Group, effects: Sequence[Effect]) -> None:
+        """Set the timer, and count the memory of the members; `guard` is held."""
+        self._set_timer(group, effects)
+        members_bytes = group.classic.size_bytes
+        self.memory.resize(members_bytes - group.members_bytes)
+        group.members_bytes = members_bytes
+
+    def _stored(self, group: _Group, effects: list[Effect], *, wait: bool) -> list[Effect]:
+        """Store a new generation, and return the effects that follow."""
+        generations = [effect.group for effect in effects if isinstance(effect, StoreGroup)]
+        if not generations or self._group_store is None or not group.is_stored:
+            return effects
+        group.has_records = True
+        try:
+            self._group_store.store_group(group.group_id, generations[-1], wait=wait)
+        except (OSError, SedimentError) as error:
+            self._log.warning(f"a generation of group {group.group_id} cannot be stored: {error}")
+            with group.guard:
+                effects = group.classic.store_failed(effects, _store_error_of(error), self._now_ms())
+                self._account(group, effects)
+        return effects
 
     def _set_timer(self, group: _Group, effects: Sequence[Effect]) -> None:
         times_ms = [effect.time_ms for effect in effects if isinstance(effect, WakeAt)]
@@ -411,15 +611,24 @@ class GroupCoordinator:
 
 
 def _commit_error_of(error: BaseException) -> ErrorCode:
-    """Return the error code for a commit that the store rejected; clients should retry only after a disk failure.
-
-    Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException and OffsetMetadataManager.
-    """
+    """Return the error code for a rejected commit; it makes clients retry only if a disk failed."""
     if isinstance(error, PolicyViolationError):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if isinstance(error, RejectedAppendError):
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return _store_error_of(error)
+
+
+def _store_error_of(error: BaseException) -> ErrorCode:
+    """Return the error code for a generation or a deletion that could not be stored.
+
+    Source: Kafka's CoordinatorOperationExceptionHelper.handleOperationException.
+    """
+    if isinstance(error, PolicyViolationError):  # the topic does not exist
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error_code_of(error) is ErrorCode.KAFKA_STORAGE_ERROR:
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _answer(effects: Sequence[Effect]) -> None:

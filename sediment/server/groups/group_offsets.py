@@ -73,6 +73,12 @@ class GroupOffsets:
         """Return the committed offset of a partition."""
         return self.committed.get(topic, {}).get(partition)
 
+    def partitions(self) -> list[tuple[str, int]]:
+        """Return every (topic, partition) with an offset, committed or pending."""
+        committed = [(topic, number) for topic, numbers in self.committed.items() for number in numbers]
+        pending = [each for offsets in self.pending.values() for each in offsets]
+        return list(dict.fromkeys(committed + pending))
+
     def growth_bytes(self, commits: Sequence[tuple[str, int, CommittedOffset]]) -> int:
         """Return the bytes that `commits`, given as (topic, partition, value), would add.
 

@@ -125,4 +125,51 @@ class WakeAt:
     time_ms: int
 
 
-Effect: TypeAlias = Answer | WakeAt
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member of a stable group; `subscription` belongs to the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StableGroup:
+    """A generation of a group after its assignment; an empty group has no protocol, leader and members."""
+
+    generation: int
+    protocol_type: str
+    protocol_name: str | None
+    leader_id: str | None
+    members: tuple[StoredMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedId:
+    """A static member that rejoined under `member_id`, and its former id, protocols and timeouts."""
+
+    member_id: str
+    former_id: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGroup:
+    """Effect: store `group` before any later effect; if that fails, call `store_failed`.
+
+    If the group is stored because of a static member that rejoined, the member is in `replaced`.
+    """
+
+    group: StableGroup
+    replaced: ReplacedId | None = None
+
+
+Effect: TypeAlias = Answer | WakeAt | StoreGroup

@@ -1,7 +1,7 @@
-"""OffsetStore: durable committed offsets.
+"""OffsetStore: durable committed offsets; GroupStore: durable groups and deletions.
 
-StateDirectory    of a read-only server, outside the log directories
-OffsetsTopic      of a live server, in `__consumer_offsets`, where a broker finds them
+StateDirectory    of a read-only server, outside the log directories; offsets only
+OffsetsTopic      of a live server, in `__consumer_offsets`, where a broker finds them; both
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
+from sediment.server.groups.group_requests import StableGroup
 
 
 class OffsetStore(Protocol):
@@ -26,4 +27,35 @@ class OffsetStore(Protocol):
 
         Raises:
             OSError, SedimentError: the commits may be lost; the caller must treat them as failed.
+        """
+
+
+class GroupStore(Protocol):
+    """A store of classic groups; safe for several threads.
+
+    With `wait`, a change counts as replicated when the call returns; without it, soon after.
+    """
+
+    def partition_of(self, group_id: str) -> int | None:
+        """Return the partition of the store that a group is in; None if the store does not exist yet."""
+
+    def store_group(self, group_id: str, group: StableGroup, *, wait: bool = True) -> None:
+        """Store a generation of a group.
+
+        Raises:
+            OSError, SedimentError: the generation may be lost.
+        """
+
+    def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+        """Delete the offsets of groups, given as (topic, number) by group id; the groups are in one partition.
+
+        Raises:
+            OSError, SedimentError: some of the offsets may still be there.
+        """
+
+    def delete_group(self, group_id: str, partitions: Sequence[tuple[str, int]], *, wait: bool = True) -> None:
+        """Delete a group with its offsets, those of `partitions`.
+
+        Raises:
+            OSError, SedimentError: the group, or some of its offsets, may still be there.
         """

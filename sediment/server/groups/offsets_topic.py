@@ -1,6 +1,8 @@
-"""OffsetsTopic: commits as records of `__consumer_offsets`, where a broker finds them.
+"""OffsetsTopic: commits and groups as records of `__consumer_offsets`, where a broker finds them.
 
-Each commit is one batch in the partition of its group.  A commit is complete when the high watermark is above it.
+A commit and a generation are one batch each, in the partition of their group.  They count once the high watermark is
+above them.  A deletion is as many batches as `max.message.bytes` requires.  The record that deletes a group comes last,
+so a crash in between leaves the group with the rest of its offsets.
 
 Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 """
@@ -8,27 +10,55 @@ Source: Kafka's GroupMetadataManager and CoordinatorRuntime.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import PolicyViolationError
+from sediment.segment_io.errors import (
+    PolicyViolationError,
+    RecordBatchTooLargeError,
+    RecordTooLargeError,
+    StorageError,
+)
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, build_batch
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
 from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
-from sediment.server.groups.offset_records import encode_offset_commit
+from sediment.server.groups.group_requests import StableGroup
+from sediment.server.groups.offset_records import (
+    encode_group,
+    encode_offset_commit,
+    group_tombstone,
+    offset_tombstone,
+)
 
-Append = Callable[[Buffer], int]
-"""The function that appends a batch durably and returns the offset of its first record."""
+
+class Appended(Protocol):
+    """An appended batch."""
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of its first record."""
+
+
+class OffsetsPartition(Protocol):
+    """A partition of the topic."""
+
+    def append_of_coordinator(self, records: Buffer, *, wait: bool = True) -> Appended:
+        """Append a batch; with `wait`, return once the high watermark is above it."""
 
 
 class OffsetsTopic:
-    """The topic.
+    """The topic; `partitions` returns all its partitions by number, and none if it does not exist.
 
-    `partitions` contains an append function for each partition, by number, and is empty if the topic does not exist.
+    The value of a partition whose log could not be created is None.  `wall_ms` returns the time of day.
     """
 
-    def __init__(self, partitions: Mapping[int, Append]) -> None:
+    def __init__(
+        self, partitions: Callable[[], Mapping[int, OffsetsPartition | None]], wall_ms: Callable[[], int]
+    ) -> None:
         self._partitions = partitions
+        self._wall_ms = wall_ms
 
     @property
     def offsets(self) -> Mapping[str, GroupOffsets]:
@@ -43,17 +73,85 @@ class OffsetsTopic:
         Raises:
             PolicyViolationError: the topic does not exist.
             RejectedAppendError: the batch is too large for the topic.
-            StorageError: the disk failed.
+            StorageError: the disk failed, or the log of the group's partition could not be created.
         """
-        if not self._partitions:
-            raise PolicyViolationError(f"the cluster has no topic {CONSUMER_OFFSETS}", advice="let a broker create it")
         records = [
             NewRecord(value.commit_timestamp_ms, *encode_offset_commit(group_id, topic, partition, value))
             for topic, partition, value in commits
         ]
-        append = self._partitions[coordinator_partition(group_id, len(self._partitions))]
-        first_offset = append(build_batch(records, BatchHead(base_offset=0, leader_epoch=0)))
+        first_offset = _append(self._partition(group_id), records)
         return [
             (topic, partition, value._replace(record_offset=first_offset + delta))
             for delta, (topic, partition, value) in enumerate(commits)
         ]
+
+    def partition_of(self, group_id: str) -> int | None:
+        """Return the partition of a group; None if the topic does not exist."""
+        partitions = self._partitions()
+        return coordinator_partition(group_id, len(partitions)) if partitions else None
+
+    def store_group(self, group_id: str, group: StableGroup, *, wait: bool = True) -> None:
+        """Append the record of a group.
+
+        Raises:
+            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+        """
+        now_ms = self._wall_ms()
+        record = NewRecord(now_ms, *encode_group(group_id, group, now_ms))
+        _append(self._partition(group_id), [record], wait=wait)
+
+    def delete_offsets(self, offsets: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+        """Append records that delete the offsets of groups, given as (topic, number) by group id.
+
+        The groups are in one partition.
+
+        Raises:
+            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+        """
+        keys = [offset_tombstone(group_id, *each) for group_id, partitions in offsets.items() for each in partitions]
+        self._delete(next(iter(offsets)), keys)
+
+    def delete_group(self, group_id: str, partitions: Sequence[tuple[str, int]], *, wait: bool = True) -> None:
+        """Append records that delete a group with its offsets.
+
+        Raises:
+            PolicyViolationError, RejectedAppendError, StorageError: as `append`.
+        """
+        keys = [offset_tombstone(group_id, *partition) for partition in partitions]
+        self._delete(group_id, [*keys, group_tombstone(group_id)], wait=wait)
+
+    def _delete(self, group_id: str, keys: Sequence[bytes], *, wait: bool = True) -> None:
+        now_ms = self._wall_ms()
+        _append_in_parts(self._partition(group_id), [NewRecord(now_ms, key, None) for key in keys], wait=wait)
+
+    def _partition(self, group_id: str) -> OffsetsPartition:
+        partitions = self._partitions()
+        if not partitions:
+            raise PolicyViolationError(f"the cluster has no topic {CONSUMER_OFFSETS}", advice="find the coordinator")
+        number = coordinator_partition(group_id, len(partitions))
+        partition = partitions.get(number)
+        if partition is None:
+            raise StorageError(
+                "the log of the partition could not be created",
+                partition=str(TopicPartition(CONSUMER_OFFSETS, number)),
+                advice="remove the cause and start again",
+            )
+        return partition
+
+
+def _append(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: bool = True) -> int:
+    """Append a batch, and return the offset of its first record."""
+    batch = build_batch(records, BatchHead(base_offset=0, leader_epoch=0))
+    return partition.append_of_coordinator(batch, wait=wait).first_offset
+
+
+def _append_in_parts(partition: OffsetsPartition, records: Sequence[NewRecord], *, wait: bool) -> None:
+    """Append records in order; halve a batch that is too large for the topic."""
+    try:
+        _append(partition, records, wait=wait)
+    except (RecordTooLargeError, RecordBatchTooLargeError):
+        if len(records) == 1:
+            raise
+        middle = len(records) // 2
+        _append_in_parts(partition, records[:middle], wait=wait)
+        _append_in_parts(partition, records[middle:], wait=wait)

@@ -1,16 +1,15 @@
 """Replay of `__consumer_offsets`: the groups of a log directory and their offsets.
 
     key type    record                        effect
-    0, 1        offset commit                 offset of a partition; in a transaction, pending until its marker
-    2           classic group                 generation and protocol type
+    0, 1        offset commit                 offset of a partition; in a transaction pending until its marker
+    2           classic group                 generation with its members
     3, 11, 17   consumer, share, streams      kind of the group
     5, 10, 19   member of such a group        id of a member
     others      assignments                   none
 
-A server does not serve the stored members, because their clients cannot return.  Only the table `groups` shows the ids
-of members.  Offsets do not expire.
+A read-only server serves no members, because no member of its directory can return.  Offsets do not expire.
 
-Invariants: superseded records do not affect the result.  Records that cannot be decoded are skipped, with one warning
+Invariants: superseded records do not affect the result.  Records that cannot be decoded are left out, with one warning
 for each partition.
 
 Source: Kafka's GroupMetadataManager.replay and OffsetMetadataManager.replay.
@@ -37,7 +36,8 @@ from sediment.segment_io.tables.planning import UnreadableRange
 from sediment.segment_io.tables.schema import FAIL, SKIP
 from sediment.server.coordinator_log import CoordinatorLog, LoggedRecord, read_records, warn_of_unreadable
 from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
-from sediment.server.groups.offset_records import committed_offset, decode_committed_offset
+from sediment.server.groups.group_requests import StableGroup
+from sediment.server.groups.offset_records import committed_offset, decode_committed_offset, stable_group
 
 _LOGGER = logging.getLogger(__name__)
 _PARTITION_BYTES = 4  # the partition number at the end of an offset commit's key
@@ -67,13 +67,17 @@ _MEMBERS = frozenset(
 
 @dataclass(slots=True)
 class StoredGroup:
-    """A group of a log directory; `kind` is None if only its offsets or members are left."""
+    """Group of a log directory; `kind` is None if only its offsets or members are left.
+
+    `classic` is the last stable generation of a classic group, and `members` are the ids of its members.
+    """
 
     kind: GroupKind | None = None
     generation: int = 0
     protocol_type: str | None = None
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     members: set[str] = field(default_factory=set)
+    classic: StableGroup | None = None
 
 
 def replay_groups(
@@ -144,6 +148,7 @@ class _Replay:
                 group = self._group(key.group)
                 group.generation, group.protocol_type = value.generation, value.protocol_type or None
                 group.members = {member.member_id for member in value.members}
+                group.classic = stable_group(value)
         elif kind in _KINDS:
             self._set_kind(key.group_id, None if value is None else _KINDS[kind])
         elif kind in _MEMBERS:
@@ -159,7 +164,7 @@ class _Replay:
 
     def _set_kind(self, group_id: str, kind: GroupKind | None) -> None:
         group = self._group(group_id)
-        group.kind, group.generation, group.protocol_type = kind, 0, None
+        group.kind, group.generation, group.protocol_type, group.classic = kind, 0, None, None
         if kind is None:
             group.members.clear()
             self._topic_offsets.clear()  # the next commit creates the group again

@@ -32,7 +32,7 @@ _ID_MADE_OF_A_NAME = 5  # the UUID version of an id that is derived from a name;
 
 
 class Topic(Protocol):
-    """A topic of the server; `partitions` are the numbers of its existing partitions."""
+    """A topic of the server; `partitions` are the numbers of its partitions with a log, and `missing` the others."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,11 @@ class Topic(Protocol):
 
     @property
     def partitions(self) -> Container[int]:
-        """Numbers of its partitions."""
+        """Numbers of its partitions with a log."""
+
+    @property
+    def missing(self) -> Container[int]:
+        """Numbers of its partitions without a log."""
 
 
 class Topics(Protocol):
@@ -90,7 +94,7 @@ class CommittedOffsetHandlers:
                 partitions.append(partition)
                 if topic is None:
                     partition.error_code = unknown
-                elif each.partition_index not in topic.partitions:
+                elif each.partition_index not in topic.partitions and each.partition_index not in topic.missing:
                     partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 else:
                     waiting.append(partition)

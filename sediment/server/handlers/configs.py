@@ -1,4 +1,4 @@
-"""Configs of topics and brokers (DescribeConfigs), from the cluster's metadata log and Kafka's defaults.
+"""Configs of topics and brokers (DescribeConfigs), from the cluster's metadata and Kafka's defaults.
 
     topic config -> dynamic config of the broker -> dynamic config of all brokers -> Kafka's default
 
@@ -15,15 +15,16 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, BrokerName, Key, Value, ValueType
-from sediment.segment_io.format.names import is_topic_name
+from sediment.engine.config_keys import BROKER_KEYS, TOPIC_KEYS, BrokerName, Key, ValueType, read_value, value_text
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
 from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import ApiError
 from sediment.server.requests import Handler, Request
 from sediment.server.topic_catalog import ServedTopic, TopicCatalog
+from sediment.server.topic_names import check_topic_name
 
 
 class ConfigSource(IntEnum):
@@ -57,14 +58,15 @@ _OURS = "sediment."
 
 
 class ConfigHandlers:
-    """Handlers that describe configs; `node_id` is the id of this broker."""
+    """Handlers that describe configs; `node_id` is the id of this broker.
 
-    def __init__(self, catalog: TopicCatalog, node_id: int) -> None:
+    With `can_write`, clients may change the configs of topics.
+    """
+
+    def __init__(self, catalog: TopicCatalog, node_id: int, *, can_write: bool = False) -> None:
         self._catalog = catalog
         self._node_id = node_id
-        stated = {} if catalog.metadata is None else catalog.metadata.broker_configs
-        self._of_broker: Mapping[str, str] = stated.get(str(catalog.node_id), {})
-        self._of_all_brokers: Mapping[str, str] = stated.get(ALL_BROKERS, {})
+        self._can_write = can_write
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API."""
@@ -79,14 +81,17 @@ class ConfigHandlers:
 
     def _described(self, asked: Any, include_synonyms: bool) -> Any:
         keys, text = asked.configuration_keys, asked.resource_name
-        code, error, found = ErrorCode.NONE, None, []
+        code, error, found = ErrorCode.NONE, "", []
         if asked.resource_type == ResourceType.TOPIC:
             topic = self._catalog.topic(text)
             if topic is not None:
-                found = [self._topic_config(key, topic, include_synonyms) for key in _topic_keys(topic, keys)]
+                found = [self._topic_config(key, topic, include_synonyms) for key in _topic_keys(topic.configs, keys)]
             else:
-                is_name = is_topic_name(text)
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_name else ErrorCode.INVALID_TOPIC_EXCEPTION
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                try:
+                    check_topic_name(text)
+                except ApiError as invalid:
+                    code, error = invalid.code, invalid.what
         elif asked.resource_type == ResourceType.BROKER and text in (ALL_BROKERS, str(self._node_id)):
             found = list(self._broker_configs(keys, include_synonyms, is_default=text == ALL_BROKERS))
         else:
@@ -101,45 +106,76 @@ class ConfigHandlers:
 
     # ------------------------------------------------------------------------------------------------------------ topic
     def _topic_config(self, key: Key, topic: ServedTopic, include_synonyms: bool) -> Any:
-        synonyms = []
-        if key.name in topic.configs:
-            synonyms.append(_Synonym(key.name, topic.configs[key.name], ConfigSource.TOPIC_CONFIG))
-        for stated, source in (
-            (self._of_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
-            (self._of_all_brokers, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
-        ):
-            names = (name for name in key.broker_names if name.name in stated)
-            synonyms += [_Synonym(name.name, _converted(stated[name.name], name), source) for name in names]
-        effective = synonyms[0] if synonyms else _Synonym(key.name, _text(key.default), ConfigSource.DEFAULT_CONFIG)
-        defaults = ((name.name, _text(BROKER_KEYS[name.name].default)) for name in key.broker_names)
-        synonyms += [_Synonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None]
-        return _config(key, effective, synonyms if include_synonyms else ())
+        synonyms = _topic_synonyms(key, topic.configs, self._catalog)
+        described = _config(key, _effective(key, synonyms), synonyms if include_synonyms else ())
+        described.read_only = not self._can_write
+        return described
 
     # ----------------------------------------------------------------------------------------------------------- broker
     def _broker_configs(
         self, keys: Container[str] | None, include_synonyms: bool, *, is_default: bool
     ) -> Iterator[Any]:
-        stated = self._of_all_brokers if is_default else {**self._of_all_brokers, **self._of_broker}
+        of_broker, of_all_brokers = _broker_configs(self._catalog)
+        stated = of_all_brokers if is_default else {**of_all_brokers, **of_broker}
         known = {} if is_default else {name: key for name, key in BROKER_KEYS.items() if not name.startswith(_OURS)}
         for name in sorted(known.keys() | stated.keys()):
             if keys is not None and name not in keys:
                 continue
             key = BROKER_KEYS.get(name)
             synonyms = []
-            if not is_default and name in self._of_broker:
-                shown = self._of_broker[name] if key is not None else None
+            if not is_default and name in of_broker:
+                shown = of_broker[name] if key is not None else None
                 synonyms.append(_Synonym(name, shown, ConfigSource.DYNAMIC_BROKER_CONFIG))
-            if name in self._of_all_brokers:
-                shown = self._of_all_brokers[name] if key is not None else None
+            if name in of_all_brokers:
+                shown = of_all_brokers[name] if key is not None else None
                 synonyms.append(_Synonym(name, shown, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG))
             if key is not None and not is_default:
-                synonyms.append(_Synonym(name, _text(key.default), ConfigSource.DEFAULT_CONFIG))
+                synonyms.append(_Synonym(name, value_text(key.default), ConfigSource.DEFAULT_CONFIG))
             yield _config(key or name, synonyms[0], synonyms if include_synonyms else ())
 
 
-def _topic_keys(topic: ServedTopic, keys: Container[str] | None) -> Iterator[Key]:
+def topic_config_values(configs: Mapping[str, str], catalog: TopicCatalog) -> list[_Synonym]:
+    """Return the effective value of every key for a topic that sets `configs`, by name."""
+    keys = sorted(_topic_keys(configs, None), key=lambda key: key.name)
+    return [_effective(key, _topic_synonyms(key, configs, catalog))._replace(name=key.name) for key in keys]
+
+
+def _topic_synonyms(key: Key, configs: Mapping[str, str], catalog: TopicCatalog) -> list[_Synonym]:
+    """Return the values of a key and their sources, the effective one first."""
+    synonyms = []
+    if key.name in configs:
+        text: str | None = configs[key.name]
+        value = read_value(key.type, configs[key.name])
+        if value is not None and (key.one_of or key.type is not ValueType.LIST):
+            text = value_text(value)
+        synonyms.append(_Synonym(key.name, text, ConfigSource.TOPIC_CONFIG))
+    of_broker, of_all_brokers = _broker_configs(catalog)
+    for stated, source in (
+        (of_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (of_all_brokers, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    ):
+        names = (name for name in key.broker_names if name.name in stated)
+        synonyms += [_Synonym(name.name, _converted(stated[name.name], name), source) for name in names]
+    defaults = ((name.name, value_text(BROKER_KEYS[name.name].default)) for name in key.broker_names)
+    synonyms += [_Synonym(name, text, ConfigSource.DEFAULT_CONFIG) for name, text in defaults if text is not None]
+    return synonyms
+
+
+def _effective(key: Key, synonyms: Sequence[_Synonym]) -> _Synonym:
+    if synonyms and synonyms[0].source is not ConfigSource.DEFAULT_CONFIG:
+        return synonyms[0]
+    return _Synonym(key.name, value_text(key.default), ConfigSource.DEFAULT_CONFIG)
+
+
+def _broker_configs(catalog: TopicCatalog) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the dynamic configs of this broker, and those of all brokers."""
+    stated = {} if catalog.metadata is None else catalog.metadata.broker_configs
+    return stated.get(str(catalog.node_id), {}), stated.get(ALL_BROKERS, {})
+
+
+def _topic_keys(configs: Container[str], keys: Container[str] | None) -> Iterator[Key]:
     for name, key in TOPIC_KEYS.items():
-        is_shown = key.default is not None or name in topic.configs
+        is_shown = key.default is not None or name in configs
         if is_shown and (keys is None or name in keys):
             yield key
 
@@ -168,12 +204,3 @@ def _converted(text: str, name: BrokerName) -> str:
         return text
     number = int(text)
     return str(number * name.unit_ms if number >= 0 else -1)
-
-
-def _text(value: Value | None) -> str | None:
-    """Return a default as Kafka prints it."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple) else str(value)

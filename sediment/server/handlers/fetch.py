@@ -35,7 +35,7 @@ from sediment.server.errors import error_code_of
 from sediment.server.handlers.repeated_fetch import RepeatedFetch
 from sediment.server.limited_log import LimitedLog
 from sediment.server.requests import Handler, Request
-from sediment.server.topic_catalog import ServedLog, ServedTopic, TopicCatalog
+from sediment.server.topic_catalog import ServedLog, ServedTopic, TopicCatalog, code_without_log
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 READ_COMMITTED = 1
@@ -160,7 +160,8 @@ class FetchHandlers:
             for each in asked.partitions:
                 log = None if topic is None else topic.partitions.get(each.partition)
                 if log is None:
-                    data = _failed(each.partition, unknown)
+                    code = unknown if topic is None else code_without_log(topic, each.partition)
+                    data = _failed(each.partition, code)
                 else:
                     data = self._read(log, each, bytes_left, isolation, not read.size_bytes, read)
                 size_bytes = data.records.size_bytes if data.records else 0
@@ -189,11 +190,10 @@ class FetchHandlers:
                 request.connection.repeated = kept
 
     def _topic(self, name: str, topic_id: uuid.UUID, by_id: bool) -> tuple[ServedTopic | None, ErrorCode]:
-        """Return the topic, or None and the error for its partitions."""
-        topic = self._catalog.topic_by_id(topic_id) if by_id else self._catalog.topic(name)
-        if topic is None and by_id:
-            return None, ErrorCode.UNKNOWN_TOPIC_ID
-        return topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        """Return the topic, and the error if it does not exist."""
+        if by_id:
+            return self._catalog.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+        return self._catalog.topic(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _read(
         self, log: ServedLog, asked: Any, bytes_left: int, isolation: Isolation, min_one: bool, read: _Read

@@ -12,18 +12,21 @@ Source: Kafka's KafkaApis and GroupCoordinatorService.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import ApiError
 from sediment.server.groups.classic_group import GroupState
 from sediment.server.groups.group_coordinator import GroupCoordinator, GroupDescription
 from sediment.server.groups.group_requests import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
 from sediment.server.requests import Handler, Request
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
+_TOPICS = {_GROUP_KEY: CONSUMER_OFFSETS, _TRANSACTION_KEY: TRANSACTION_STATE}
 _NO_NODE = (-1, "", -1)
 _UNKNOWN_KEY_TYPE = "only groups and transactions have a coordinator here"
 
@@ -41,12 +44,25 @@ _GROUP_OPERATIONS = (3, 6, 8, 10, 11)  # READ, DELETE, DESCRIBE, DESCRIBE_CONFIG
 _ALL_GROUP_OPERATIONS = sum(1 << operation for operation in _GROUP_OPERATIONS)
 
 
-class GroupHandlers:
-    """Handlers that use one coordinator; `node` is this server's (id, host, port) for clients."""
+def _make_no_topic(_name: str) -> None:
+    return None
 
-    def __init__(self, coordinator: GroupCoordinator, node: tuple[int, str, int]) -> None:
+
+class GroupHandlers:
+    """Handlers that use one coordinator; `node` is this server's (id, host, port) for clients.
+
+    `make_topic` creates the internal topic of a coordinator if it is missing.
+    """
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        node: tuple[int, str, int],
+        make_topic: Callable[[str], None] = _make_no_topic,
+    ) -> None:
         self._coordinator = coordinator
         self._node = node
+        self._make_topic = make_topic
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API key."""
@@ -64,22 +80,30 @@ class GroupHandlers:
     # ---------------------------------------------------------------------------------------------------- coordinator
     def _find_coordinator(self, request: Request) -> Any:
         message = request.message
-        is_known = message.key_type in (_GROUP_KEY, _TRANSACTION_KEY)
-        error = ErrorCode.NONE if is_known else ErrorCode.INVALID_REQUEST
-        node_id, host, port = self._node if is_known else _NO_NODE
+        error, text = self._ready_coordinator(message.key_type)
+        node_id, host, port = self._node if error is ErrorCode.NONE else _NO_NODE
         if request.api_version < _FIND_COORDINATOR_BATCH:
-            text = error.name if is_known else _UNKNOWN_KEY_TYPE
             return m.FindCoordinatorResponse(
-                error_code=error, error_message=text, node_id=node_id, host=host, port=port
+                error_code=error, error_message=text or error.name, node_id=node_id, host=host, port=port
             )
         coordinator = m.FindCoordinatorResponse.Coordinator
-        text = "" if is_known else _UNKNOWN_KEY_TYPE
         return m.FindCoordinatorResponse(
             coordinators=[
                 coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=text)
                 for key in message.coordinator_keys
             ]
         )
+
+    def _ready_coordinator(self, key_type: int) -> tuple[ErrorCode, str]:
+        """Create the topic of a coordinator; return why the coordinator is not available, or NONE."""
+        topic = _TOPICS.get(key_type)
+        if topic is None:
+            return ErrorCode.INVALID_REQUEST, _UNKNOWN_KEY_TYPE
+        try:
+            self._make_topic(topic)
+        except ApiError as error:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what
+        return ErrorCode.NONE, ""
 
     # -------------------------------------------------------------------------------------------------------- members
     def _join_group(self, request: Request) -> None:

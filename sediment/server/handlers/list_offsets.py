@@ -31,7 +31,7 @@ from sediment.server.errors import error_code_of
 from sediment.server.handlers.fetch import isolation_of, leader_epoch_error
 from sediment.server.limited_log import LimitedLog
 from sediment.server.requests import Handler, Request
-from sediment.server.topic_catalog import ServedLog, TopicCatalog
+from sediment.server.topic_catalog import ServedLog, TopicCatalog, code_without_log
 
 _CONSUMER = -1
 _FIRST_VERSION_WITH_EPOCHS = 4
@@ -82,7 +82,7 @@ class OffsetHandlers:
     def _list(self, topic: str, asked: Any, isolation: Isolation, version: int) -> Any:
         log = self._catalog.partition(topic, asked.partition_index)
         if log is None:
-            return _listed(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return _listed(asked, code_without_log(self._catalog.topic(topic), asked.partition_index))
         if asked.timestamp < 0 and version < _FIRST_VERSIONS.get(asked.timestamp, version + 1):
             return _listed(asked, ErrorCode.UNSUPPORTED_VERSION)
         try:
@@ -110,8 +110,10 @@ class OffsetHandlers:
 
     def _epoch_end(self, topic: str, asked: Any) -> Any:
         log = self._catalog.partition(topic, asked.partition)
-        epoch, end_offset, code = NO_LEADER_EPOCH, NOT_KNOWN, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if log is not None:
+        epoch, end_offset = NO_LEADER_EPOCH, NOT_KNOWN
+        if log is None:
+            code = code_without_log(self._catalog.topic(topic), asked.partition)
+        else:
             try:
                 code = leader_epoch_error(asked.current_leader_epoch, log)
                 if not code:

@@ -13,11 +13,10 @@ from typing import Any
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
-from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.errors import error_code_of
 from sediment.server.limited_log import LimitedLog
 from sediment.server.requests import Handler, Request
-from sediment.server.topic_catalog import ServedDirectory, TopicCatalog
+from sediment.server.topic_catalog import ServedDirectory, TopicCatalog, code_without_log
 
 _UNKNOWN_BYTES = -1
 
@@ -60,7 +59,9 @@ class LogDirHandlers:
         log = self._catalog.partition(topic, number)
         if log is None:
             return response.PartitionResponse(
-                partition_index=number, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error_message=None
+                partition_index=number,
+                error_code=code_without_log(self._catalog.topic(topic), number),
+                error_message=None,
             )
         try:
             producers = log.producers

@@ -8,9 +8,11 @@ Source: Kafka's KafkaApis, DescribeTopicPartitionsRequestHandler and AuthHelper.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sediment.segment_io.errors import OpenFilesLimitError, StorageError
 from sediment.segment_io.format.names import is_topic_name
@@ -18,17 +20,42 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.requests import Handler, Request
-from sediment.server.topic_catalog import ServedLog, ServedTopic, TopicCatalog
+from sediment.server.topic_catalog import ServedLog, ServedTopic, TopicCatalog, has_partition
 
 MAX_REQUEST_PARTITIONS = 2000
 """Kafka's max.request.partition.size.limit."""
 
-_READ, _WRITE, _DESCRIBE, _DESCRIBE_CONFIGS = 3, 4, 8, 10  # numbers of AclOperation
-_TOPIC_OPERATIONS = 1 << _READ | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
-_CLUSTER_OPERATIONS = 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS
 _NOT_ASKED = -(1 << 31)
 _BROKERS, _CONTROLLERS = 1, 2  # endpoint types
 _NO_ID = uuid.UUID(int=0)
+_NO_LEADER = -1
+_PREFERRED = 0  # the type of an election
+
+
+class _Operation(IntEnum):
+    """Operations of ACLs (Kafka's AclOperation)."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def _bits(*operations: _Operation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+_OF_CLUSTER = _bits(_Operation.DESCRIBE, _Operation.DESCRIBE_CONFIGS)
+_OF_TOPIC = _OF_CLUSTER | _bits(_Operation.READ)
+_WRITES_OF_CLUSTER = _bits(_Operation.CREATE, _Operation.ALTER, _Operation.IDEMPOTENT_WRITE)
+_WRITES_OF_TOPIC = _bits(
+    _Operation.WRITE, _Operation.CREATE, _Operation.DELETE, _Operation.ALTER, _Operation.ALTER_CONFIGS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +68,27 @@ class Node:
 
 
 class MetadataHandlers:
-    """Handlers that describe the topics of `catalog`; all topics are on `node`."""
+    """Handlers that describe the topics of `catalog`; all topics are on `node`.
 
-    def __init__(self, catalog: TopicCatalog, node: Node, *, can_write: bool = False) -> None:
+    `create_topics` creates topics that a client asks for, if clients may cause this; None: they may not.
+    """
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        node: Node,
+        *,
+        can_write: bool = False,
+        create_topics: Callable[[Collection[str]], None] | None = None,
+    ) -> None:
         self._catalog = catalog
         self._node = node
-        self._topic_operations = _TOPIC_OPERATIONS | (1 << _WRITE if can_write else 0)
-        self._partitions: dict[str, Sequence[Any]] = {}
-        self._described: dict[str, Sequence[Any]] = {}
+        self._create_topics = create_topics
+        self._topic_operations = _OF_TOPIC | (_WRITES_OF_TOPIC if can_write else 0)
+        self._cluster_operations = _OF_CLUSTER | (_WRITES_OF_CLUSTER if can_write else 0)
+        # A topic that changes is another object.
+        self._partitions: WeakKeyDictionary[ServedTopic, Sequence[Any]] = WeakKeyDictionary()
+        self._described: WeakKeyDictionary[ServedTopic, Sequence[Any]] = WeakKeyDictionary()
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """Return the handlers by API."""
@@ -71,6 +111,11 @@ class MetadataHandlers:
             topics = [self._metadata_of(topic, with_operations) for topic in self._catalog.topics()]
         else:
             asked = {topic.topic_id if topic.name is None else topic.name: topic for topic in message.topics}
+            if message.allow_auto_topic_creation and self._create_topics is not None:
+                names = [topic.name for topic in asked.values() if topic.name is not None]
+                missing = [name for name in names if is_topic_name(name) and self._catalog.topic(name) is None]
+                if missing:
+                    self._create_topics(missing)
             topics = [self._metadata_of_asked(topic, with_operations) for topic in asked.values()]
         with_cluster = message.include_cluster_authorized_operations
         return m.MetadataResponse(
@@ -78,7 +123,7 @@ class MetadataHandlers:
             cluster_id=self._catalog.cluster_id,
             controller_id=node.id,
             topics=topics,
-            cluster_authorized_operations=_CLUSTER_OPERATIONS if with_cluster else _NOT_ASKED,
+            cluster_authorized_operations=self._cluster_operations if with_cluster else _NOT_ASKED,
         )
 
     def _metadata_of_asked(self, asked: Any, with_operations: bool) -> Any:
@@ -90,20 +135,10 @@ class MetadataHandlers:
         return m.MetadataResponse.MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
 
     def _metadata_of(self, topic: ServedTopic, with_operations: bool) -> Any:
-        partitions = self._partitions.get(topic.name)
+        partitions = self._partitions.get(topic)
         if partitions is None:
-            replicas = (self._node.id,)
             partition = m.MetadataResponse.MetadataResponsePartition
-            partitions = self._partitions[topic.name] = [
-                partition(
-                    partition_index=number,
-                    leader_id=self._node.id,
-                    leader_epoch=leader_epoch(log),
-                    replica_nodes=replicas,
-                    isr_nodes=replicas,
-                )
-                for number, log in topic.partitions.items()
-            ]
+            partitions = self._partitions[topic] = [partition(**each) for each in self._states(topic)]
         return m.MetadataResponse.MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.id,
@@ -130,7 +165,7 @@ class MetadataHandlers:
             cluster_id=self._catalog.cluster_id,
             controller_id=node.id,
             brokers=[broker(broker_id=node.id, host=node.host, port=node.port)],
-            cluster_authorized_operations=_CLUSTER_OPERATIONS if with_operations else _NOT_ASKED,
+            cluster_authorized_operations=self._cluster_operations if with_operations else _NOT_ASKED,
         )
 
     # ------------------------------------------------------------------------------------------------------- partitions
@@ -174,23 +209,31 @@ class MetadataHandlers:
         return response
 
     def _described_partitions(self, topic: ServedTopic) -> Sequence[Any]:
-        partitions = self._described.get(topic.name)
+        partitions = self._described.get(topic)
         if partitions is None:
-            replicas = (self._node.id,)
             partition = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
-            partitions = self._described[topic.name] = [
-                partition(
-                    partition_index=number,
-                    leader_id=self._node.id,
-                    leader_epoch=leader_epoch(log),
-                    replica_nodes=replicas,
-                    isr_nodes=replicas,
-                    eligible_leader_replicas=(),
-                    last_known_elr=(),
-                )
-                for number, log in topic.partitions.items()
+            partitions = self._described[topic] = [
+                partition(**each, eligible_leader_replicas=(), last_known_elr=()) for each in self._states(topic)
             ]
         return partitions
+
+    def _states(self, topic: ServedTopic) -> list[dict[str, Any]]:
+        """Return the fields of every partition that both responses have, by number.
+
+        A partition without a log counts, because clients map keys to partitions by their number.
+        """
+        replicas = (self._node.id,)
+        led = {"leader_id": self._node.id, "replica_nodes": replicas, "isr_nodes": replicas}
+        missing = {
+            "error_code": ErrorCode.LEADER_NOT_AVAILABLE,
+            "leader_id": _NO_LEADER,
+            "replica_nodes": replicas,
+            "isr_nodes": (),
+            "offline_replicas": replicas,
+        }
+        states = {number: {**led, "leader_epoch": leader_epoch(log)} for number, log in topic.partitions.items()}
+        states.update(dict.fromkeys(topic.missing, missing))
+        return [{"partition_index": number, **states[number]} for number in sorted(states)]
 
     # ------------------------------------------------------------------------------------------------------ unsupported
     def list_partition_reassignments(self, request: Request) -> Any:
@@ -202,21 +245,29 @@ class MetadataHandlers:
         return m.DescribeQuorumResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="this server has no quorum")
 
     def elect_leaders(self, request: Request) -> Any:
-        """Answer that every partition already has its leader."""
+        """Answer that every partition with a log already has its leader, and that the others cannot have one."""
+        is_preferred = request.message.election_type == _PREFERRED
+        without_log = (
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
         result = m.ElectLeadersResponse.ReplicaElectionResult
         return m.ElectLeadersResponse(
             replica_election_results=[
                 result(
                     topic=topic.topic,
-                    partition_result=[self._election(topic.topic, number) for number in topic.partitions],
+                    partition_result=[self._election(topic.topic, each, without_log) for each in topic.partitions],
                 )
                 for topic in request.message.topic_partitions or ()
             ]
         )
 
-    def _election(self, topic: str, number: int) -> Any:
-        is_known = self._catalog.partition(topic, number) is not None
-        code = ErrorCode.ELECTION_NOT_NEEDED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    def _election(self, topic: str, number: int, without_log: ErrorCode) -> Any:
+        if self._catalog.partition(topic, number) is not None:
+            code = ErrorCode.ELECTION_NOT_NEEDED
+        elif has_partition(self._catalog.topic(topic), number):
+            code = without_log
+        else:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return m.ElectLeadersResponse.PartitionResult(partition_id=number, error_code=code, error_message=None)
 
 

@@ -36,11 +36,12 @@ from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.delayed import DelayedOperations
-from sediment.server.errors import append_error_code_of
+from sediment.server.errors import append_error_code_of, error_code_of
 from sediment.server.limited_log import LimitedLog
 from sediment.server.live.live_catalog import LiveCatalog, LiveTopic
 from sediment.server.live.partition import Partition
 from sediment.server.requests import Handler, Request
+from sediment.server.topic_catalog import code_without_log
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 7
@@ -68,11 +69,12 @@ class _DelayedProduce:
         self._waiting = waiting
 
     def try_complete(self) -> bool:
-        """Answer if every append is replicated, or its disk has failed."""
+        """Answer if every append is replicated, or has lost its disk or its topic."""
         still_waiting = []
         for each in self._waiting:
-            if each.partition.failure is not None:
-                _fail(each.answer, ErrorCode.KAFKA_STORAGE_ERROR, each.partition.failure.what)
+            failure = each.partition.failure
+            if failure is not None:
+                _fail(each.answer, error_code_of(failure), failure.what)
             elif each.partition.high_watermark < each.required_offset:
                 still_waiting.append(each)
         self._waiting = still_waiting
@@ -142,8 +144,10 @@ class ProduceHandlers:
             return _fail(answer, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}, not 0, 1 or -1")
         found, unknown = self._topic(topic, version)
         partition = None if found is None else found.partitions.get(asked.index)
-        if found is None or partition is None:
+        if found is None:
             return _fail(answer, unknown, None)
+        if partition is None:
+            return _fail(answer, code_without_log(found, asked.index), None)
         if found.is_internal and client_id != _ADMIN_CLIENT:
             return _fail(answer, ErrorCode.INVALID_TOPIC_EXCEPTION, f"clients may not write to {found.name}")
         refused = _refusal_of(asked.records, version)
@@ -160,11 +164,10 @@ class ProduceHandlers:
         return answer
 
     def _topic(self, asked: Any, version: int) -> tuple[LiveTopic | None, ErrorCode]:
-        """Return the topic, and the error if it or its partition does not exist."""
+        """Return the topic, and the error if it does not exist."""
         if version < FIRST_VERSION_WITH_TOPIC_IDS:
             return self._catalog.topic(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        topic = self._catalog.topic_by_id(asked.topic_id)
-        return topic, ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self._catalog.topic_by_id(asked.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
 
     def _refused(self, answer: Any, partition: TopicPartition, error: SedimentError) -> Any:
         code = append_error_code_of(error)

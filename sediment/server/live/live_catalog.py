@@ -1,9 +1,12 @@
-"""LiveCatalog: the topics of a node's metadata, with the partitions that this process leads."""
+"""LiveCatalog: the topics of a node's metadata, with the partitions that this process leads.
+
+Invariant: a reader sees the topics of one moment, before or after a change, because each change replaces them all.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +17,15 @@ from sediment.server.live.partition import Partition
 from sediment.server.topic_catalog import ServedDirectory
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LiveTopic:
-    """A topic with its partitions by number."""
+    """A topic with its partitions by number; `missing` are the numbers of those whose logs could not be created."""
 
     name: str
     id: uuid.UUID
     partitions: Mapping[int, Partition]
     configs: Mapping[str, str]
+    missing: frozenset[int] = frozenset()
 
     @property
     def is_internal(self) -> bool:
@@ -29,8 +33,17 @@ class LiveTopic:
         return self.name in INTERNAL_TOPICS
 
 
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """The topics of one moment, `by_name` in the order of their names."""
+
+    metadata: ClusterMetadata
+    by_name: Mapping[str, LiveTopic]
+    by_id: Mapping[uuid.UUID, LiveTopic]
+
+
 class LiveCatalog:
-    """Topics by name and by id; every partition of `metadata` is in `partitions`."""
+    """Topics by name and by id."""
 
     def __init__(
         self,
@@ -42,35 +55,65 @@ class LiveCatalog:
     ) -> None:
         self.cluster_id = cluster_id
         self.node_id = node_id
-        self.metadata = metadata
-        self._by_name = {
-            name: LiveTopic(
-                name,
-                uuid.UUID(bytes=parse_uuid(topic_id)),
-                {number: partitions[TopicPartition(name, number)] for number in sorted(metadata.replicas[name])},
-                metadata.topic_configs.get(name, {}),
-            )
-            for name, topic_id in sorted(metadata.topic_ids.items())
-        }
-        self._by_id = {topic.id: topic for topic in self._by_name.values()}
-        self.directories = tuple(
-            ServedDirectory(path, {name: each for name, each in partitions.items() if each.directory.parent == path})
-            for path in directories
-        )
+        self._log_dirs = tuple(directories)
+        self._topics = _Topics(metadata, {}, {})
+        self.change(metadata, metadata.topic_ids, partitions)
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """The metadata of the cluster."""
+        return self._topics.metadata
+
+    @property
+    def directories(self) -> Sequence[ServedDirectory]:
+        """The log directories."""
+        logs: dict[Path, dict[TopicPartition, Partition]] = {path: {} for path in self._log_dirs}
+        for topic in self.topics():
+            for partition in topic.partitions.values():
+                logs[partition.directory.parent][partition.partition] = partition
+        return [ServedDirectory(path, found) for path, found in logs.items()]
 
     def topics(self) -> Sequence[LiveTopic]:
         """Return every topic, by name."""
-        return tuple(self._by_name.values())
+        return tuple(self._topics.by_name.values())
 
     def topic(self, name: str) -> LiveTopic | None:
         """Return a topic by name."""
-        return self._by_name.get(name)
+        return self._topics.by_name.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> LiveTopic | None:
         """Return a topic by id."""
-        return self._by_id.get(topic_id)
+        return self._topics.by_id.get(topic_id)
 
     def partition(self, name: str, number: int) -> Partition | None:
         """Return a partition of a topic."""
-        topic = self._by_name.get(name)
+        topic = self.topic(name)
         return None if topic is None else topic.partitions.get(number)
+
+    def change(
+        self, metadata: ClusterMetadata, changed: Iterable[str], added: Mapping[TopicPartition, Partition]
+    ) -> None:
+        """Replace the metadata, and the topics with the names `changed`; `added` are their new partitions.
+
+        Calls must come one after the other.
+        """
+        by_name = dict(self._topics.by_name)
+        by_id = dict(self._topics.by_id)
+        for name in changed:
+            before = by_name.pop(name, None)
+            if before is not None:
+                del by_id[before.id]
+            if name in metadata.topic_ids:
+                topic_id = uuid.UUID(bytes=parse_uuid(metadata.topic_ids[name]))
+                kept = before.partitions if before is not None and before.id == topic_id else {}
+                numbered = {number: added.get(TopicPartition(name, number)) for number in metadata.replicas[name]}
+                found = {number: kept.get(number) or new for number, new in sorted(numbered.items())}
+                partitions = {number: each for number, each in found.items() if each is not None}
+                by_id[topic_id] = by_name[name] = LiveTopic(
+                    name,
+                    topic_id,
+                    partitions,
+                    metadata.topic_configs.get(name, {}),
+                    missing=frozenset(numbered.keys() - partitions.keys()),
+                )
+        self._topics = _Topics(metadata, dict(sorted(by_name.items())), by_id)

@@ -7,26 +7,39 @@
     the node is the only replica of every partition           refused: other replicas would lack the new records
     every batch of the metadata log is good                   refused: loading truncates the log at a bad batch
     no topic has segments in tiered storage                   refused: their offsets would be treated as deleted
-    every folder is a partition of the cluster                refused: a broker would rename it to -stray
-    every partition has a folder, if the node was started     refused: its records may be in another directory
-    a partition without a folder is in no checkpoint, and     refused: the server would create it empty
+    every folder is a partition of the cluster, or a server   refused: a broker would rename it to -stray
+    has deleted its topic
+    a partition without a folder is in no checkpoint, and     refused: the server would create it empty, and another
+    a server added it after the last run of a broker, or      directory may have its records
     the marker proves that no broker has used the directory
-    the directory for new folders is in log.dirs              refused: a broker would not find the folder
+    its folder would be in an entry of log.dirs               refused: a broker would not find it there
+every entry of log.dirs is given, if they are known       refused: a missing folder may be in another one
 
 The metadata of a node that has been started is in its metadata log.  `clone` and `adopt` make nodes that were never
 started: their metadata is in `bootstrap.checkpoint`, and a server keeps this file up to date.  After a server was
 killed, a broker may have started since, so the file may be stale.  It is used nevertheless, because a server deletes no
 records.  It is not used if a marker contains a broker's epoch, because then a broker has used the directory.
 
-A broker creates the folder of a partition as soon as it leads the partition.  So only a node that was never started may
-have partitions without a folder.  A server creates their folders in the directory with the metadata.
+Below metadata.version 17 no record states the log directory of a partition.  A server then adds partitions only if one
+directory is given, which is the one with the metadata, so their folders are made there.
+
+A broker makes the folder as soon as it leads a partition.  So a partition begins without a folder only on a node that
+was never started, or if a server was killed while it created the partition.
+
+A server that was killed while it deleted a topic leaves folders of that topic.  An operator who restores such a topic
+leaves the same, so a start renames these folders to -stray, as a broker does, and does not delete them.  If the topic
+was created again and the folder takes the place of the new partition's, the start is refused.
+
+A folder marked with -delete is removed if a server deleted its topic.  It is also removed if a creation that did not
+end has left it, without records.  All others stay.
 
 Invariant: nothing is written, and no lock is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -36,20 +49,23 @@ from sediment.engine.clone.foreign_topics import why_not_a_replica
 from sediment.engine.clone.metadata_append import check_started
 from sediment.engine.clone.plan import is_tiered
 from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
+from sediment.engine.live.partition_folders import is_unfinished
 from sediment.engine.replicas import ClusterDirectory, cluster_of, open_cluster_directory
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
+from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
     METADATA_PARTITION,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
+    DirectoryState,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import (
     ClusterMetadata,
     check_loadable,
-    read_bootstrap_checkpoint,
+    read_bootstrap_records,
     read_cluster_metadata,
 )
 from sediment.segment_io.internal_topics.quorum_state import read_quorum_state
@@ -61,31 +77,41 @@ _ADOPT = "run sediment adopt on the directory"
 _CLONE = "clone the directory, and serve the clone"
 _ONE_BROKER = "give a server the directories of one broker only"
 _READ_ONLY = "or serve it with --read-only"
-_MAYBE_STARTED = "a broker may have used it, so the folder may be in another directory"
+_MAYBE_STARTED = "a broker or a server of several directories may have used it, so the folder may be in another one"
+_NOT_GIVEN = "log.dirs has more entries than directories are given, so the folder may be in another one"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedNode:
-    """A node with its metadata; `absent` are the partitions without a folder, which were never written to.
+    """A node with its metadata.
 
-    If `is_started`, the metadata comes from the metadata log in `metadata_dir`; otherwise it comes from
-    `bootstrap.checkpoint`.  A node that was started has no absent partitions.
+    If `is_started`, the metadata is that of the metadata log in `metadata_dir`, else of `bootstrap.checkpoint`.
+    `absent` has the partitions without a folder, which were never written to, with the log directories for their
+    folders.  `removed` are the folders of topics that a server has deleted, marked with -delete or not, and those that
+    a creation has left without records.
     """
 
     node: Node
     metadata_dir: Path
     is_started: bool
     metadata: ClusterMetadata
-    absent: tuple[TopicPartition, ...]
+    absent: Mapping[TopicPartition, Path]
+    removed: tuple[Path, ...] = ()
 
 
 def open_node(
-    paths: Sequence[Path], quorum: Mapping[str, str] | None, fs: Fs, *, metadata_only: Path | None = None
+    paths: Sequence[Path],
+    quorum: Mapping[str, str] | None,
+    fs: Fs,
+    *,
+    metadata_apart: bool = False,
+    log_dirs: Collection[Path] = (),
 ) -> OwnedNode:
     """Return the node of all log directories `paths`.
 
-    `quorum` contains the `QUORUM_KEYS` from the broker's properties file.  `metadata_only` is the broker's
-    `metadata.log.dir` if `log.dirs` does not contain it.
+    `quorum` contains the `QUORUM_KEYS` from the broker's properties file.  If `metadata_apart`, the broker's
+    `metadata.log.dir` is not an entry of its `log.dirs`.  `log_dirs` are these entries, if they are known; as the
+    directories may be a copy, only their number counts.
 
     Raises:
         UsageError: a check of this module failed.
@@ -101,23 +127,59 @@ def open_node(
     node = _sole_voter(directories, metadata_dir, is_started, metadata, quorum, fs)
     _check_replicas(metadata, node)
     _check_not_tiered(metadata)
-    found = set(_checked_folders(directories, metadata, node, fs))
+    removed: list[Path] = []
+    found = set(_checked_folders(directories, metadata, node, fs, removed))
     wanted = (TopicPartition(topic, number) for topic, numbers in metadata.partitions.items() for number in numbers)
-    absent = sorted(partition for partition in wanted if partition not in found)
-    for partition in absent:
-        if is_started:
-            raise _missing_folder("a broker creates it when it first leads the partition", partition, metadata_dir)
-        if not is_new_directory(fs, metadata_dir):
-            raise _missing_folder(_MAYBE_STARTED, partition, metadata_dir)
-        _check_never_written(partition, directories)
-    if absent and metadata_only is not None and metadata_only.resolve() == metadata_dir.resolve():
+    missing = sorted(partition for partition in wanted if partition not in found)
+    for partition in missing:
+        if len(log_dirs) + metadata_apart > len(directories):
+            raise _missing_folder(_NOT_GIVEN, partition, metadata_dir)
+        if partition not in metadata.new_partitions:
+            if is_started:
+                raise _missing_folder("a broker creates it when it first leads the partition", partition, metadata_dir)
+            if not is_new_directory(fs, metadata_dir):
+                raise _missing_folder(_MAYBE_STARTED, partition, metadata_dir)
+        _check_never_written(partition, directories, removed)
+    absent = {partition: _directory_of(partition, directories, metadata, metadata_dir) for partition in missing}
+    for partition, path in absent.items():
+        if path / str(partition) in removed:
+            raise _missing_folder("the folder of a deleted topic has its name", partition, path)
+    without_place = [partition for partition, path in absent.items() if path == metadata_dir]
+    if metadata_apart and without_place:
         raise UsageError(
             "the partition has no folder yet, and this is the metadata.log.dir, which is not an entry of log.dirs",
-            partition=str(absent[0]),
+            partition=str(without_place[0]),
             path=str(metadata_dir),
             advice=f"start the broker once, so that it makes the folders, {_READ_ONLY}",
         )
-    return OwnedNode(node, metadata_dir, is_started, metadata, tuple(absent))
+    removed += _marked_folders(directories, metadata, fs)
+    return OwnedNode(node, metadata_dir, is_started, metadata, absent, tuple(removed))
+
+
+def directories_for_partitions(
+    paths: Sequence[Path],
+    used: Collection[Path],
+    *,
+    metadata_dir: Path,
+    metadata_apart: bool = False,
+    log_dirs: Collection[Path] = (),
+) -> tuple[Path, ...]:
+    """Return those of the log directories `paths` in which the node's broker would find a new partition.
+
+    `log_dirs` are the entries of its `log.dirs`, if they are known.  They may be other paths, because the directories
+    may be a copy.  Then the directory with the metadata is left out if `metadata_apart`, which means that the node's
+    `metadata.log.dir` is not an entry of its `log.dirs`.  If nothing is known, the directory with the metadata gets
+    partitions only if it is the only one, or if it is one of `used`, which have partitions.
+    """
+    entries = {path.resolve() for path in log_dirs}
+    named = tuple(path for path in paths if path.resolve() in entries)
+    if named:
+        return named
+    others = tuple(path for path in paths if path.resolve() != metadata_dir.resolve())
+    if metadata_apart:
+        return others
+    is_known = bool(log_dirs) or len(paths) == 1
+    return tuple(path for path in paths if is_known or path in used or path in others)
 
 
 # ---------------------------------------------------------------------------------------------------------- directories
@@ -179,8 +241,7 @@ def read_metadata(metadata_dir: Path, is_started: bool, fs: Fs) -> ClusterMetada
         metadata = check_started(metadata_dir, read_cluster_metadata(metadata_dir, fs), fs)
         check_loadable(metadata_dir, metadata.end_offset, fs)
         return metadata
-    # If a bootstrap checkpoint has no topics, the node was only formatted.
-    return read_bootstrap_checkpoint(metadata_dir, fs) or ClusterMetadata({}, {}, {}, 0)
+    return read_bootstrap_records(metadata_dir, fs) or ClusterMetadata({}, {}, {}, 0)
 
 
 def _sole_voter(
@@ -232,13 +293,23 @@ def _check_not_tiered(metadata: ClusterMetadata) -> None:
 
 
 def _checked_folders(
-    directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, node: Node, fs: Fs
+    directories: Sequence[ClusterDirectory],
+    metadata: ClusterMetadata,
+    node: Node,
+    fs: Fs,
+    removed: list[Path],
 ) -> Iterator[TopicPartition]:
-    """Yield the partition of every folder, after checking that the cluster has this partition."""
+    """Yield the partition of every folder, after checking that it is one of the cluster.
+
+    The folders of topics that were deleted are added to `removed` instead.
+    """
     names = {topic_id: name for name, topic_id in metadata.topic_ids.items()}
     for directory in directories:
         for partition in directory.partitions:
             topic_id = read_partition_metadata(fs, directory.path / str(partition) / PARTITION_METADATA_FILE)
+            if topic_id in metadata.removed_topic_ids:
+                removed.append(directory.path / str(partition))
+                continue
             if partition.topic not in metadata.topic_ids and topic_id not in names:
                 raise UsageError(
                     "the cluster does not know the folder's topic, and a broker would rename the folder to -stray",
@@ -257,8 +328,43 @@ def _checked_folders(
             yield partition
 
 
-def _check_never_written(partition: TopicPartition, directories: Sequence[ClusterDirectory]) -> None:
+def _marked_folders(directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, fs: Fs) -> Iterator[Path]:
+    """Yield the folders marked with -delete of topics that a server deleted, and of creations that did not end."""
+    created = {None, *metadata.topic_ids.values()}
     for directory in directories:
+        for entry in fs.scan(directory.path):
+            if entry.is_directory and entry.name.endswith(DirectoryState.DELETE):
+                folder = directory.path / entry.name
+                # A folder that cannot be read stays.
+                with suppress(SedimentError, OSError):
+                    topic_id = read_partition_metadata(fs, folder / PARTITION_METADATA_FILE)
+                    is_removed = topic_id in metadata.removed_topic_ids
+                    if is_removed or (topic_id in created and is_unfinished(folder, fs)):
+                        yield folder
+
+
+def _directory_of(
+    partition: TopicPartition, directories: Sequence[ClusterDirectory], metadata: ClusterMetadata, metadata_dir: Path
+) -> Path:
+    """Return the log directory that the metadata states for a partition, else the one with the metadata.
+
+    Raises:
+        UsageError: the directory of a partition that a server has just added is missing.
+    """
+    stated = metadata.directory_ids.get(partition.topic, {}).get(partition.partition, ())
+    ids = {directory.meta.directory_id: directory.path for directory in directories if directory.meta is not None}
+    found = next((ids[text] for text in (format_uuid(each.bytes) for each in stated) if text in ids), None)
+    if found is None and stated and partition in metadata.new_partitions:
+        raise _missing_folder("its log directory is not named", partition, metadata_dir)
+    return found or metadata_dir
+
+
+def _check_never_written(
+    partition: TopicPartition, directories: Sequence[ClusterDirectory], removed: Collection[Path]
+) -> None:
+    for directory in directories:
+        if directory.path / str(partition) in removed:
+            continue  # the checkpoints list a partition of an earlier topic of the name
         checkpoints = directory.checkpoints
         for offsets in (checkpoints.recovery_point, checkpoints.high_watermark, checkpoints.log_start):
             if partition in (offsets or {}):

@@ -8,6 +8,8 @@ Source: Kafka's Partition.appendRecordsToLeader, readRecords and fetchOffsetForT
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +21,14 @@ from sediment.engine.live.log.fetched_data import (
 )
 from sediment.engine.live.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import StorageError
+from sediment.segment_io.errors import SedimentError, StorageError
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.format.transaction_index import AbortedTransaction
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.partition.producer_state import ProducerEntry
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.errors import ApiError
 from sediment.server.live.log_flusher import LogFlusher, flush_and_replicate
 
 _UNUSABLE = (-1, -1)
@@ -47,6 +51,7 @@ class Partition:
         self.log = log
         self.leader_epoch = leader_epoch
         self._flusher = flusher
+        self._refusal: Callable[[], SedimentError] | None = None
 
     @property
     def partition(self) -> TopicPartition:
@@ -64,16 +69,32 @@ class Partition:
         return self.log.size_bytes
 
     @property
-    def failure(self) -> StorageError | None:
-        """The error that every read and append raises because the disk has failed; None if it has not."""
+    def failure(self) -> SedimentError | None:
+        """The error of every read and append if the topic was deleted or the disk failed; None before."""
+        if self._refusal is not None:
+            return self._refusal()
         if not self.log.is_offline:
             return None
-        return StorageError(
-            "the log is offline, because its disk failed",
-            partition=str(self.partition),
-            path=str(self.directory),
-            advice="remove the cause and start again",
+        return self._storage_error("the log is offline, because its disk failed", "remove the cause and start again")
+
+    def mark_deleted(self) -> None:
+        """Refuse reads and appends from now on, because the topic was deleted."""
+        self._refusal = partial(ApiError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def mark_perhaps_deleted(self) -> None:
+        """Refuse reads and appends from now on, because the next start may find that the topic was deleted."""
+        self._refusal = partial(
+            self._storage_error,
+            "it is not known whether the topic was deleted, because the metadata could not be written",
+            "repair the disk and start again",
         )
+
+    def _storage_error(self, what: str, advice: str) -> StorageError:
+        return StorageError(what, partition=str(self.partition), path=str(self.directory), advice=advice)
+
+    def _check_not_refused(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
 
     # ---------------------------------------------------------------------------------------------------------- offsets
     @property
@@ -103,8 +124,8 @@ class Partition:
         return self.high_watermark if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset
 
     def readable_range(self, isolation: Isolation) -> tuple[int, int]:
-        """Return the log start offset and the end offset of reads; (-1, -1) if the log is offline or closed."""
-        if self.log.is_offline or self.log.is_closed:
+        """Return the log start and the end of reads; (-1, -1) if the log is deleted, offline or closed."""
+        if self._refusal is not None or self.log.is_offline or self.log.is_closed:
             return _UNUSABLE
         return self.log_start_offset, self.end_offset(isolation)
 
@@ -113,9 +134,11 @@ class Partition:
         """Append a batch of a client.
 
         Raises:
+            ApiError: the topic was deleted.
             RejectedAppendError, CorruptBatchError, StorageError, OpenFilesLimitError: as
                 `PartitionLog.append_as_leader`.
         """
+        self._check_not_refused()
         info = self.log.append_as_leader(records, self.leader_epoch)
         if self._flusher is None:
             self.log.maybe_increment_high_watermark()
@@ -123,18 +146,40 @@ class Partition:
             self._flusher.request(self.log)
         return info
 
-    def append_of_coordinator(self, records: Buffer) -> AppendInfo:
-        """Append a batch of a coordinator, and return once the high watermark is above it.
+    def append_of_coordinator(self, records: Buffer, *, wait: bool = True) -> AppendInfo:
+        """Append a batch of a coordinator; with `wait`, return once the high watermark is above it.
 
         Raises:
-            RejectedAppendError, StorageError, OpenFilesLimitError: as `append`.
+            ApiError, RejectedAppendError, StorageError, OpenFilesLimitError: as `append`.
         """
+        self._check_not_refused()
         info = self.log.append_as_leader(records, self.leader_epoch, origin=AppendOrigin.COORDINATOR)
         if self._flusher is None:
             self.log.maybe_increment_high_watermark()
-        else:
+        elif wait:
             flush_and_replicate(self.log)
+        else:
+            self._flusher.request(self.log)
         return info
+
+    # ----------------------------------------------------------------------------------------------------------- delete
+    def delete_records(self, before_offset: int) -> int:
+        """Raise the log start to `before_offset`, -1 for the high watermark; return the log start.
+
+        Raises:
+            ApiError: the topic was deleted.
+            InvalidTopicError, PolicyViolationError, OffsetOutOfRangeError: as `PartitionLog.delete_records`.
+        """
+        self._check_not_refused()
+        return self.log.delete_records(before_offset)
+
+    def delete_old_segments(self) -> None:
+        """Delete the segments below the log start.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        self.log.delete_old_segments()
 
     # ------------------------------------------------------------------------------------------------------------- read
     def read(self, offset: int, max_bytes: int, *, isolation: Isolation, min_one: bool) -> _Fetched:
@@ -144,8 +189,10 @@ class Partition:
         (KIP-74).
 
         Raises:
+            ApiError: the topic was deleted.
             OffsetOutOfRangeError, CorruptBatchError, StorageError: as `PartitionLog.read`.
         """
+        self._check_not_refused()
         found = self.log.read(offset, max_bytes, isolation, min_one_message=min_one)
         return _Fetched(None if found.first_entry_incomplete else found.records, found.aborted)
 

@@ -123,7 +123,7 @@ class LeftOut:
     error: SedimentError | OSError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Topic:
     """A topic under the name that clients use, with the partitions in the directories."""
 
@@ -137,6 +137,11 @@ class Topic:
     def unreadable(self) -> frozenset[int]:
         """The numbers of the partitions without a readable replica."""
         return frozenset(each.partition.partition for each in self.left_out) - self.partitions.keys()
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """Empty, because this server creates no logs."""
+        return frozenset()
 
     @property
     def is_internal(self) -> bool:

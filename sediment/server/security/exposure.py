@@ -45,7 +45,7 @@ def choose_credentials(
 
 def _exposed(bound: Endpoint, missing: str) -> UsageError:
     return UsageError(
-        f"other machines can reach --listen {bound}, and could read everything",
+        f"other machines can reach --listen {bound}, and could read everything (without --read-only, also delete it)",
         advice=f"give {missing}, or give --insecure",
     )
 

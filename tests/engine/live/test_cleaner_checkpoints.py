@@ -36,7 +36,7 @@ def test_cm_19_a_checkpoint_forgets_partitions_that_are_not_there(logs):
         write_checkpoint(logs / FIRST_DIRTY, {"t-1": 3, "x-1": 9})
         manager.cleaner.manager.checkpoints.update(directory, T0, 5)
         assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": 5, "t-1": 3}
-        manager.cleaner.manager.checkpoints.forget(directory, T1)
+        manager.cleaner.manager.checkpoints.forget(directory, [T1])
         assert read_checkpoint(logs / FIRST_DIRTY) == {"t-0": 5}
 
 

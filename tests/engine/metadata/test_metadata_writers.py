@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +17,31 @@ from sediment.engine.clone.cluster_records import Node, producer_ids_record
 from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.metadata.bootstrap_writer import BootstrapWriter
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
-from sediment.engine.metadata.metadata_writer import DirectoryFailure, never_fails
-from sediment.segment_io.errors import CommitStateUnknownError, CorruptBatchError, StorageError
+from sediment.engine.metadata.metadata_writer import (
+    DirectoryFailure,
+    DiskFailed,
+    ignore_disk_failure,
+    never_fails,
+)
+from sediment.engine.metadata.topic_records import partition_record, remove_topic_record, topic_record
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.errors import (
+    CommitStateUnknownError,
+    CorruptBatchError,
+    OpenFilesLimitError,
+    StorageError,
+    UsageError,
+)
+from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
-from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_log import (
+    SERVER_TRANSACTION,
+    ClusterMetadata,
+    read_cluster_metadata,
+)
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
@@ -44,7 +66,10 @@ def metadata_of(log_dir: Path) -> ClusterMetadata:
 
 
 def log_writer(
-    log_dir: Path, fs: Fs | None = None, directory_failure: DirectoryFailure = never_fails
+    log_dir: Path,
+    fs: Fs | None = None,
+    directory_failure: DirectoryFailure = never_fails,
+    disk_failed: DiskFailed = ignore_disk_failure,
 ) -> MetadataLogWriter:
     return MetadataLogWriter(
         log_dir,
@@ -54,6 +79,19 @@ def log_writer(
         clock=lambda: NOW_MS,
         scheduler=AtOnce(),
         directory_failure=directory_failure,
+        disk_failed=disk_failed,
+    )
+
+
+def server_writer(log_dir: Path) -> MetadataLogWriter:
+    """Return a writer as a server opens it."""
+    return MetadataLogWriter(
+        log_dir,
+        metadata_of(log_dir),
+        Fs(),
+        transaction=SERVER_TRANSACTION,
+        clock=lambda: NOW_MS,
+        scheduler=AtOnce(),
     )
 
 
@@ -121,6 +159,74 @@ def test_after_a_failed_write_nothing_more_is_appended(log_dir: Path) -> None:
         writer.append([next_id(9000)])
     writer.close()
     assert metadata_of(log_dir).next_producer_id in (7000, 8000)
+
+
+def test_partitions_are_added_in_a_transaction_that_shows_that_a_server_did_it(log_dir: Path) -> None:
+    before = metadata_of(log_dir)
+    added = uuid.UUID(int=77)
+    server_writer(log_dir).append(
+        [topic_record("new", added), partition_record(added, 0, 1, format_uuid(added.bytes), metadata_version=29)]
+    )
+    after = metadata_of(log_dir)
+    assert after.end_offset == before.end_offset + 5
+    assert after.new_partitions == {TopicPartition("new", 0)}
+    assert before.new_partitions == frozenset()
+    assert after.directory_ids["new"] == {0: (added,)}
+    # A transaction of another name says nothing.
+    log_writer(log_dir).append([partition_record(added, 1, 1, format_uuid(added.bytes), metadata_version=29)])
+    assert metadata_of(log_dir).new_partitions == {TopicPartition("new", 0)}
+    server_writer(log_dir).append([partition_record(added, 2, 1, format_uuid(added.bytes), metadata_version=29)])
+    assert metadata_of(log_dir).new_partitions == {TopicPartition("new", 0), TopicPartition("new", 2)}
+
+
+def test_only_topics_that_a_server_removes_and_no_one_adds_again_count_as_removed(log_dir: Path) -> None:
+    ids = {name: uuid.UUID(bytes=parse_uuid(metadata_of(log_dir).topic_ids[name])) for name in ("orders", "prices")}
+    # As a controller does.
+    log_writer(log_dir).append([remove_topic_record(ids["orders"])])
+    assert metadata_of(log_dir).removed_topic_ids == frozenset()
+    server_writer(log_dir).append([remove_topic_record(ids["prices"])])
+    assert metadata_of(log_dir).removed_topic_ids == {format_uuid(ids["prices"].bytes)}
+    # As `sediment adopt` does.
+    log_writer(log_dir).append([topic_record("prices", ids["prices"])])
+    assert metadata_of(log_dir).removed_topic_ids == frozenset()
+
+
+def test_a_failed_disk_is_reported_and_the_limit_of_open_files_is_not(log_dir: Path) -> None:
+    class ShortDisk(FullDisk):
+        is_short = False
+
+        def require_descriptors(self, count: int) -> None:
+            if self.is_short:
+                raise OSError(errno.EMFILE, "too many open files")
+            super().require_descriptors(count)
+
+    errors: list[OSError] = []
+    disk = ShortDisk()
+    writer = log_writer(log_dir, disk, disk_failed=errors.append)
+    disk.is_short = True
+    with pytest.raises(OpenFilesLimitError):
+        writer.append([next_id(7000)])
+    disk.is_short = False
+    writer.append([next_id(8000)])
+    assert not errors
+    disk.is_full = True
+    with pytest.raises(CommitStateUnknownError):
+        writer.append([next_id(9000)])
+    writer.close()
+    assert [error.errno for error in errors] == [errno.ENOSPC]
+
+
+def test_a_change_that_needs_a_transaction_is_refused_where_the_cluster_has_none(log_dir: Path) -> None:
+    metadata = metadata_of(log_dir)
+    old = replace(metadata, features={**metadata.features, "metadata.version": 12})
+    writer = MetadataLogWriter(log_dir, old, Fs(), transaction="test", clock=lambda: NOW_MS, scheduler=AtOnce())
+    before = contents(log_dir)
+    with pytest.raises(UsageError, match="1001 records need a metadata transaction"):
+        writer.append([next_id(number) for number in range(1001)])
+    assert contents(log_dir) == before
+    writer.append([next_id(7000)])
+    writer.close()
+    assert metadata_of(log_dir).next_producer_id == 7000
 
 
 def damage(log: Path, number: int) -> None:
@@ -199,9 +305,107 @@ def test_a_bootstrap_checkpoint_that_cannot_be_replaced_stays_and_the_next_write
     disk = FullDisk()
     writer = BootstrapWriter(new_node, disk, clock=lambda: NOW_MS)
     disk.is_full = True
-    with pytest.raises(CommitStateUnknownError, match=r"bootstrap\.checkpoint"):
+    with pytest.raises(StorageError, match=r"bootstrap\.checkpoint could not be replaced"):
         writer.append([next_id(2000)])
     assert metadata_of(new_node).next_producer_id == 1000
     disk.is_full = False
     writer.append([next_id(3000)])
     assert metadata_of(new_node).next_producer_id == 3000
+
+
+def test_it_is_reported_if_it_is_not_known_whether_a_bootstrap_checkpoint_was_replaced(new_node: Path) -> None:
+    class UnsyncedDisk(Fs):
+        is_broken = False
+
+        def sync_directory(self, path: Path) -> None:
+            if self.is_broken:
+                raise OSError(errno.EIO, "disk failed")
+            super().sync_directory(path)
+
+    errors: list[OSError] = []
+    disk = UnsyncedDisk()
+    writer = BootstrapWriter(new_node, disk, clock=lambda: NOW_MS, disk_failed=errors.append)
+    disk.is_broken = True
+    with pytest.raises(CommitStateUnknownError, match=r"bootstrap\.checkpoint may or may not be replaced"):
+        writer.append([next_id(2000)])
+    assert [error.errno for error in errors] == [errno.EIO]
+
+
+class ShortDisk(Fs):
+    """A disk on which the process may open no file from `short_at` on, a step of a replacement."""
+
+    short_at: str | None = None
+
+    def _check(self, step: str) -> None:
+        if self.short_at == step:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        self._check("write")
+        return super().write_new(path, chunks)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check("sync")
+        super().sync_directory(path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        if self.short_at is not None:
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().read_bytes(path)
+
+
+def test_without_descriptors_a_bootstrap_checkpoint_is_known_to_be_unchanged(new_node: Path) -> None:
+    disk = ShortDisk()
+    errors: list[OSError] = []
+    writer = BootstrapWriter(new_node, disk, clock=lambda: NOW_MS, disk_failed=errors.append)
+    disk.short_at = "write"
+    with pytest.raises(OpenFilesLimitError):
+        writer.append([next_id(2000)])
+    disk.short_at = None
+    assert metadata_of(new_node).next_producer_id == 1000
+    writer.append([next_id(3000)])
+    assert (metadata_of(new_node).next_producer_id, errors) == (3000, [])
+
+
+def test_a_bootstrap_checkpoint_whose_last_change_may_not_be_durable_is_not_changed_again(new_node: Path) -> None:
+    # The next start may find the change or not, so it is not known which records another change would add to.
+    disk = ShortDisk()
+    writer = BootstrapWriter(new_node, disk, clock=lambda: NOW_MS)
+    disk.short_at = "sync"
+    with pytest.raises(CommitStateUnknownError):
+        writer.append([next_id(2000)])
+    disk.short_at = None
+    with pytest.raises(StorageError, match="an earlier change of bootstrap"):
+        writer.append([next_id(3000)])
+    assert metadata_of(new_node).next_producer_id == 2000
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_nothing_is_written_after_a_writer_was_closed(new_node: Path, tmp_path: Path, is_started: bool) -> None:
+    path = unpacked(tmp_path / "data") if is_started else new_node
+    writer = log_writer(path) if is_started else BootstrapWriter(path, Fs(), clock=lambda: NOW_MS)
+    writer.close()
+    before = contents(path)
+    with pytest.raises(StorageError, match="the server has stopped"):
+        writer.append([next_id(9000)])
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize(("level", "fits"), [(12, False), (13, True)])
+def test_a_bootstrap_checkpoint_grows_only_as_far_as_a_controller_can_copy_it(
+    new_node: Path, level: int, fits: bool
+) -> None:
+    writer = BootstrapWriter(new_node, Fs(), clock=lambda: NOW_MS)
+    feature = encode_metadata_record(m.FeatureLevelRecord(name="metadata.version", feature_level=level), 0)
+    topics = [topic_record(f"t{number}", uuid.UUID(int=number)) for number in range(9996)]
+    writer.append([feature, *topics])  # with the two records of the node
+    before = contents(new_node)
+    if fits:
+        writer.append([TOPIC])
+        assert contents(new_node) != before
+    else:
+        with pytest.raises(UsageError, match="would have 10000 records"):
+            writer.append([TOPIC])
+        assert contents(new_node) == before
+        writer.append([next_id(2000)])
+        assert metadata_of(new_node).next_producer_id == 2000

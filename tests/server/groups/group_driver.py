@@ -15,6 +15,8 @@ from sediment.server.groups.group_requests import (
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
+    StableGroup,
+    StoreGroup,
     SyncAnswer,
     SyncRequest,
 )
@@ -37,11 +39,13 @@ class Waiting:
 
 
 class GroupDriver:
-    def __init__(self, **config: Any) -> None:
-        numbers = itertools.count(1)
+    def __init__(self, *, first_id: int = 1, **config: Any) -> None:
+        numbers = itertools.count(first_id)
         self.group = ClassicGroup(ServerConfig(**config), lambda prefix: f"{prefix}-{next(numbers)}")
         self.now_ms = 0
         self.waiting: list[Waiting] = []
+        self.stored: list[StableGroup] = []
+        self.store_fails = False
         self._wakes: set[int] = set()
 
     @property
@@ -131,6 +135,9 @@ class GroupDriver:
             self._apply(self.group.committed(member_id, self.now_ms))
         return error
 
+    def restore(self, group: StableGroup) -> None:
+        self._apply(self.group.restore(group, self.now_ms))
+
     def unload(self) -> None:
         self._apply(self.group.unload())
 
@@ -156,8 +163,12 @@ class GroupDriver:
         return members
 
     def _apply(self, effects: Sequence[Effect]) -> None:
+        if self.store_fails and any(isinstance(effect, StoreGroup) for effect in effects):
+            effects = self.group.store_failed(effects, ErrorCode.NOT_COORDINATOR, self.now_ms)
         for effect in effects:
             if isinstance(effect, Answer):
                 effect.waiter(effect.answer)
+            elif isinstance(effect, StoreGroup):
+                self.stored.append(effect.group)
             else:
                 self._wakes.add(effect.time_ms)

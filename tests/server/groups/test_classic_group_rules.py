@@ -93,6 +93,11 @@ class AnySequence(RuleBasedStateMachine):
     def commit(self, choice: int) -> None:
         self.group.commit(self.member(choice), self.group.group.generation)
 
+    @rule(fails=st.booleans())
+    def store(self, fails: bool) -> None:
+        """Make the store work, or fail, from now on."""
+        self.group.store_fails = fails
+
     @rule(duration_ms=st.sampled_from([1, 100, 2999, 3000, 7000, 50_000]))
     def pause(self, duration_ms: int) -> None:
         self.group.pass_ms(duration_ms)
@@ -124,6 +129,17 @@ class AnySequence(RuleBasedStateMachine):
         group = self.group.group
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             assert all(group.protocol_name in dict(member.protocols) for member in group.members.values())
+
+    @invariant()
+    def a_stable_group_is_the_stored_one(self) -> None:
+        group = self.group.group
+        if group.state is GroupState.STABLE:
+            stored = self.group.stored[-1]
+            assert (stored.generation, stored.leader_id) == (group.generation, group.leader_id)
+            assert {each.member_id: (each.group_instance_id, each.subscription) for each in stored.members} == {
+                each.member_id: (each.group_instance_id, each.metadata(group.protocol_name))
+                for each in group.members.values()
+            }
 
     def teardown(self) -> None:
         """Let every session end: then all waiters are answered, and the group is empty."""

@@ -37,6 +37,7 @@ class NamedTopic:
     name: str
     id: uuid.UUID
     partitions: range
+    missing: range = range(0)
 
 
 ORDERS = NamedTopic("orders", uuid.UUID(int=1), range(3))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey, supported_versions
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.handlers.metadata import MetadataHandlers
 from sediment.server.read_only.catalog import Catalog
+from sediment.server.requests import Request, RequestTimes
 from tests.server.handlers.clusters import NODE, only, served
 from tests.server.network.listeners import Client
 from tests.server.read_only.log_dirs import write_epochs, write_partition
@@ -71,19 +73,41 @@ def test_topics_are_found_by_name_and_unknown_ones_have_errors(version: int, clu
         assert not client.ask(m.MetadataRequest(topics=()), version).topics
 
 
+class CountedName(str):
+    """A name that counts how often any name is hashed or compared."""
+
+    __slots__ = ()
+    uses = 0
+
+    def __hash__(self) -> int:
+        CountedName.uses += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.uses += 1
+        return super().__eq__(other)
+
+    def __lt__(self, other: str) -> bool:
+        CountedName.uses += 1
+        return super().__lt__(other)
+
+
 def test_the_cost_of_unknown_names_grows_with_their_number_alone(cluster: tuple[Client, Catalog]) -> None:
-    client, _ = cluster
+    _, catalog = cluster
+    handlers = MetadataHandlers(catalog, NODE, create_topics=lambda _: None)
+    nothing: Any = None
 
-    def seconds_of(count: int) -> float:
-        """Return the CPU time of this process, which is that of the server but for the end of a sendall."""
-        client.send(m.MetadataRequest(topics=[asked(f"missing-{number}") for number in range(count)]), 12)
-        started = time.process_time()
-        assert len(client.receive_frame()) > 20 * count
-        return time.process_time() - started
+    def uses_of(count: int) -> int:
+        topics = [asked(CountedName(f"missing-{number}")) for number in range(count)]
+        message = m.MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+        request = Request(ApiKey.METADATA, 12, 0, None, message, nothing, 0, RequestTimes(0), nothing)
+        before = CountedName.uses
+        assert len(handlers.metadata(request).topics) == count
+        return CountedName.uses - before
 
-    few, many = (min(seconds_of(count) for _ in range(2)) for count in (4000, 32_000))
-    assert many < 32 * few  # eight times the names: 64 if the cost were quadratic
-    assert many < 32_000 * 50e-6
+    few, many = uses_of(400), uses_of(3200)
+    assert few <= 400 * 8
+    assert many <= 8 * few  # it would be about 64 times if each name were compared with the others
 
 
 @pytest.mark.parametrize("version", [12, 13])

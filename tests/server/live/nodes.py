@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,17 +16,21 @@ from sediment.engine.clone.cluster_records import Node, cluster_records
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.config import LogConfig
+from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
+from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.backends.live import LiveBackend
 from sediment.server.backends.live_options import LiveOptions
+from sediment.server.delayed import Timer
+from sediment.server.groups.group_coordinator import GroupCoordinator
 from sediment.server.kafka_server import KafkaServer, ServerOptions
-from sediment.server.live.owned_node import OwnedNode
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.server_config import ServerConfig
 from tests.engine.live_logs import config
@@ -88,25 +94,58 @@ class LiveServer:
         return str(self.server.bound)
 
 
+def live_options(
+    *directories: Path,
+    topic_config: Callable[[str], LogConfig] | None = None,
+    flush_acks: bool = False,
+    quorum: Mapping[str, str] | None = None,
+) -> LiveOptions:
+    """Return the options of a live server; without `topic_config`, the metadata states the configs of topics."""
+
+    def configs(metadata: ClusterMetadata, node_id: int) -> Callable[[str], LogConfig]:
+        return topic_config or Settings.load(None, [], broker_defaults=True).of_node(metadata, node_id).for_topic
+
+    return LiveOptions(directories, configs, quorum, flush_acks)
+
+
 @contextlib.contextmanager
 def live(
     *directories: Path,
-    topic_config: Callable[[str], LogConfig] = lambda _: CONFIG,
+    topic_config: Callable[[str], LogConfig] | None = lambda _: CONFIG,
     flush_acks: bool = False,
     fs: Fs | None = None,
     quorum: Mapping[str, str] | None = None,
     **keys: Any,
 ) -> Iterator[LiveServer]:
-    """Serve directories for reads and writes until the end of the block."""
+    """Serve directories for reads and writes until the end of the block.
 
-    def configs(_: OwnedNode) -> Callable[[str], LogConfig]:
-        return topic_config
-
+    Without `topic_config`, the metadata states the configs of topics.
+    """
     options = ServerOptions(
-        LiveOptions(directories, configs, quorum, flush_acks), Endpoint("127.0.0.1", 0), config=ServerConfig(**keys)
+        live_options(*directories, topic_config=topic_config, flush_acks=flush_acks, quorum=quorum),
+        Endpoint("127.0.0.1", 0),
+        config=ServerConfig(**keys),
     )
     with KafkaServer(options, fs or Fs()) as server:
         yield LiveServer(server)
+
+
+@contextlib.contextmanager
+def opened(
+    *directories: Path,
+    topic_config: Callable[[str], LogConfig] | None = lambda _: CONFIG,
+    fs: Fs | None = None,
+    **options: Any,
+) -> Iterator[LiveBackend]:
+    """Open the logs of a server without its sockets; `options` are those of LiveOptions."""
+    live = replace(live_options(*directories, topic_config=topic_config), **options)
+    backend = LiveBackend(live, fs or Fs(), threading.Event())
+    timer = Timer(name=None)
+    backend.handlers(timer, ServerConfig(), GroupCoordinator(ServerConfig(), timer, time.monotonic_ns))
+    try:
+        yield backend
+    finally:
+        backend.close()
 
 
 # ------------------------------------------------------------------------------------------------------------- requests

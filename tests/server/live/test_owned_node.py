@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from sediment.engine.clone.cluster_records import topic_records
+from sediment.engine.clone.new_node import format_new_node
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.directory.lock import DirectoryLock
+from sediment.engine.metadata.bootstrap_records import merge_records
+from sediment.engine.metadata.topic_records import partition_record, remove_topic_record
 from sediment.segment_io.errors import CorruptBatchError, DirectoryInUseError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import TopicPartition
@@ -146,11 +149,11 @@ def test_a_metadata_log_that_appears_during_the_start_is_noticed(tmp_path: Path)
 
 def test_a_partition_without_a_folder_begins_empty_if_it_was_never_written_to(tmp_path: Path) -> None:
     path = new_node(tmp_path / "data", {"t": 3})
-    assert open_node([path], None, Fs()).absent == tuple(TopicPartition("t", number) for number in range(3))
+    assert open_node([path], None, Fs()).absent == {TopicPartition("t", number): path for number in range(3)}
     with live(path) as server, server.connect() as client:
         assert produce(client, batch(), number=2).base_offset == 0
     assert (path / "t-2" / "partition.metadata").read_text().endswith(format_uuid(topic_id("t").bytes))
-    assert open_node([path], None, Fs()).absent == ()
+    assert not open_node([path], None, Fs()).absent
     shutil.rmtree(path / "t-1")
     with pytest.raises(UsageError, match="its folder is missing"):
         open_node([path], None, Fs())
@@ -161,7 +164,7 @@ def test_a_partition_does_not_begin_empty_without_a_proof_that_no_broker_used_th
     path = new_node(tmp_path / "data", {"t": 1})
     (path / ".kafka_cleanshutdown").unlink()
     before = contents(path)
-    with pytest.raises(UsageError, match="the folder may be in another directory"), live(path):
+    with pytest.raises(UsageError, match="the folder may be in another one"), live(path):
         pass
     assert contents(path) == before
 
@@ -204,6 +207,24 @@ def test_partitions_begin_in_the_directory_with_the_metadata_and_a_later_start_n
         assert [each.high_watermark for each in fetch(client, (0, 0), (1, 0))] == [1, 1]
 
 
+def test_no_partition_begins_empty_if_a_directory_of_log_dirs_is_not_given(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    log_dirs = (tmp_path / "a", tmp_path / "b")
+    with pytest.raises(UsageError, match=r"log\.dirs has more entries than directories are given"):
+        open_node([path], None, Fs(), log_dirs=log_dirs)
+    assert open_node([path], None, Fs(), log_dirs=log_dirs[:1]).absent
+
+
+def test_no_partition_begins_empty_after_its_records_went_to_another_directory(tmp_path: Path) -> None:
+    first, second = two_directories(tmp_path)
+    with live(first, second) as server, server.connect() as client:
+        assert produce(client, batch(), number=1).error_code == ErrorCode.NONE
+    with pytest.raises(UsageError, match="the folder may be in another one"):
+        open_node([first], None, Fs())
+    with live(first, second) as server, server.connect() as client:
+        assert produce(client, batch(), number=1).base_offset == 1
+
+
 def test_a_damaged_metadata_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     path = kraft_dir(tmp_path / "data")
     (log,) = (path / "__cluster_metadata-0").glob("*.log")
@@ -220,9 +241,8 @@ def test_no_partition_begins_in_a_directory_for_metadata_only(tmp_path: Path) ->
     path = new_node(tmp_path / "metadata", {"t": 1})
     before = contents(path)
     with pytest.raises(UsageError, match=r"metadata\.log\.dir, which is not an entry of log\.dirs"):
-        open_node([path], None, Fs(), metadata_only=path)
+        open_node([path], None, Fs(), metadata_apart=True)
     assert contents(path) == before
-    assert open_node([path], None, Fs(), metadata_only=tmp_path / "other").absent == (TopicPartition("t", 0),)
 
 
 def test_two_directories_of_one_node_are_served_together(tmp_path: Path) -> None:
@@ -245,3 +265,48 @@ def test_a_directory_that_is_new_stays_new_unless_its_server_is_killed(tmp_path:
         with live(tmp_path / "killed") as server, server.connect() as client:
             produce(client, batch())
         assert not is_new_directory(Fs(), tmp_path / "killed")
+
+
+def records_of(path: Path) -> list[bytes]:
+    return [record.value or b"" for record in read_records((path / "bootstrap.checkpoint").read_bytes())]
+
+
+def test_a_folder_of_a_deleted_topic_is_renamed_to_stray(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = new_node(tmp_path / "data", {"t": 1, "u": 1})
+    with live(path):
+        pass
+    values = merge_records(records_of(path), [remove_topic_record(topic_id("u"))])
+    (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+    assert open_node([path], None, Fs()).removed == (path / "u-0",)
+    with caplog.at_level("WARNING"), live(path) as server:
+        assert [topic.name for topic in server.server.catalog.topics()] == ["t"]
+    assert f"{path / 'u-0'} belongs to a topic that was deleted" in caplog.text
+    (renamed,) = path.glob("u-*")
+    assert renamed.name.endswith("-stray")
+    assert not open_node([path], None, Fs()).removed
+
+
+def test_a_partition_that_a_killed_server_added_is_created_without_a_marker(tmp_path: Path) -> None:
+    path = new_node(tmp_path / "data", {"t": 1})
+    with live(path):
+        pass
+    added = partition_record(topic_id("t"), 1, NODE.node_id, NODE.directory_id, metadata_version=29)
+    values = merge_records(records_of(path), [added])
+    (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+    (path / ".kafka_cleanshutdown").unlink()
+    assert open_node([path], None, Fs()).absent == {TopicPartition("t", 1): path}
+    elsewhere = partition_record(topic_id("t"), 1, NODE.node_id, format_uuid(bytes(15) + b"\7"), metadata_version=29)
+    values = merge_records(records_of(path), [elsewhere])
+    (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
+    with pytest.raises(UsageError, match="its log directory is not named"):
+        open_node([path], None, Fs())
+
+
+def test_a_directory_that_was_only_formatted_is_served(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.mkdir()
+    node = format_new_node(path, Fs(), now_ms=NOW_MS)
+    found = open_node([path], None, Fs())
+    assert (found.node, found.metadata.topic_ids, found.is_started) == (node, {}, False)
+    with live(path) as server:
+        assert server.server.catalog.node_id == node.node_id

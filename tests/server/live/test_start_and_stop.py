@@ -13,7 +13,7 @@ import pytest
 
 from sediment.engine.directory.lock import lock_holder
 from sediment.engine.live.broker_config import BrokerConfig
-from sediment.segment_io.errors import CommitStateUnknownError, StorageError
+from sediment.segment_io.errors import StorageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import (
@@ -150,7 +150,7 @@ def test_a_start_that_fails_before_the_epochs_are_raised_leaves_no_marker(tmp_pa
         pass
     (path / MARKER).unlink()
     disk = FullForMetadata()
-    with pytest.raises(CommitStateUnknownError, match=r"bootstrap\.checkpoint"), live(path, fs=disk):
+    with pytest.raises(StorageError, match=r"bootstrap\.checkpoint"), live(path, fs=disk):
         pass
     assert not (path / MARKER).exists()
     with live(path) as server:
@@ -203,7 +203,7 @@ def test_a_start_that_is_stopped_leaves_the_directory_as_it_was(tmp_path: Path) 
     before = written(path)
     stop = threading.Event()
     stop.set()
-    options = ServerOptions(LiveOptions((path,), lambda _: lambda _: CONFIG), Endpoint("127.0.0.1", 0))
+    options = ServerOptions(LiveOptions((path,), lambda *_: lambda _: CONFIG), Endpoint("127.0.0.1", 0))
     with pytest.raises(StartStoppedError), KafkaServer(options, Fs(), stop):
         pass
     assert written(path) == before

@@ -195,7 +195,8 @@ class LocalLog:
         """Replace the leader epochs, in memory and on disk."""
         if epochs != self.epochs:
             self.epochs = epochs
-            write_leader_epochs(self.fs, self.directory / LEADER_EPOCH_FILE, epochs)
+            like = self.segments.active.path()
+            write_leader_epochs(self.fs, self.directory / LEADER_EPOCH_FILE, epochs, like=like)
 
     # --------------------------------------------------------------------------------------------------------- segments
     def segment(self, base_offset: int, *, size_bytes: int, now_ms: int, is_new: bool = False) -> Segment:

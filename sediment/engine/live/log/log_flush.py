@@ -1,7 +1,7 @@
 """Flushing a live log: make segments durable, then raise the recovery point (kafka-log 04 §7).
 
-Invariants: the recovery point rises only after every file below it was synced.  A flush in progress does not change a
-recovery point that a truncation has set in the meantime.
+Invariants: the recovery point rises only after the files of every segment below it have been synced.  A flush in
+progress does not change a recovery point that a truncation has set in the meantime.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _note_flush(log: LocalLog, offset: int) -> None:
 
 
 def close_idle_files(log: LocalLog) -> None:
-    """Close the files of segments that were not used since the last call; the next use opens them again."""
+    """Close the files of segments that have not been used since the last call; the next use opens them again."""
     with log.lock:
         if log.is_closed or log.failure is not None:
             return

@@ -637,7 +637,7 @@ class PartitionLog:
             self._log.release()
 
     def rename_directory(self, directory: Path) -> None:
-        """Rename the partition's directory within its log directory; open files stay open.
+        """Rename the partition's directory within its log directory; open files stay open.  Not yet durable.
 
         Raises:
             StorageError: the disk failed.
@@ -647,7 +647,6 @@ class PartitionLog:
             self._log.directory = directory
             for segment in self._log.segments:
                 segment.moved(directory)
-            self._fs.sync_directory(directory.parent)
 
     def delete(self) -> None:
         """Delete the log and its directory immediately.

@@ -1,0 +1,125 @@
+"""Folders of new partitions: complete and durable before they get their names.
+
+    1. stage    make <topic>-<n>.<hex digits>-delete with an empty segment and partition.metadata, and sync it
+    2. name     rename it to <topic>-<n>; sync the log directory once, for all folders
+
+After a crash in step 1, a broker deletes what is left, and a server finds it by `is_unfinished`.  A folder with its
+final name always states its topic id; otherwise a broker would rename it to -stray.  If step 1 fails although the disk
+is healthy, its folders are removed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from sediment.segment_io.format.checkpoints import format_partition_metadata
+from sediment.segment_io.format.names import (
+    PARTITION_METADATA_FILE,
+    DirectoryState,
+    SegmentFileKind,
+    TopicPartition,
+    aside_directory_name,
+    segment_file_name,
+)
+from sediment.segment_io.fs import Fs, is_out_of_descriptors
+
+_FIRST_OFFSET = 0
+_SYNC_THREADS = 8
+_EMPTY_FILES = tuple(
+    segment_file_name(_FIRST_OFFSET, kind)
+    for kind in (SegmentFileKind.TIME_INDEX, SegmentFileKind.OFFSET_INDEX, SegmentFileKind.LOG)
+)
+_STAGED = (*_EMPTY_FILES, PARTITION_METADATA_FILE)
+
+
+def _do_nothing() -> None:
+    return None
+
+
+def make_partition_folders(
+    log_dir: Path,
+    topic_ids: Mapping[TopicPartition, str | None],
+    fs: Fs,
+    *,
+    before_each: Callable[[], None] = _do_nothing,
+) -> frozenset[TopicPartition]:
+    """Make the folders that are missing, durably, and return their partitions.
+
+    A partition without a topic id gets no partition.metadata.  `before_each` is called before each folder is staged,
+    and may raise an error to end the call before a folder has its name.
+
+    Raises:
+        OSError: the disk failed, or the limit on open files is too low; some folders may be there.
+    """
+    staged = {
+        partition: log_dir / folder_aside(partition, DirectoryState.DELETE)
+        for partition in topic_ids
+        if not fs.exists(log_dir / str(partition))
+    }
+    if not staged:
+        return frozenset()
+
+    def stage(partition: TopicPartition) -> None:
+        before_each()
+        _stage(staged[partition], topic_ids[partition], fs)
+
+    try:
+        # The disk takes syncs that come together as one.
+        with ThreadPoolExecutor(min(len(staged), _SYNC_THREADS), thread_name_prefix="sediment-new-folder") as pool:
+            for _ in pool.map(stage, staged):
+                pass
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            for folder in staged.values():
+                with suppress(OSError):
+                    remove_folder(folder, fs)
+        raise
+    for partition, folder in staged.items():
+        fs.rename(folder, log_dir / str(partition))
+    fs.sync_directory(log_dir)
+    return frozenset(staged)
+
+
+def remove_folder(folder: Path, fs: Fs) -> None:
+    """Remove a folder with its files.
+
+    Raises:
+        OSError: the disk failed, or the folder contains another folder.
+    """
+    for entry in fs.scan(folder):
+        fs.unlink(folder / entry.name, missing_ok=True)
+    fs.remove_directory(folder)
+
+
+def is_unfinished(folder: Path, fs: Fs) -> bool:
+    """Return True if the folder has just the files that step 1 had made at one of its moments: it has no record.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    entries = {entry.name: entry for entry in fs.scan(folder)}
+    entries.pop(f"{PARTITION_METADATA_FILE}.tmp", None)
+    are_empty = all(entry.is_file and not entry.size_bytes for name, entry in entries.items() if name in _EMPTY_FILES)
+    return are_empty and entries.keys() == set(_STAGED[: len(entries)])
+
+
+def folder_aside(partition: TopicPartition, state: DirectoryState) -> str:
+    """Return a new name for the folder of a partition that is not yet, or no longer, in use."""
+    return aside_directory_name(partition, state, uuid.uuid4().hex)
+
+
+def _stage(folder: Path, topic_id: str | None, fs: Fs) -> None:
+    """Make a folder with an empty segment and partition.metadata, durably except for its name."""
+    fs.make_unsynced_directory(folder, like=folder.parent)
+    for name in _EMPTY_FILES:
+        file = folder / name
+        fs.write_new(file, ())
+        fs.adopt_owner(file, folder)
+    if topic_id is None:
+        fs.sync_directory(folder)
+    else:
+        fs.replace_file(folder / PARTITION_METADATA_FILE, format_partition_metadata(topic_id), like=folder)

@@ -1,0 +1,102 @@
+"""Changes of `bootstrap.checkpoint`: the records of the file and further records, merged so that the file stays small.
+
+    a further record           replaces
+    PartitionChangeRecord      nothing; it is merged into the record of its partition
+    ProducerIdsRecord          the earlier one
+    ConfigRecord               the earlier one of the same key; a record without a value only removes that one
+    RemoveTopicRecord          the partitions and configs of its topic
+    PartitionRecord            nothing; a NoOpRecord comes before the first partition that is added
+
+A removed topic stays with its TopicRecord and RemoveTopicRecord until 100 other topics have been removed.  So a later
+start finds out that a folder belongs to a topic that was deleted, or that a partition may lack its folder.
+
+Source: Kafka 4.2.0, ActivationRecordsGenerator.recordsForEmptyLog: a controller copies the records to its log in order.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sediment.engine.metadata.leader_changes import merge_leader_changes
+from sediment.segment_io.internal_topics.metadata_records import (
+    ResourceType,
+    decode_metadata_record,
+    encode_metadata_record,
+    record_type,
+)
+from sediment.segment_io.protocol import messages as m
+
+_TOPIC = m.TopicRecord.API_KEY
+_PARTITION = m.PartitionRecord.API_KEY
+_PARTITION_CHANGE = m.PartitionChangeRecord.API_KEY
+_CONFIG = m.ConfigRecord.API_KEY
+_REMOVE_TOPIC = m.RemoveTopicRecord.API_KEY
+_PRODUCER_IDS = m.ProducerIdsRecord.API_KEY
+_NO_OP = m.NoOpRecord.API_KEY
+_VERSION = 0  # of a NoOpRecord
+_MOST_REMOVED = 100  # topics that were removed before
+
+
+def merge_records(values: Sequence[bytes], changes: Iterable[bytes]) -> list[bytes]:
+    """Return the records `values` of the file, changed by further records.
+
+    Raises:
+        CorruptBatchError: a record is malformed.
+    """
+    by_type: dict[int, list[bytes]] = {}
+    for value in changes:
+        by_type.setdefault(record_type(value), []).append(value)
+    merged = list(values)
+    leader_changes = by_type.pop(_PARTITION_CHANGE, [])
+    if leader_changes:
+        merged = merge_leader_changes(merged, leader_changes)
+    if _PRODUCER_IDS in by_type:
+        merged = [value for value in merged if record_type(value) != _PRODUCER_IDS]
+    configs = {_config_key(value): value for value in by_type.get(_CONFIG, ())}
+    if configs:
+        merged = [value for value in merged if record_type(value) != _CONFIG or _config_key(value) not in configs]
+        by_type[_CONFIG] = [value for value in configs.values() if _decoded(value).value is not None]
+    removed = {_decoded(value).topic_id for value in by_type.get(_REMOVE_TOPIC, ())}
+    if removed:
+        merged = _without_topics(merged, removed)
+    added = [value for kind in by_type.values() for value in kind]
+    if _PARTITION in by_type and not any(record_type(value) == _NO_OP for value in merged):
+        added.insert(0, encode_metadata_record(m.NoOpRecord(), _VERSION))
+    return merged + added
+
+
+def _without_topics(values: Sequence[bytes], removed: set[uuid.UUID]) -> list[bytes]:
+    """Leave out the partitions and configs of the topics `removed`, and the topics that were removed long before."""
+    names = _names_of(values)
+    before = [_decoded(value).topic_id for value in values if record_type(value) == _REMOVE_TOPIC]
+    forgotten = set(before[:-_MOST_REMOVED])
+    names_removed = {names[topic_id] for topic_id in removed}
+
+    def is_kept(value: bytes) -> bool:
+        kind = record_type(value)
+        if kind in (_TOPIC, _REMOVE_TOPIC):
+            return _decoded(value).topic_id not in forgotten
+        if kind == _PARTITION:
+            return _decoded(value).topic_id not in removed
+        if kind == _CONFIG:
+            config = _decoded(value)
+            return config.resource_type != ResourceType.TOPIC or config.resource_name not in names_removed
+        return True
+
+    return [value for value in values if is_kept(value)]
+
+
+def _names_of(values: Iterable[bytes]) -> Mapping[uuid.UUID, str]:
+    topics = (_decoded(value) for value in values if record_type(value) == _TOPIC)
+    return {topic.topic_id: topic.name for topic in topics}
+
+
+def _config_key(value: bytes) -> tuple[int, str, str]:
+    config = _decoded(value)
+    return config.resource_type, config.resource_name, config.name
+
+
+def _decoded(value: bytes) -> Any:
+    return decode_metadata_record(value)

@@ -1,0 +1,103 @@
+"""A broker on the loopback for tests of Kafka clients, in this process: without Docker and without Java.
+
+    with sediment.broker() as broker:
+        producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+
+It is the server of `sediment serve`, over a new directory or over one that exists.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sediment.engine.clone.new_node import format_new_node, is_new
+from sediment.jobs.serve import quorum_keys, server_config, topic_configs
+from sediment.jobs.settings.resolve import Settings
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.units import NS_PER_MS
+from sediment.server.backends.live_options import LiveOptions
+from sediment.server.kafka_server import KafkaServer, ServerOptions
+from sediment.server.network.endpoints import Endpoint
+
+_HOST = "127.0.0.1"
+_DEFAULTS: Mapping[str, object] = {
+    "auto.create.topics.enable": True,
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A running broker."""
+
+    bootstrap: str
+    """Host and port for the `bootstrap.servers` of clients."""
+
+    path: Path
+    """The log directory."""
+
+
+@contextmanager
+def broker(path: str | Path | None = None, *, port: int = 0, **configs: object) -> Iterator[Broker]:
+    """Run a single-node broker on 127.0.0.1 until the end of the block.
+
+    Clients can create topics, produce and consume; it takes no transactions.  Records are not flushed one by one, as by
+    a broker.  At the end, the server stops cleanly.  In a process that was forked inside the block, the end does
+    nothing.
+
+    Args:
+        path: the log directory.  A new or empty one becomes the directory of a new node, and any other one is used as
+            by `sediment serve`.  Without it, a temporary directory is used, and removed at the end.
+        port: the port; 0 picks a free one.
+        configs: Kafka's broker keys with underscores in the place of dots, such as `num_partitions=3`.  Topics are
+            created automatically and groups do not wait for further members, unless a key states otherwise.
+
+    Raises:
+        SettingsError: a key is unknown, or its value is out of range.
+        UsageError: the directory is not that of a single node.
+        DirectoryInUseError: another process uses the directory, or is making it that of a new node.
+        SedimentError, OSError: a log cannot be read, or the port is in use.
+    """
+    fs = Fs()
+    with ExitStack() as stack:
+        if path is None:
+            directory = stack.enter_context(_temporary_directory())
+        else:
+            directory = Path(path).absolute()
+            directory.mkdir(parents=True, exist_ok=True)
+        if is_new(directory, fs):
+            format_new_node(directory, fs, now_ms=time.time_ns() // NS_PER_MS)
+        server = stack.enter_context(KafkaServer(_options(directory, port, configs), fs))
+        yield Broker(str(server.bound), directory)
+
+
+@contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """Make a temporary directory, and remove it at the end; a forked process does not remove it."""
+    process = os.getpid()
+    directory = Path(tempfile.mkdtemp(prefix="sediment-broker-")).absolute()
+    try:
+        yield directory
+    finally:
+        if os.getpid() == process:
+            shutil.rmtree(directory)
+
+
+def _options(directory: Path, port: int, configs: Mapping[str, object]) -> ServerOptions:
+    given = {**_DEFAULTS, **{name.replace("_", "."): value for name, value in configs.items()}}
+    settings = Settings.load(None, [f"{key}={_text(value)}" for key, value in given.items()], broker_defaults=True)
+    backend = LiveOptions((directory,), partial(topic_configs, settings), quorum_keys([directory], settings))
+    return ServerOptions(backend, Endpoint(_HOST, port), config=server_config(settings))
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,67 @@
+"""The limit on open files while servers run in this process: raised by the first one, restored after the last one."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOGGER = logging.getLogger(__name__)
+
+_WANTED = 65_536
+_DESCRIPTORS_BESIDE = 64
+
+
+class _RaisedLimit:
+    """The soft limit of this process, with the number of servers that need it raised."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._users = 0
+        self._change: tuple[int, int] | None = None
+
+    def acquire(self) -> int:
+        """Raise the limit as far as allowed, and return it."""
+        with self._guard:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+            if soft != resource.RLIM_INFINITY and soft < wanted:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                self._change = (soft, wanted)
+                soft = wanted
+            self._users += 1
+            return soft
+
+    def release(self) -> None:
+        """Restore the limit after the last server, unless something else has changed it since."""
+        with self._guard:
+            self._users -= 1
+            if self._users or self._change is None:
+                return
+            before, raised = self._change
+            self._change = None
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if soft == raised:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
+_raised_limit = _RaisedLimit()
+
+
+@contextmanager
+def raised_open_files_limit(connections: int) -> Iterator[None]:
+    """Raise the limit on open files in the block; warn if it is too low for the number of connections."""
+    limit = _raised_limit.acquire()
+    try:
+        if limit != resource.RLIM_INFINITY and limit < connections + _DESCRIPTORS_BESIDE:
+            _LOGGER.warning(
+                "this process may open %d files, too few for max.connections=%d; raise the limit: ulimit -n %d",
+                limit,
+                connections,
+                _WANTED,
+            )
+        yield
+    finally:
+        _raised_limit.release()
