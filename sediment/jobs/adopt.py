@@ -42,16 +42,18 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.progress import Progress
+from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.command_line.stderr_log import log_partition
-from sediment.jobs.reporting.columns import TableColumn, name_and_status, text_column
+from sediment.jobs.reporting.columns import TableColumn, name_and_status, status_word, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.spark.cancellation import stop_on_signals
-from sediment.segment_io.errors import SedimentError, UsageError
+from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT32_MAX
-from sediment.segment_io.format.names import METADATA_PARTITION, TopicPartition, new_run_id
+from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_records import metadata_record_json
 
@@ -96,17 +98,26 @@ class AdoptionRunReport(RunReport[AdoptionReport]):
     records: tuple[dict[str, Any], ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedAdoption:
+    """Plan of a run, before it changes anything: the number of partitions, and everything that the run writes."""
+
+    partitions: int
+    changes: tuple[str, ...]
+
+
 # -------------------------------------------------------------------------------------------------------------- the run
 def adopt(
     options: CommonOptions,
     own: AdoptOptions,
     *,
-    confirm: Callable[[int], bool] | None = None,
+    confirm: Callable[[PlannedAdoption], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
-    """Adopt the one log directory of `options` unless `confirm`, called with the number of partitions, returns False.
+    """Adopt the one log directory of `options`; `confirm` is called with the plan of the run, before any change.
 
     Raises:
+        DeclinedError: `confirm` returned False; nothing was changed.
         UsageError: the directory belongs to a cluster with other voters, a folder clashes with a topic of the cluster,
             or an option is wrong; nothing was changed.
         DirectoryInUseError: a process uses the directory; nothing was changed.
@@ -136,7 +147,7 @@ class _Adoption:
         self,
         options: CommonOptions,
         own: AdoptOptions,
-        confirm: Callable[[int], bool] | None,
+        confirm: Callable[[PlannedAdoption], bool] | None,
         stop: threading.Event,
         stack: ExitStack,
     ) -> None:
@@ -160,16 +171,16 @@ class _Adoption:
         records: list[bytes] = []
         is_complete = False
         count = len(owner.plan.partitions())
-        if self._own.dry_run or not count or self._confirm is None or self._confirm(count):
-            found, clones = self._partitions(owner)
-            rows += found
-            if len(clones) == count:
-                records = owner.records(clones)
-                is_complete = not self._own.dry_run
-            if is_complete:
-                kept = owner.write(records, clones, self._run_id, self._options.now_ms)
-        else:
-            rows += self._declined(owner)
+        confirm = self._confirm if count and not self._own.dry_run else None
+        if confirm is not None and not confirm(self._planned(owner)):
+            raise DeclinedError("nothing was adopted", advice="answer y, or give --yes, to adopt")
+        found, clones = self._partitions(owner)
+        rows += found
+        if len(clones) == count:
+            records = owner.records(clones)
+            is_complete = not self._own.dry_run
+        if is_complete:
+            kept = owner.write(records, clones, self._run_id, self._options.now_ms)
         for row in rows:
             log_partition(self._run_id, "adopt", row)
         return AdoptionRunReport(
@@ -227,12 +238,14 @@ class _Adoption:
         )
         return [*known, *left_out]
 
-    def _declined(self, owner: OwningNode) -> list[AdoptionReport]:
-        return [
-            AdoptionReport(str(each.target), str(self._log_dir), UNCHANGED, topic_id=topic.topic_id)
-            for topic in owner.plan.topics.values()
-            for each in topic.partitions
-        ]
+    def _planned(self, owner: OwningNode) -> PlannedAdoption:
+        count = len(owner.plan.partitions())
+        markers = ", ABORT markers of open transactions" if self._own.abort_open_transactions else ""
+        folders = (
+            f"in the folders of {counted(count, 'partition')}: repairs as at a broker's start, a producer snapshot at "
+            f"the log end, {PARTITION_METADATA_FILE} if it is missing{markers}"
+        )
+        return PlannedAdoption(count, (folders, *owner.changes(self._run_id)))
 
     def _partitions(self, owner: OwningNode) -> tuple[list[AdoptionReport], dict[TopicPartition, PartitionClone]]:
         """Prepare every partition, or in a dry run only survey it; return all reports and the finished clones."""
@@ -244,7 +257,7 @@ class _Adoption:
                     name, log_dir = str(each.target), str(self._log_dir)
                     if self._stop.is_set():
                         why = "the run was stopped before this partition"
-                        rows.append(AdoptionReport(name, log_dir, FAILED, "stopped", why))
+                        rows.append(AdoptionReport(name, log_dir, FAILED, STOPPED, why))
                         continue
                     try:
                         clone = self._partition(owner, topic, each)
@@ -297,15 +310,16 @@ def _offsets(partition: AdoptionReport) -> str:
 
 
 COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
-    *name_and_status(lambda row: row.status),
+    *name_and_status(status_word),
     text_column("offsets", _offsets, rank=1),
 )
 
 
 def print_report(report: AdoptionRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
-    screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status != UNCHANGED)
+    screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty, dry_run=report.dry_run)
+    screen.failed(report.partitions)
+    screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status in (ADOPTED, SKIPPED))
     if report.dry_run:
         for line in _record_lines(report.records, is_for_terminal=screen.is_terminal):
             screen.say(line)
@@ -366,7 +380,7 @@ def perform(
     properties_file: Path | None = None,
     abort_open_transactions: bool = False,
     dry_run: bool = False,
-    confirm: Callable[[int], bool] | None = None,
+    confirm: Callable[[PlannedAdoption], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> AdoptionRunReport:
     """Check the options and adopt (`adopt`)."""
@@ -418,8 +432,14 @@ def command(
     with stop_on_signals() as stop:
         asks = must_ask(yes=yes, dry_run=dry_run, command="adopt")
 
-        def confirm(count: int) -> bool:
-            return not asks or ask_on_terminal(f"Adopt {counted(count, 'partition')} in place?", stop)
+        def confirm(planned: PlannedAdoption) -> bool:
+            if not asks:
+                return True
+            screen = Screen(error_console())
+            screen.say(f"adopt writes into {options.log_dirs[0]}:")
+            for change in planned.changes:
+                screen.say(f"  {change}")
+            return ask_on_terminal(f"Adopt {counted(planned.partitions, 'partition')} in place?", stop)
 
         report = perform(
             options,

@@ -19,6 +19,7 @@ import click
 
 from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
 from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode
+from sediment.jobs.cleaning.options import AUTO, STRATEGIES, parse_strategy
 from sediment.jobs.cloning.check import CopyCheckReport, check_clone, print_check
 from sediment.jobs.cloning.options import (
     DEFAULT_LISTEN,
@@ -56,6 +57,7 @@ def perform(
     abort_open_transactions: bool = False,
     local_only: bool = False,
     since: str | None = None,
+    strategy: str = AUTO,
     compact: bool = False,
     codec: str | None = None,
     level: int | None = None,
@@ -107,6 +109,7 @@ def perform(
         link=LinkMode(link),
         local_only=local_only,
         since=since,
+        strategy=parse_strategy(strategy),
         compact=compact,
         encoding=encoding,
         suppressed=suppressed,
@@ -178,6 +181,14 @@ def perform(
     "the earlier clone is not modified.",
 )
 @click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default=AUTO,
+    show_default=True,
+    help="whole: one task copies a partition.  split: many tasks copy a partition, and one task does the rest.  auto: "
+    "choose for each partition, by its size and the number of task slots.",
+)
+@click.option(
     "--compact",
     is_flag=True,
     help="After cloning, run the compaction of `compact` on the cloned partitions whose cleanup.policy includes "
@@ -226,6 +237,7 @@ def command(
     abort_open_transactions: bool,
     link: str,
     since: str | None,
+    strategy: str,
     compact: bool,
     codec: str | None,
     level: int | None,
@@ -260,6 +272,7 @@ def command(
             link=link,
             local_only=local_only,
             since=since,
+            strategy=strategy,
             compact=compact,
             codec=codec,
             level=level,

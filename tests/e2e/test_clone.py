@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka as confluent
 import pytest
@@ -15,23 +14,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.consumers import (
     COMMITTED,
-    ISOLATIONS,
     UNCOMMITTED,
     WAIT_SECONDS,
     committed_offsets,
     confluent_records,
     ends,
-    kafka_python_records,
 )
 from tests.corpus import unpack_logs
 from tests.e2e import console_tools as tools
 from tests.e2e.clients import (
-    LOST_BY_KAFKA_PYTHON,
     PROPERTIES,
     Workload,
     create_one_partition_topics,
     create_topics,
     look,
+    read_by_two_clients,
     take_over,
 )
 from tests.e2e.kraft import KafkaNode, running
@@ -46,6 +43,9 @@ USUAL = (
     "Performing controller activation",
     "The config `log.cleaner.enable` is deprecated",
     "Recovering unflushed segment 0. 0 recovered for __cluster_metadata-0.",
+    # A slow machine: the node registers before its controller is active, and tries again.
+    "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
+    "Exceptionally slow controller event",
 )
 # A slow machine: the controller fenced the node before its coordinator had loaded a partition.
 STOPPED_LOAD = re.compile(r"Failed to load metadata from (\S+) with epoch (\d+) due to Stopped loading records")
@@ -195,21 +195,8 @@ def test_every_partition_of_the_corpus_is_read_from_a_clone_as_from_its_broker(t
         after = read_by_two_clients(node, names)
         assert_no_trouble(node)
     assert after == before
-    assert sum(map(len, before[UNCOMMITTED].values())) > sum(map(len, before[COMMITTED].values())) > 0
-
-
-def read_by_two_clients(node: KafkaNode, names: list[str]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the ends and, by isolation level, the records that librdkafka and kafka-python agree on."""
-    found_ends = ends(node.bootstrap, names)
-    found: dict[str, Mapping[str, Any]] = {"ends": found_ends}
-    read_by_both = [name for name in names if not name.startswith(LOST_BY_KAFKA_PYTHON)]
-    for isolation in ISOLATIONS:
-        found[isolation] = records = confluent_records(node.bootstrap, names, isolation)
-        end = 2 if isolation == COMMITTED else 1
-        until = {name: found_ends[name][end] for name in read_by_both}
-        others = kafka_python_records(node.bootstrap, read_by_both, isolation, until)
-        assert others == {name: records[name] for name in read_by_both}
-    return found
+    records, _ = before
+    assert sum(map(len, records[UNCOMMITTED].values())) > sum(map(len, records[COMMITTED].values())) > 0
 
 
 # ------------------------------------------------------------------------------------------------------- three brokers

@@ -92,5 +92,7 @@ def test_a_node_with_a_dynamic_quorum_is_planned_served_cloned_and_adopted_into(
         assert confluent_records(node.bootstrap, ["mine-0", "mine-1"], UNCOMMITTED) == mine
         assert len(confluent_records(node.bootstrap, ["orders-0"], UNCOMMITTED)["orders-0"]) > 0
         produce(node.bootstrap, "orders", 5, enable_idempotence="true")
+    with running(node):  # from a snapshot that the node made after the appended records
+        assert not errors(node)
     check_quorum_of(node.data)
     assert json.loads((node.data / METADATA / "quorum-state").read_text())["data_version"] == 1

@@ -156,6 +156,7 @@ class FsTrace:
             (Fs, "sync_directory", self._sync_directory),
             (Fs, "rename", self._rename),
             (Fs, "make_directory", self._make_directory),
+            (Fs, "make_unsynced_directory", self._make_directory),
             (Fs, "link", self._link),
             (Fs, "reflink", self._reflink),
             (Fs, "unlink", self._unlink),
@@ -222,8 +223,10 @@ class FsTrace:
             torn=(Crash.TORN_RENAME, both),
         )
 
-    def _make_directory(self, real: Callable[..., None], fs: Fs, path: Path) -> None:
-        self._step(f"make {path.name}/", path, lambda: real(fs, path), lambda disk: None, when_full=lambda: None)
+    def _make_directory(self, real: Callable[..., None], fs: Fs, path: Path, **named: Any) -> None:
+        self._step(
+            f"make {path.name}/", path, lambda: real(fs, path, **named), lambda disk: None, when_full=lambda: None
+        )
 
     def _link(self, real: Callable[..., None], fs: Fs, source: Path, target: Path) -> None:
         def note(disk: Disk) -> None:

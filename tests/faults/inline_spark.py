@@ -7,9 +7,10 @@ and the first attempt to end wins.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -37,16 +38,18 @@ class Attempts:
     number: int = 0
     runs: bool = False
     is_lost: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # several threads of the driver submit tasks
 
     def perform(self, work: Callable[[], Iterable[Any]]) -> list[Any]:
         """Run a task and return its rows."""
         results: list[list[Any]] = []
-        while len(results) < (2 if self.speculates else 1):
-            self.number += 1
-            self.runs, self.is_lost = True, False
-            with suppress(ExecutorLostError):
-                results.append(list(work()))
-            self.runs = False
+        with self._lock:
+            while len(results) < (2 if self.speculates else 1):
+                self.number += 1
+                self.runs, self.is_lost = True, False
+                with suppress(ExecutorLostError):
+                    results.append(list(work()))
+                self.runs = False
         return results[0]
 
 

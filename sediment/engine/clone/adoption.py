@@ -38,10 +38,15 @@ from sediment.engine.replicas import Replica
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.checkpoints import parse_offset_checkpoint
 from sediment.segment_io.format.names import (
+    BOOTSTRAP_FILE,
+    CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
     LOG_START_FILE,
+    META_PROPERTIES_FILE,
     METADATA_PARTITION,
     PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
     SERVER_PROPERTIES_FILE,
     TopicPartition,
 )
@@ -54,6 +59,9 @@ from sediment.segment_io.partition.checkpoint_files import (
 )
 
 KEPT_SUFFIX = ".kept"
+CHECKPOINT_FILES = (RECOVERY_POINT_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, CLEANER_FILE)
+START_FILES = (*CHECKPOINT_FILES, BOOTSTRAP_FILE, CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE, SERVER_PROPERTIES_FILE)
+"""Files that `write_start_files` may write; an existing server properties file stays as it is."""
 
 
 def has_metadata_log(log_dir: Path, fs: Fs) -> bool:

@@ -17,9 +17,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sediment.engine.clone.features import METADATA_VERSION, partition_record_version
 from sediment.engine.clone.options import Part
 from sediment.engine.clone.plan import ClonedTopic
+from sediment.engine.metadata.topic_records import METADATA_VERSION, config_record, partition_record, topic_record
 from sediment.segment_io.format.checkpoints import parse_uuid
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS, ClusterMetadata
@@ -57,7 +57,7 @@ def cluster_records(
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, features[METADATA_VERSION])
     for key, value in sorted(broker_configs.items()):
-        yield _config(ResourceType.BROKER, ALL_BROKERS, key, value)
+        yield config_record(ResourceType.BROKER, ALL_BROKERS, key, value)
     yield producer_ids_record(node, next_producer_id)
 
 
@@ -68,7 +68,7 @@ def added_topic_records(
     metadata: ClusterMetadata,
     known_producer_ids: Iterable[int],
 ) -> Iterator[bytes]:
-    """Yield the records that add topics to a cluster with `metadata`.
+    """Yield the records that add topics to the cluster that `metadata` describes.
 
     They include a ProducerIdsRecord only if it raises the next producer id, because a controller fails if a record
     lowers or repeats that id.
@@ -85,23 +85,14 @@ def topic_records(
 ) -> Iterator[bytes]:
     """Yield the records of one topic, with its partitions and configs."""
     topic_id = uuid.UUID(bytes=parse_uuid(topic.topic_id))
-    version = partition_record_version(metadata_version)
-    yield _encoded(m.TopicRecord(name=topic.name, topic_id=topic_id))
+    yield topic_record(topic.name, topic_id)
     for number in range(topic.partition_count):
-        record = m.PartitionRecord(
-            partition_id=number,
-            topic_id=topic_id,
-            replicas=[node.node_id],
-            isr=[node.node_id],
-            leader=node.node_id,
-            leader_epoch=leader_epochs.get(TopicPartition(topic.name, number), 0),
-            partition_epoch=0,
+        epoch = leader_epochs.get(TopicPartition(topic.name, number), 0)
+        yield partition_record(
+            topic_id, number, node.node_id, node.directory_id, leader_epoch=epoch, metadata_version=metadata_version
         )
-        if version > 0:
-            record.directories = [uuid.UUID(bytes=parse_uuid(node.directory_id))]
-        yield _encoded(record, version)
     for key, value in sorted(topic.configs.items()):
-        yield _config(ResourceType.TOPIC, topic.name, key, value)
+        yield config_record(ResourceType.TOPIC, topic.name, key, value)
 
 
 def producer_ids_record(node: Node, next_producer_id: int) -> bytes:
@@ -126,15 +117,11 @@ def security_records(metadata: ClusterMetadata | None, parts: frozenset[Part]) -
 
 
 def next_producer_id(metadata: ClusterMetadata | None, known: Iterable[int]) -> int:
-    """Return the first producer id of a free block: no id from there on is assigned or in `known`."""
+    """Return the first producer id of a free block; neither it nor any higher id is assigned or in `known`."""
     least = max(known, default=-1) + 1
     block_start = -(-least // PRODUCER_ID_BLOCK) * PRODUCER_ID_BLOCK
     return max(block_start, 0 if metadata is None else metadata.next_producer_id)
 
 
-def _config(kind: ResourceType, resource: str, key: str, value: str) -> bytes:
-    return _encoded(m.ConfigRecord(resource_type=kind, resource_name=resource, name=key, value=value))
-
-
-def _encoded(record: Message, version: int = _VERSION) -> bytes:
-    return encode_metadata_record(record, version)
+def _encoded(record: Message) -> bytes:
+    return encode_metadata_record(record, _VERSION)

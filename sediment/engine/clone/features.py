@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sediment.engine.metadata.topic_records import METADATA_VERSION
 from sediment.segment_io.errors import UsageError
 
-METADATA_VERSION = "metadata.version"
 NEWEST_RELEASE = "4.2"
 
 _KRAFT_VERSION = "kraft.version"
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3, the lowest on which a broker of Kafka 4 starts
-_DIRECTORIES_SINCE = 17  # metadata.version of partition records with directories: 3.7-IV2
-_ELIGIBLE_REPLICAS_SINCE = 23  # metadata.version of partition records with eligible leader replicas: 4.0-IV1
 _LEVELS: Mapping[str, Mapping[str, int]] = {
     "4.0": {METADATA_VERSION: 25, "transaction.version": 2, "group.version": 1},
     "4.1": {METADATA_VERSION: 27, "transaction.version": 2, "group.version": 1, "eligible.leader.replicas.version": 1},
@@ -49,13 +47,3 @@ def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, 
         )
     levels = {name: min(level, target.get(name, 0)) for name, level in source.items() if name != _KRAFT_VERSION}
     return {name: level for name, level in levels.items() if level}
-
-
-def partition_record_version(metadata_version: int) -> int:
-    """Return the version of the partition records that a controller with this metadata.version writes.
-
-    Source: Kafka's MetadataVersion.partitionRecordVersion.
-    """
-    if metadata_version >= _ELIGIBLE_REPLICAS_SINCE:
-        return 2
-    return 1 if metadata_version >= _DIRECTORIES_SINCE else 0

@@ -26,10 +26,10 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sediment.engine.clone.features import METADATA_VERSION
 from sediment.engine.clone.log_end import AtOnce
 from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.metadata.metadata_log_writer import MetadataLogWriter
+from sediment.engine.metadata.topic_records import METADATA_VERSION
 from sediment.segment_io.errors import CommitStateUnknownError, UsageError
 from sediment.segment_io.format.names import (
     LEADER_EPOCH_FILE,
@@ -39,12 +39,10 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.internal_topics.metadata_batches import needs_transaction
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata, read_cluster_metadata
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 
 _TRANSACTION = "sediment adopt"
-_TRANSACTIONS_SINCE = 13  # metadata.version: 3.6-IV1
 _CHUNK_BYTES = 1 << 20
 
 
@@ -66,20 +64,6 @@ def check_started(log_dir: Path, metadata: ClusterMetadata | None, fs: Fs) -> Cl
             advice="move the foreign folders away, start the node once, stop it, and move the folders back",
         )
     return metadata
-
-
-def check_fits(values: Sequence[bytes], metadata: ClusterMetadata) -> None:
-    """Check that the records can be appended as one atomic change.
-
-    Raises:
-        UsageError: the records need several batches, and the cluster does not support metadata transactions.
-    """
-    version = metadata.features[METADATA_VERSION]
-    if needs_transaction(values) and version < _TRANSACTIONS_SINCE:
-        raise UsageError(
-            f"{len(values)} records need a metadata transaction, which metadata.version {version} does not support",
-            advice="upgrade the cluster's metadata.version first, or adopt fewer folders at a time",
-        )
 
 
 def keep_metadata_log(log_dir: Path, kept_name: str, fs: Fs) -> None:

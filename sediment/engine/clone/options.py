@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.suppression import SuppressionList
+from sediment.compaction.strategy import Strategy
 from sediment.segment_io.format.names import TopicPartition
 
 DEFAULT_NODE_ID = 1
@@ -47,7 +48,8 @@ class CloneOptions:
     cuts the logs of the partitions that it names; `until_ms` cuts all other logs.  `since` is the directory or the
     manifest of an earlier clone; unchanged closed segments are linked from that clone.  With `compact`, the logs of
     compacted topics are cleaned; with an `encoding`, the cleaning also re-encodes their records.  Records with
-    `suppressed` keys are left out.
+    `suppressed` keys are left out.  With the `strategy` split, several tasks copy each partition, and with whole one
+    task; None chooses by the size of the partition.
     """
 
     topics: tuple[str, ...] = ()
@@ -66,3 +68,4 @@ class CloneOptions:
     compact: bool = False
     encoding: Encoding | None = None
     suppressed: SuppressionList | None = None
+    strategy: Strategy | None = None

@@ -1,6 +1,6 @@
 """The task of one partition: copy the best replica, bring its log into the state of a clean stop, digest the files.
 
-    1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone
+    1. copy      files of the replica -> <topic-N>.<run>-<attempt>.part/ in the clone; or other tasks have copied them
     2. load      as a broker's start does; if the log is damaged, try the next replica of the same rank
     3. rewrite   names in records of the coordinators, if they changed
     4. end       cut the log and end its open transactions, if requested
@@ -32,24 +32,16 @@ from sediment.engine.clone.options import LinkMode
 from sediment.engine.clone.plan import ClonedPartition
 from sediment.engine.config import LogConfig
 from sediment.engine.copying.earlier_copy import EarlierFiles, name_in_folder
-from sediment.engine.copying.partition_copy import (
-    CopiedFile,
-    CopyMethod,
-    CopyRules,
-    PartitionCopy,
-    closed_files,
-    copy_partition,
-)
+from sediment.engine.copying.partition_copy import CopiedFile, CopyMethod, CopyRules
+from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy, is_loaded_unverified, replica_copy
 from sediment.engine.directory.leader_epochs import latest_epoch
 from sediment.engine.directory.loading.interrupted_swaps import Repair
 from sediment.engine.directory.loading.load_state import LoadCorruption
 from sediment.engine.directory.loading.log_loader import LoadedLog, load_log
-from sediment.engine.directory.output import LinkKind, Publisher, file_digest
+from sediment.engine.directory.output import LinkKind, file_digest
 from sediment.engine.replicas import Replica
-from sediment.segment_io.errors import SedimentError, SourceChangedError
+from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import (
-    DELETED_SUFFIX,
-    LEADER_EPOCH_FILE,
     PART_SUFFIX,
     PARTITION_METADATA_FILE,
     SegmentFileKind,
@@ -64,10 +56,8 @@ from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.live_segments import as_loaded
 from sediment.segment_io.partition.log_view import open_view
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
-from sediment.segment_io.stores import Store, StoredFile
 
-_INDEXES = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX)
-_LEFT_BEHIND = (DELETED_SUFFIX, PART_SUFFIX)
+_SHARED = "split"  # in place of an attempt, in the name of a folder that several tasks share
 _RULES = {
     LinkMode.COPY: CopyRules(),
     LinkMode.REFLINK: CopyRules(links=(LinkKind.REFLINK,), digests_links=False),
@@ -103,6 +93,9 @@ class CloneTask:
 
     earlier: EarlierFiles | None = None
     """The files of the partition in the earlier clone that this clone continues."""
+
+    pieces: CopiedPieces | None = None
+    """The files of the best replica that other tasks have copied; None if this task copies them."""
 
     @property
     def changes_end(self) -> bool:
@@ -176,13 +169,13 @@ def clone_partition(task: CloneTask, attempt: str) -> PartitionClone:
         OSError: the disk failed.
     """
     fs = Fs()
-    folder = f"{task.partition.target}.{task.run_id}-{attempt}{PART_SUFFIX}"
+    folder = _folder(task, attempt)
     directory = task.to / folder
     replicas = task.partition.replicas
     for number, replica in enumerate(replicas):
         if fs.is_directory(directory):
             shutil.rmtree(directory)
-        copied = _copy(task, replica, folder, attempt, fs)
+        copied = _copied(task, replica, None if number else task.pieces, attempt, fs)
         stamps = {entry.name: fs.file_stamp(directory / entry.name) for entry in fs.scan(directory)}
         checkpoints = _as_stopped(replica.checkpoints)
         note_producers_of_bare_copy(task.partition.target, directory, checkpoints, fs)
@@ -307,51 +300,33 @@ def _reloaded(task: CloneTask, before: LoadedLog, directory: Path, fs: Fs) -> Lo
     return replace(again, repairs=(*before.repairs, *again.repairs), damage=before.damage)
 
 
-def _copy(task: CloneTask, replica: Replica, folder: str, attempt: str, fs: Fs) -> tuple[CopiedFile, ...]:
-    files = _files_of(replica, fs)
-    work = PartitionCopy(
-        source=replica.directory.store,
-        folder=str(replica.partition),
-        files=files,
-        target=folder,
-        closed=closed_files(files, below_offset=_linkable_end(replica.checkpoints)),
-        earlier=task.earlier,
-        rules=task.rules,
+def shared_copy(task: CloneTask, fs: Fs) -> ReplicaCopy:
+    """List the best replica, and return its copy into a folder that several tasks share."""
+    return _copy_of(task, task.partition.replicas[0], _folder(task, _SHARED), fs)
+
+
+def _folder(task: CloneTask, attempt: str) -> str:
+    return f"{task.partition.target}.{task.run_id}-{attempt}{PART_SUFFIX}"
+
+
+def _copy_of(task: CloneTask, replica: Replica, folder: str, fs: Fs) -> ReplicaCopy:
+    return replica_copy(
+        replica, fs, to=task.to, folder=folder, run_id=task.run_id, earlier=task.earlier, rules=task.rules
     )
-    copied = copy_partition(work, Publisher(Store(str(task.to)), task.run_id), attempt=attempt, on_bytes=_ignore)
-    if _files_of(replica.listed_again(), fs).keys() != files.keys():
-        raise SourceChangedError(
-            "files were added or removed while the partition was cloned",
-            partition=str(replica.partition),
-            path=replica.shown,
-            advice="stop the broker, or clone a snapshot or a copy; a clone takes no lock on its source",
-        )
+
+
+def _copied(
+    task: CloneTask, replica: Replica, pieces: CopiedPieces | None, attempt: str, fs: Fs
+) -> tuple[CopiedFile, ...]:
+    """Copy the replica into the folder of this attempt, or take over its `pieces`."""
+    folder = _folder(task, attempt)
+    if pieces is not None and pieces.taken_over(folder, fs):
+        pieces.copy.check_listing(fs)
+        return pieces.files
+    work = _copy_of(task, replica, folder, fs)
+    copied = work.copied(attempt)
+    work.check_listing(fs)
     return copied
-
-
-def _files_of(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
-    """Return the files to copy.
-
-    Files of an interrupted replacement are copied too, so that loading the copy completes or undoes the replacement.
-    After an unclean stop, the active segment's indexes may still be preallocated.  They are not copied; loading the
-    copy rebuilds them.
-    """
-    entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
-    parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
-    logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]
-    active = max(logs, default=-1)
-    is_trusted = _is_trusted(replica.checkpoints)
-    left_out = {
-        name
-        for name, file in parsed.items()
-        if file.state in _LEFT_BEHIND or (file.base_offset == active and file.kind in _INDEXES and not is_trusted)
-    }
-    wanted = (parsed.keys() - left_out) | ({LEADER_EPOCH_FILE} & entries.keys())
-    return {name: StoredFile(entries[name].size_bytes, entries[name].mtime_ns) for name in sorted(wanted)}
-
-
-def _ignore(_count: int) -> None:
-    return None
 
 
 def note_producers(
@@ -420,22 +395,8 @@ def keeping_producers(config: LogConfig) -> LogConfig:
     return replace(config, compaction=replace(config.compaction, producer_id_expiration_ms=None))
 
 
-def _is_trusted(checkpoints: PartitionCheckpoints) -> bool:
-    """Return True if the log is loaded without verifying and cutting it: after a clean stop, and for a bare copy."""
-    return checkpoints.clean_shutdown or checkpoints.recovery_point is None
-
-
 def _as_stopped(checkpoints: PartitionCheckpoints) -> PartitionCheckpoints:
-    return replace(checkpoints, clean_shutdown=_is_trusted(checkpoints))
-
-
-def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
-    """Return the offset below which no source broker truncates.
-
-    Records below it are durable and fully replicated.
-    """
-    bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
-    return min(bounds, default=0)
+    return replace(checkpoints, clean_shutdown=is_loaded_unverified(checkpoints))
 
 
 def _settle(task: CloneTask, loaded: LoadedLog, directory: Path, fs: Fs) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from sediment.engine.clone.cluster_records import Node
 from sediment.segment_io.format.layout import INT32_MAX
 from sediment.segment_io.internal_topics.coordinator_records import (
     CONSUMER_OFFSETS,
@@ -41,7 +40,7 @@ _HELD = {
 
 def server_properties(
     log_dir: Path,
-    node: Node,
+    node_id: int,
     *,
     host: str,
     port: int,
@@ -58,14 +57,14 @@ def server_properties(
     lines = [
         "# Written by sediment for a clone.  Listeners are on this machine only.",
         "process.roles=broker,controller",
-        f"node.id={node.node_id}",
+        f"node.id={node_id}",
         f"log.dirs={log_dir}",
         f"listeners=PLAINTEXT://{address}:{port},CONTROLLER://{controller}",
         f"advertised.listeners=PLAINTEXT://{address}:{port}",
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name=PLAINTEXT",
         "controller.listener.names=CONTROLLER",
-        f"controller.quorum.voters={node.node_id}@{controller}",
+        f"controller.quorum.voters={node_id}@{controller}",
         "auto.create.topics.enable=false",
         "default.replication.factor=1",
         "min.insync.replicas=1",

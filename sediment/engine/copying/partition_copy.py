@@ -37,10 +37,13 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import SegmentFileKind, parse_segment_file
 from sediment.segment_io.fs import FileStamp
 from sediment.segment_io.manifest import ManifestFile
+from sediment.segment_io.packing import pack_in_order
 from sediment.segment_io.stores import Store, StoredFile
 
 OnBytes = Callable[[int], None]
 """A callback with the number of bytes of each read.  It may wait, and it may raise an error to end the copy."""
+
+_PIECE_BYTES = 256 << 20
 
 SETTLED_NS = 2_000_000_000
 """The minimum age of a file's last change for which a stamp is stored; filesystem clocks tick at least every second."""
@@ -116,6 +119,11 @@ def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> froz
     ends = [base for base in bases[1:] if base <= below_offset]
     end_offset = max(ends, default=0)
     return frozenset(name for name, file in parsed if file.base_offset < end_offset)
+
+
+def in_pieces(names: Iterable[str], files: Mapping[str, StoredFile]) -> list[list[str]]:
+    """Divide the files `names` into pieces of about 256 MiB, or of one larger file, for one task each."""
+    return pack_in_order(names, lambda name: files[name].size_bytes, _PIECE_BYTES)
 
 
 def copy_partition(

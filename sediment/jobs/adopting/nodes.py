@@ -14,7 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from sediment.engine.clone.adoption import KEPT_SUFFIX, add_to_checkpoints, write_start_files
+from sediment.engine.clone.adoption import (
+    CHECKPOINT_FILES,
+    KEPT_SUFFIX,
+    START_FILES,
+    add_to_checkpoints,
+    write_start_files,
+)
 from sediment.engine.clone.clone_directory import StartFiles
 from sediment.engine.clone.cluster_records import Node, added_topic_records, cluster_records, next_producer_id
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
@@ -22,7 +28,6 @@ from sediment.engine.clone.foreign_topics import folders_of
 from sediment.engine.clone.metadata_append import (
     append_records,
     check_appended,
-    check_fits,
     check_started,
     keep_metadata_log,
 )
@@ -32,14 +37,18 @@ from sediment.engine.clone.plan import ClonedTopic, ClonePlan, plan_clone
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.clone.sole_voter import QuorumSources, sole_voter
 from sediment.engine.clone.source import Source
+from sediment.engine.metadata.metadata_log_writer import check_fits
 from sediment.jobs.adopting.options import AdoptOptions
 from sediment.jobs.cloning.options import DEFAULT_LISTEN
 from sediment.jobs.cloning.run import new_kafka_id
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.settings.properties_file import read_quorum_keys
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import (
+    BOOTSTRAP_FILE,
     INTERNAL_TOPICS,
+    LOG_START_FILE,
     METADATA_PARTITION,
     RECOVERY_POINT_FILE,
     SERVER_PROPERTIES_FILE,
@@ -84,6 +93,10 @@ class OwningNode(Protocol):
         """The properties file to start the node with; None if it is not in the directory."""
         ...
 
+    def changes(self, run_id: str) -> list[str]:
+        """Return what `write` writes, replaces and appends to, for people: one line for each kind of change."""
+        ...
+
     def records(self, clones: Clones) -> list[bytes]:
         """Return the metadata records of the partitions."""
         ...
@@ -109,6 +122,20 @@ class NewNode:
         self.node = _new_node(source, own)
         self.server_properties: Path | None = own.properties_file or log_dir / SERVER_PROPERTIES_FILE
 
+    def changes(self, run_id: str) -> list[str]:
+        """Return the files that the new node needs: new ones, and those that replace files of a former node."""
+        own = self._own.properties_file
+        names = [name for name in START_FILES if own is None or name != SERVER_PROPERTIES_FILE]
+        there = [name for name in names if self._fs.exists(self._log_dir / name)]
+        new = [name for name in names if name not in there] + ([] if own is None else [str(own)])
+        replaced = [name for name in there if name != SERVER_PROPERTIES_FILE]
+        lines = [
+            f"records of {counted(len(self.plan.topics), 'topic')} in {BOOTSTRAP_FILE}, which node {self.node.node_id} "
+            f"of cluster {self.node.cluster_id} puts into a new metadata log, {METADATA_PARTITION}, at its first start",
+            f"new files: {', '.join(new)}",
+        ]
+        return [*lines, _replaced(replaced, run_id)] if replaced else lines
+
     def records(self, clones: Clones) -> list[bytes]:
         """Return the records of `bootstrap.checkpoint`."""
         features = clone_features(None, NEWEST_RELEASE)
@@ -122,7 +149,7 @@ class NewNode:
         counts = {topic.name: topic.partition_count for topic in topics if topic.name in INTERNAL_TOPICS}
         listen = self._own.listen or DEFAULT_LISTEN
         properties = server_properties(
-            self._log_dir, self.node, host=listen.host, port=listen.port, partition_counts=counts, is_held=True
+            self._log_dir, self.node.node_id, host=listen.host, port=listen.port, partition_counts=counts, is_held=True
         )
         if self._own.properties_file is not None:
             self._fs.write_new(self._own.properties_file, [properties.encode()])
@@ -172,6 +199,18 @@ class StoppedNode:
     def _quorum_of_own_file(self) -> Mapping[str, str] | None:
         return None if self.server_properties is None else read_quorum_keys(self.server_properties)
 
+    def changes(self, run_id: str) -> list[str]:
+        """Return the appends to the metadata log, and the checkpoint files that get entries."""
+        names = [name for name in CHECKPOINT_FILES if self._fs.exists(self._log_dir / name)]
+        lines = [
+            f"records of {counted(len(self.plan.topics), 'topic')}, appended to {METADATA_PARTITION}, the metadata log "
+            f"of node {self.node.node_id} of cluster {self.node.cluster_id}",
+            f"copy of the old metadata log: {_kept_log(run_id)}",
+        ]
+        if LOG_START_FILE not in names:
+            lines.append(f"new file, if a log start needs it: {LOG_START_FILE}")
+        return [*lines, _replaced(names, run_id)] if names else lines
+
     def records(self, clones: Clones) -> list[bytes]:
         """Return the records to append to the metadata log."""
         if not clones:
@@ -186,12 +225,21 @@ class StoppedNode:
         """Copy the metadata log, then append the records to it."""
         if not records:
             return ()
-        kept_log = f"{METADATA_PARTITION}.{run_id}{KEPT_SUFFIX}.tar"
+        kept_log = _kept_log(run_id)
         keep_metadata_log(self._log_dir, kept_log, self._fs)
         kept = add_to_checkpoints(self._log_dir, clones, self._fs, run_id=run_id)
         append_records(self._log_dir, records, self._metadata, self._fs, now_ms=now_ms)
         check_appended(self._log_dir, {topic.topic_id for topic in self.plan.topics.values()}, self._fs)
         return (kept_log, *kept)
+
+
+def _kept_log(run_id: str) -> str:
+    """Return the name of the copy of the metadata log."""
+    return f"{METADATA_PARTITION}.{run_id}{KEPT_SUFFIX}.tar"
+
+
+def _replaced(names: Sequence[str], run_id: str) -> str:
+    return f"replaced files, with a copy of each as NAME.{run_id}{KEPT_SUFFIX}: {', '.join(names)}"
 
 
 def _check_own(own: AdoptOptions, node: Node) -> None:

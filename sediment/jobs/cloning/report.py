@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, text_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, SKIPPED, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, QUARANTINED, SKIPPED, RunReport
 from sediment.jobs.reporting.screen import Screen
 
 CLONED, UNCHANGED = "cloned", "unchanged"
@@ -122,7 +122,7 @@ def _is_empty(partition: PartitionCloneReport) -> bool:
 def print_report(report: CloneRunReport, screen: Screen) -> None:
     """Print the table for people, then what to do next."""
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED))
+    screen.failed(report.partitions)
     screen.reasons(
         (each for each in report.partitions if each.status in (SKIPPED, CLONED, UNCHANGED) and each.reason),
         size_of=lambda row: row.bytes,

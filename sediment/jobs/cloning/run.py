@@ -2,7 +2,8 @@
 
     driver    list · plan · claim                                            rename · metadata · checkpoints · manifest
     tasks                         copy · load · cut · settle · compact · digest
-                                  topics with clients' records first, then the coordinators' topics
+                                  topics with clients' records first, then the coordinators' topics;
+                                  several tasks copy a large partition (`split_copies`)
 
 Invariants: the sources are not written and not locked; a partition that cannot be cloned leaves the clone incomplete.
 """
@@ -41,12 +42,14 @@ from sediment.jobs.cloning.report import (
     PartitionCloneReport,
     TopicReport,
 )
+from sediment.jobs.cloning.split_copies import with_copied_pieces
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, in_order
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.cancellation import cancel_when, interruptible
 from sediment.jobs.spark.session import spark_context
@@ -66,7 +69,6 @@ from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.stores import Store
 
-_STOPPED = "stopped"
 _CORRUPT = "corrupt-batch"
 _NAMED = 5
 _MIN_ISR = "min.insync.replicas"
@@ -197,8 +199,18 @@ class _CloneRun:
             return
         sc = self._stack.enter_context(spark_context(self._options.master, "sediment clone"))
         with cancel_when(self._stop, sc, self._run_id):
+            ready, failed = with_copied_pieces(
+                sc,
+                tasks,
+                self._own.strategy,
+                all_bytes=sum(self._log_bytes.values()),
+                group=self._run_id,
+                is_stopped=self._stop.is_set,
+            )
+            for lost in failed:
+                yield self._settled(lost.item, lost.result, lost.error)
             for results in run_on_executors(
-                sc, tasks, _perform, CloneTask.weight, group=self._run_id, is_stopped=self._stop.is_set
+                sc, ready, _perform, CloneTask.weight, group=self._run_id, is_stopped=self._stop.is_set
             ):
                 for each in results:
                     yield self._settled(each.item, each.result, each.error)
@@ -212,7 +224,7 @@ class _CloneRun:
             return _Finished(task.partition, task.topic_id, None, result)
         if self._stop.is_set():
             return _Finished(
-                task.partition, task.topic_id, None, (_STOPPED, "the run was stopped before this partition was cloned")
+                task.partition, task.topic_id, None, (STOPPED, "the run was stopped before this partition was cloned")
             )
         return _Finished(task.partition, task.topic_id, None, describe_lost_task(error))
 
@@ -268,7 +280,7 @@ class _CloneRun:
         ]
         properties = server_properties(
             self._request.to,
-            self._node,
+            self._node.node_id,
             host=self._request.host,
             port=self._request.port,
             partition_counts={

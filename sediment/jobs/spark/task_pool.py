@@ -16,7 +16,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -30,6 +30,7 @@ _TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # limits of a task; more would delay i
 _LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speed finish at about the same time
 _LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
+_HERE = "driver"  # name of the one attempt outside Spark
 _WAITING_JOBS = 2  # in addition to one for each slot, so no slot waits for the driver
 
 
@@ -78,17 +79,26 @@ def run_on_executors(
     *,
     group: str,
     in_order: bool = False,
+    least_rounds: int = _LEAST_ROUNDS,
     is_stopped: Callable[[], bool] = _never,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
     """Perform `items` on the executors of the SparkContext `sc`; yield the results of each task when it finishes.
 
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group, with which a caller can cancel running jobs.  With `in_order` the items start in their order,
-    except for small neighbours that share a task.  Once `is_stopped` returns True, no further task starts.
+    except for small neighbours that share a task.  Each slot runs at least `least_rounds` tasks one after another; 1 is
+    enough for short items, because each task costs Spark some CPU time.  Once `is_stopped` returns True, no further
+    task starts.
     """
     slots = max(1, sc.defaultParallelism)
-    tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=_LEAST_ROUNDS)
+    tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=least_rounds)
     return _results(sc, tasks, _Completed(perform), slots, group, is_stopped)
+
+
+def run_here(items: Iterable[Item], perform: Callable[[Item, str], Result]) -> Iterator[TaskResult[Item, Result]]:
+    """Perform `items` one after the other in this process, without Spark; an error of an item is raised."""
+    for item in items:
+        yield TaskResult(item, perform(item, _HERE), None)
 
 
 def run_pending(
@@ -223,4 +233,4 @@ def attempt_name() -> str:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return f"{context.stageId()}.{context.attemptNumber()}.{context.taskAttemptId()}" if context else "driver"
+    return f"{context.stageId()}.{context.attemptNumber()}.{context.taskAttemptId()}" if context else _HERE

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.clone.features import clone_features, partition_record_version
+from sediment.engine.clone.features import clone_features
 from sediment.engine.clone.node_configs import ConfigChange, cloned_configs, restore_commands
 from sediment.engine.clone.options import CloneOptions, Part
 from sediment.engine.clone.plan import ClonePlan, plan_clone
 from sediment.engine.clone.source import Source, SourceTopic
+from sediment.engine.metadata.topic_records import partition_record_version
 from sediment.engine.replicas import ClusterDirectory, Replica
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.names import TopicPartition

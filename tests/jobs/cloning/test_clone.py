@@ -17,6 +17,7 @@ from sediment.segment_io.partition.sources import Source
 from sediment.server.coordinator_log import CoordinatorLog
 from sediment.server.groups.stored_groups import StoredGroup, replay_groups
 from sediment.server.transactions.stored_transactions import StoredTransaction, replay_transactions
+from tests.jobs.cloning.clones import damaged_copy
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree
 from tests.served import GROUPS, contents, expected, unpacked
 
@@ -171,17 +172,13 @@ def test_of_several_replicas_the_one_of_the_highest_epoch_is_cloned(source: Path
 
 def test_a_damaged_log_is_taken_from_another_replica_or_cloned_as_it_is(source: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
-    shutil.copytree(source, damaged)
-    log = min((damaged / "orders-0").glob("*.log"))
-    content = bytearray(log.read_bytes())
-    content[80] ^= 1
-    log.write_bytes(content)
+    log = damaged_copy(source, damaged)
     both = sediment("clone", damaged, source, "--to", tmp_path / "both", "--topic", "orders", "--json")
     assert both.status == 0
     assert both.partitions()["orders-0"]["from"] == str(source / "orders-0")
     alone = clone(damaged, tmp_path / "alone", "--topic", "orders", status=1).partitions()["orders-0"]
     assert (alone["status"], alone["reason_code"]) == ("quarantined", "corrupt-batch")
-    assert (tmp_path / "alone" / "orders-0" / log.name).read_bytes() == bytes(content)
+    assert (tmp_path / "alone" / "orders-0" / log.name).read_bytes() == log.read_bytes()
 
 
 # ---------------------------------------------------------------------------------------------------------- the target

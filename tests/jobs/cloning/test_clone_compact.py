@@ -9,21 +9,14 @@ import pytest
 from sediment.engine.clone.clone_directory import CloneDirectory
 from tests.corpus import load_case
 from tests.jobs.cleaning.test_output_run import write_log
-from tests.jobs.cloning.clones import clone
-from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, read_checkpoint, sediment, tree
+from tests.jobs.cloning.clones import clone, logs_of
+from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree
 from tests.served import contents
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
 CASES = ("plain", "transactions", "everything", "tombstones")
 POLICY = "--set=t:cleanup.policy=compact"
-
-
-def logs_of(log_dir: Path) -> dict[str, object]:
-    """Return the logs and the checkpoints; other files have ids that each clone makes for itself."""
-    found = tree(log_dir)
-    logs = {name: content for name, content in found.items() if "/" in name and "partition.metadata" not in name}
-    return {**logs, **{path.name: read_checkpoint(path) for path in log_dir.glob("*-checkpoint")}}
 
 
 @pytest.fixture

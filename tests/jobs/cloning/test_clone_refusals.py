@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sediment.engine.clone import partition_clone
+from sediment.engine.copying import replica_copy
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.stores import Store
 from tests.jobs.cleaning.test_output_run import write_log
-from tests.jobs.cloning.clones import clone
+from tests.jobs.cloning.clones import append_a_byte, clone, roll
 from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
 from tests.served import contents
 
@@ -118,31 +118,22 @@ def test_a_cut_below_the_log_start_is_refused_before_anything_is_copied(source: 
 
 
 # ------------------------------------------------------------------------------------------------------ while it copies
-def _append(folder: Path) -> None:
-    with (folder / f"{20:020d}.log").open("ab") as log:
-        log.write(b"x")
-
-
-def _roll(folder: Path) -> None:
-    (folder / f"{30:020d}.log").touch()
-
-
 def _delete(folder: Path) -> None:
     (folder / f"{0:020d}.log").unlink()
 
 
-@pytest.mark.parametrize("change", [_append, _roll, _delete])
+@pytest.mark.parametrize("change", [append_a_byte, roll, _delete])
 def test_a_source_that_changes_fails_its_partition_and_leaves_no_clone(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
-    copy = partition_clone.copy_partition
+    copy = replica_copy.copy_partition
 
     def disturbed(work: Any, *arguments: Any, **options: Any) -> Any:
         if work.folder == "t-0":
             change(source / work.folder)
         return copy(work, *arguments, **options)
 
-    monkeypatch.setattr(partition_clone, "copy_partition", disturbed)
+    monkeypatch.setattr(replica_copy, "copy_partition", disturbed)
     outcome = clone(source, tmp_path / "clone", status=1)
     rows = outcome.partitions()
     assert (rows["t-0"]["status"], rows["t-0"]["reason_code"]) == ("failed", "source-changed")

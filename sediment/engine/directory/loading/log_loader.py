@@ -32,13 +32,18 @@ from sediment.engine.config import LogConfig
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_end, truncate_from_start
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
-from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends, unverified_from
+from sediment.engine.directory.loading.log_recovery import recover_unverified, settle_ends
 from sediment.engine.directory.loading.producer_state_manager import ProducerStateManager, Snapshots
 from sediment.engine.directory.loading.read_next_offset import end_of
 from sediment.engine.directory.loading.segment_file_names import check_segment_files
 from sediment.engine.directory.loading.segment_recovery import recover_segment
-from sediment.engine.directory.loading.trusted_files import check_trusted, trim_indexes, why_recover
-from sediment.engine.directory.split_segment import split_segment
+from sediment.engine.directory.loading.split_segment import split_segment
+from sediment.engine.directory.loading.trusted_files import (
+    check_trusted,
+    trim_indexes,
+    unverified_from,
+    why_recover,
+)
 from sediment.segment_io.errors import (
     CorruptBatchError,
     IndexOffsetOverflowError,

@@ -186,9 +186,9 @@ class OldSegments:
     def hold(self, new: NewSegment) -> bool:
         """Return True if the old logs contain good batches for the whole range of the new segment's good batches.
 
-        A cleaning copies a corrupt batch unchanged.  So the first batch of a new segment may be bad.  Then an old log
-        with the same base offset is sufficient, provided that the lengths of its batches lead to at least the same end
-        offset.
+        A cleaning copies a corrupt batch unchanged.  So the first batch of a new segment may be bad.  In
+        that case, also return True if an old log with the same base offset reaches at least the end offset of the new
+        segment, as its batch lengths show.
         """
         if new.good_bytes == 0 and new.base_offset in self._names:
             path = self._directory / self._names[new.base_offset]

@@ -7,13 +7,13 @@
     no offset index                       every CRC   rebuilt              rebuilt               why_recover
     corrupt transaction index             every CRC   rebuilt              rebuilt               why_recover
 
-`unverified_from` is in `log_recovery`, `why_recover` here.
-
 A broker calls sanityCheck only on the transaction index.  After a clean stop, Sediment also checks the end of the log;
 with `verify_trusted`, it checks every batch.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_right
 
 from sediment.engine.directory.loading.load_state import LoadCorruption, LoadingSegment, LoadState
 from sediment.engine.directory.loading.read_next_offset import end_by_headers
@@ -25,11 +25,22 @@ from sediment.engine.directory.loading.segment_recovery import (
     recover_segment,
 )
 from sediment.segment_io.errors import CorruptIndexError, IndexOffsetOverflowError
+from sediment.segment_io.format.index_sanity import check_last_offsets
 from sediment.segment_io.format.layout import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.format.transaction_index import parse_transaction_index
 
 _, _OFFSET_INDEX, _TIME_INDEX, _TRANSACTION_INDEX, _ = SegmentFileKind
+
+
+def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
+    """Return the index of the first segment that a broker would verify; the number of segments if there is none.
+
+    After an unclean stop, this is the segment that contains the recovery point.
+    """
+    if state.is_clean:
+        return len(base_offsets)
+    return max(bisect_right(base_offsets, state.recovery_point_checkpoint) - 1, 0)
 
 
 def why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
@@ -39,7 +50,8 @@ def why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
     path = state.path(segment, _TRANSACTION_INDEX)
     if segment.ref.transaction_index_bytes:
         try:
-            parse_transaction_index(state.fs.read_bytes(path), path=str(path)).check(segment.base_offset)
+            index = parse_transaction_index(state.fs.read_bytes(path), path=str(path))
+            check_last_offsets(index.last_offsets, segment.base_offset)
         except CorruptIndexError as error:
             return error.what
     return None

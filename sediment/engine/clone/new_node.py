@@ -1,0 +1,78 @@
+"""The log directory of a new node, as `kafka-storage.sh format` leaves it: a node of its own cluster without topics.
+
+server.properties is written first and meta.properties last.  So after a kill in between, the directory counts as new,
+and its files are written again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from sediment.engine.clone.clone_directory import StartFiles, start_files
+from sediment.engine.clone.cluster_records import Node, cluster_records
+from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
+from sediment.engine.clone.server_properties import server_properties
+from sediment.engine.directory.lock import DirectoryLock
+from sediment.segment_io.errors import UsageError
+from sediment.segment_io.format.checkpoints import format_uuid
+from sediment.segment_io.format.names import (
+    BOOTSTRAP_FILE,
+    CLEAN_SHUTDOWN_FILE,
+    LOCK_FILE,
+    META_PROPERTIES_FILE,
+    SERVER_PROPERTIES_FILE,
+)
+from sediment.segment_io.fs import Fs
+
+_NODE_ID = 1
+_HOST, _PORT = "127.0.0.1", 9092  # in server.properties, for a broker that takes over
+
+
+_BEFORE_THE_FIRST = frozenset({LOCK_FILE, f"{SERVER_PROPERTIES_FILE}.tmp"})
+_BEFORE_THE_LAST = frozenset({SERVER_PROPERTIES_FILE, BOOTSTRAP_FILE, CLEAN_SHUTDOWN_FILE})
+_OF_A_NEW_DIRECTORY = (
+    _BEFORE_THE_FIRST | _BEFORE_THE_LAST | {f"{name}.tmp" for name in (*_BEFORE_THE_LAST, META_PROPERTIES_FILE)}
+)
+
+
+def is_new(log_dir: Path, fs: Fs) -> bool:
+    """Return True if the directory is empty, or has only files of a `format_new_node` that did not end."""
+    names = {entry.name for entry in fs.scan(log_dir)}
+    if SERVER_PROPERTIES_FILE not in names:
+        return names <= _BEFORE_THE_FIRST
+    # A file that an operator wrote or changed must stay.
+    is_ours = fs.read_bytes(log_dir / SERVER_PROPERTIES_FILE) == _properties(log_dir).encode()
+    return is_ours and names <= _OF_A_NEW_DIRECTORY
+
+
+def format_new_node(log_dir: Path, fs: Fs, *, now_ms: int) -> Node:
+    """Make a new directory (`is_new`) that of a new node.
+
+    A `server.properties` for a stock broker is part of it.
+
+    Raises:
+        UsageError: the directory is not new.
+        DirectoryInUseError: a process holds the lock of the directory.
+        OSError: the disk failed.
+    """
+    with DirectoryLock(log_dir):
+        return _format(log_dir, fs, now_ms)
+
+
+def _format(log_dir: Path, fs: Fs, now_ms: int) -> Node:
+    if not is_new(log_dir, fs):
+        raise UsageError("the directory has files, and only an empty one can be formatted", path=str(log_dir))
+    node = Node(_NODE_ID, _new_id(), _new_id())
+    records = list(cluster_records((), {}, node, clone_features(None, NEWEST_RELEASE), {}, 0))
+    for name, content in start_files(StartFiles(node, records, _properties(log_dir)), now_ms):
+        fs.replace_file(log_dir / name, content, like=log_dir)
+    return node
+
+
+def _properties(log_dir: Path) -> str:
+    return server_properties(log_dir, _NODE_ID, host=_HOST, port=_PORT, partition_counts={}, is_held=False)
+
+
+def _new_id() -> str:
+    return format_uuid(uuid.uuid4().bytes)

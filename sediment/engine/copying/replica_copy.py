@@ -1,0 +1,185 @@
+"""The copy of one replica into a folder of a clone, by one task or by several.
+
+    whole    one task lists the replica's files, copies them, and lists them again
+    split    the driver lists the files and divides them into pieces; a task copies each piece into a folder that the
+             pieces share; the task of the partition takes this folder over, and lists the files again
+
+A piece consists of whole files, because the manifest has one digest for each file.
+
+Invariant: an attempt takes a shared folder over only if all files of all pieces are in it; other files are removed.
+Any other attempt copies the replica as a whole into a folder of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sediment.engine.copying.earlier_copy import EarlierFiles
+from sediment.engine.copying.partition_copy import (
+    CopiedFile,
+    CopyMethod,
+    CopyRules,
+    PartitionCopy,
+    closed_files,
+    copy_partition,
+    in_pieces,
+)
+from sediment.engine.directory.output import Publisher
+from sediment.engine.replicas import Replica
+from sediment.segment_io.errors import SourceChangedError
+from sediment.segment_io.format.names import (
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    PART_SUFFIX,
+    SegmentFileKind,
+    parse_segment_file,
+)
+from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.segment_io.stores import Store, StoredFile
+
+_INDEXES = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX)
+_LEFT_BEHIND = (DELETED_SUFFIX, PART_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCopy:
+    """The copying of `files` of `replica`, as they were listed, into `folder` of the clone `to`.
+
+    `closed` names the files that may be linked; `earlier` are the files of the partition in the earlier clone.
+    """
+
+    replica: Replica
+    files: Mapping[str, StoredFile]
+    closed: frozenset[str]
+    to: Path
+    folder: str
+    run_id: str
+    earlier: EarlierFiles | None
+    rules: CopyRules
+
+    def weight(self) -> int:
+        """Return the bytes of all files, by which tasks are distributed."""
+        return sum(file.size_bytes for file in self.files.values())
+
+    def copied(self, attempt: str) -> tuple[CopiedFile, ...]:
+        """Copy the files; when this returns, the names of the copies are durable.
+
+        Raises:
+            SourceChangedError: a file differs from the listed one, or changed while it was read.
+            OwnershipError: the clone no longer belongs to this run.
+            OSError: a disk or a store failed.
+        """
+        work = PartitionCopy(
+            source=self.replica.directory.store,
+            folder=str(self.replica.partition),
+            files=self.files,
+            target=self.folder,
+            closed=self.closed,
+            earlier=self.earlier,
+            rules=self.rules,
+        )
+        publisher = Publisher(Store(str(self.to)), self.run_id)
+        return copy_partition(work, publisher, attempt=attempt, on_bytes=_ignore)
+
+    def pieces(self) -> list[ReplicaCopy]:
+        """Divide the copy into pieces, for one task each."""
+        pieces = in_pieces(self.files, self.files)
+        return [replace(self, files={name: self.files[name] for name in names}) for names in pieces]
+
+    def check_listing(self, fs: Fs) -> None:
+        """Check that the replica still has the listed files, and no other.
+
+        Raises:
+            SourceChangedError: a file was added or removed.
+        """
+        if files_to_copy(self.replica.listed_again(), fs).keys() != self.files.keys():
+            raise SourceChangedError(
+                "files were added or removed while the partition was cloned",
+                partition=str(self.replica.partition),
+                path=self.replica.shown,
+                advice="stop the broker, or clone a snapshot or a copy; a clone takes no lock on its source",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPieces:
+    """The files that the pieces of `copy` have written into its folder."""
+
+    copy: ReplicaCopy
+    files: tuple[CopiedFile, ...]
+
+    def taken_over(self, folder: str, fs: Fs) -> bool:
+        """Rename the shared folder to `folder`, and remove what unfinished attempts left in it.
+
+        Return False if another attempt has taken the folder over.  A late attempt of a piece may have made the folder
+        again; as it lacks the other pieces, it is removed.
+        """
+        target = self.copy.to / folder
+        try:
+            fs.rename(self.copy.to / self.copy.folder, target)
+        except FileNotFoundError:
+            return False
+        wanted = {
+            each.file.name.rpartition("/")[2]: each.file.size_bytes
+            for each in self.files
+            if each.method is not CopyMethod.HELD
+        }
+        found = {entry.name: entry.size_bytes for entry in fs.scan(target)}
+        if wanted.items() - found.items():
+            shutil.rmtree(target)
+            return False
+        for name in found.keys() - wanted.keys():
+            fs.unlink(target / name)
+        return True
+
+
+def replica_copy(
+    replica: Replica, fs: Fs, *, to: Path, folder: str, run_id: str, earlier: EarlierFiles | None, rules: CopyRules
+) -> ReplicaCopy:
+    """List a replica, and return its copy."""
+    files = files_to_copy(replica, fs)
+    closed = closed_files(files, below_offset=_linkable_end(replica.checkpoints))
+    return ReplicaCopy(replica, files, closed, to, folder, run_id, earlier, rules)
+
+
+def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
+    """Return the files to copy, by name.
+
+    Files of an interrupted replacement are copied too, so that loading the copy completes or undoes the replacement.
+    After an unclean stop, the active segment's indexes may still be preallocated.  They are not copied; loading the
+    copy rebuilds them.
+    """
+    entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
+    parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
+    logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]
+    active = max(logs, default=-1)
+    is_trusted = is_loaded_unverified(replica.checkpoints)
+    left_out = {
+        name
+        for name, file in parsed.items()
+        if file.state in _LEFT_BEHIND or (file.base_offset == active and file.kind in _INDEXES and not is_trusted)
+    }
+    wanted = (parsed.keys() - left_out) | ({LEADER_EPOCH_FILE} & entries.keys())
+    return {name: StoredFile(entries[name].size_bytes, entries[name].mtime_ns) for name in sorted(wanted)}
+
+
+def is_loaded_unverified(checkpoints: PartitionCheckpoints) -> bool:
+    """Return True if the log is loaded without verifying and cutting it: after a clean stop, and for a bare copy."""
+    return checkpoints.clean_shutdown or checkpoints.recovery_point is None
+
+
+def _linkable_end(checkpoints: PartitionCheckpoints) -> int:
+    """Return the offset below which no source broker truncates.
+
+    Records below it are durable and fully replicated.
+    """
+    bounds = [each for each in (checkpoints.recovery_point, checkpoints.high_watermark) if each is not None]
+    return min(bounds, default=0)
+
+
+def _ignore(_count: int) -> None:
+    return None

@@ -1,0 +1,105 @@
+"""The copies of large partitions by several tasks each, before the task of the partition loads and settles its log.
+
+    driver   lists the partition and divides its files into pieces
+    tasks    copy a piece each
+    driver   gives the finished pieces to the task of the partition
+
+The other steps of a clone read a log in its order, so they stay in one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sediment.compaction.strategy import SPLIT_FROM_BYTES, Strategy
+from sediment.engine.clone.options import LinkMode
+from sediment.engine.clone.partition_clone import CloneTask, shared_copy
+from sediment.engine.copying.partition_copy import CopiedFile
+from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy
+from sediment.jobs.cleaning.result import TASK_ERRORS
+from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
+from sediment.segment_io.fs import Fs
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of the partition whose task has the index `number`."""
+
+    number: int
+    copy: ReplicaCopy
+
+    def weight(self) -> int:
+        return self.copy.weight()
+
+
+@dataclass(frozen=True, slots=True)
+class _PieceResult:
+    """The copied files, or the `error` as (reason code, text)."""
+
+    files: tuple[CopiedFile, ...] = ()
+    error: tuple[str, str] | None = None
+
+
+def is_split(task: CloneTask, asked: Strategy | None, *, slots: int, all_bytes: int) -> bool:
+    """Return True if several tasks copy the partition of `task`; `asked` is the requested strategy, or None.
+
+    `all_bytes` is the size of all logs of the run, and `slots` the number of tasks that run at the same time.  Links
+    take no time, so a partition that is linked is only split on request.
+    """
+    if asked is not None:
+        return asked is Strategy.SPLIT
+    is_large = task.log_bytes >= SPLIT_FROM_BYTES and task.log_bytes * slots > all_bytes
+    return is_large and slots > 1 and task.link is LinkMode.COPY
+
+
+def with_copied_pieces(
+    sc: Any,
+    tasks: Sequence[CloneTask],
+    asked: Strategy | None,
+    *,
+    all_bytes: int,
+    group: str,
+    is_stopped: Callable[[], bool],
+) -> tuple[list[CloneTask], list[TaskResult[CloneTask, tuple[str, str]]]]:
+    """Copy the partitions that are split; return the tasks that can go on, and the results of those that cannot.
+
+    `group` names the Spark job group.  The tasks of partitions that are not split are returned unchanged.
+    """
+    slots = max(1, sc.defaultParallelism)
+    ready: list[CloneTask] = []
+    failed: dict[int, TaskResult[CloneTask, tuple[str, str]]] = {}
+    copies: dict[int, ReplicaCopy] = {}
+    for number, task in enumerate(tasks):
+        if not is_split(task, asked, slots=slots, all_bytes=all_bytes):
+            ready.append(task)
+            continue
+        try:
+            copies[number] = shared_copy(task, Fs())
+        except TASK_ERRORS as error:
+            failed[number] = TaskResult(task, describe(error), None)
+    pieces = [_Piece(number, piece) for number, copy in copies.items() for piece in copy.pieces()]
+    files: dict[int, tuple[CopiedFile, ...]] = dict.fromkeys(copies, ())
+    for results in run_on_executors(sc, pieces, _copy_piece, _Piece.weight, group=group, is_stopped=is_stopped):
+        for each in results:
+            number = each.item.number
+            if each.result is None or each.result.error is not None:
+                reason = None if each.result is None else each.result.error
+                failed.setdefault(number, TaskResult(tasks[number], reason, each.error))
+            else:
+                files[number] += each.result.files
+    ready += (
+        replace(tasks[number], pieces=CopiedPieces(copy, files[number]))
+        for number, copy in copies.items()
+        if number not in failed
+    )
+    return ready, list(failed.values())
+
+
+def _copy_piece(piece: _Piece, attempt: str) -> _PieceResult:
+    try:
+        return _PieceResult(piece.copy.copied(attempt))
+    except TASK_ERRORS as error:
+        return _PieceResult(error=describe(error))
