@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from sediment.compaction.reencode.plan import Encoding
 
 _CAUSES_OF_FALLBACK = (FallbackRequiredError, HashCollisionError, CorruptBatchError, CorruptIndexError)
-_MOST_SEEDS = 8  # a collision under each of so many seeds cannot be a coincidence
+_MOST_SEEDS = 8  # hash collisions under this many seeds in a row are not chance
 
 
 @dataclass(frozen=True, slots=True)

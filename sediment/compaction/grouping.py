@@ -116,7 +116,7 @@ def group_segments(
     """Group segments greedily, from the log's first segment through the segment that contains `end_offset` - 1.
 
     A segment joins the group if the total log and index sizes stay within `segment.bytes` and `segment.index.bytes`,
-    and all its offsets, relative to the group's base, fit into 31 bits.  Only the sizes of an empty segment matter,
+    and all its offsets, relative to the group's base, fit into 31 bits.  For an empty segment, only the sizes matter,
     because it has no offsets.
 
     Source: kafka-log 02 §5.

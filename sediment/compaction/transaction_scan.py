@@ -13,6 +13,7 @@ import numpy as np
 from sediment.compaction.chunk_reader import ByteArray, ChunkBoundaries, Progress, boundaries_between
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, UNMAPPED, TransactionScan
+from sediment.compaction.kernels.fill_map import start_position
 from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
 from sediment.segment_io.format.layout import CONTROL_BIT
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
@@ -33,7 +34,7 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
         CorruptIndexError: the transaction index contradicts a marker.
     """
     directory, log_start_offset = plan.view.listing.path, plan.view.log_start_offset
-    dirty_from = _dirty_position(plan, fs)
+    dirty_from = _mapped_position(plan, fs)
     mapped = max(plan.dirty_base_offset, log_start_offset)
     filtering = TransactionScan(plan.aborted)
     mapping = TransactionScan(entry for entry in plan.aborted if entry.last_offset >= mapped)
@@ -47,18 +48,17 @@ def scan_segments(plan: CleaningPlan, fs: Fs, progress: Progress) -> dict[int, C
     return boundaries
 
 
-def _dirty_position(plan: CleaningPlan, fs: Fs) -> int:
-    """Look up the position of the first dirty offset in the offset index of its segment.
+def _mapped_position(plan: CleaningPlan, fs: Fs) -> int:
+    """Return the position in the first dirty segment from which the second state machine reads batches.
 
-    Kafka fills its offset map in a separate pass, which has a transaction state of its own.  That pass begins at this
-    position, not at the segment's first batch.  If a marker is between the two positions, the pass knows the marker's
-    transaction only from the transaction index.
+    It reads what Kafka reads when it fills its map (`fill_map.start_position`).  Without an offset index, this is the
+    whole segment.
     """
     base_offset = plan.dirty_base_offset
     if not any(segment.base_offset == base_offset and segment.offset_index_bytes for segment in plan.segments):
         return 0
     content = fs.read_bytes(plan.view.listing.path / segment_file_name(base_offset, SegmentFileKind.OFFSET_INDEX))
-    return parse_offset_index(content, base_offset).lookup(plan.range.first_dirty_offset).position
+    return start_position(parse_offset_index(content, base_offset), plan.range.first_dirty_offset)
 
 
 def _scan_segment(

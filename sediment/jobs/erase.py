@@ -35,6 +35,7 @@ from sediment.jobs.erasing.check_evidence import (
 )
 from sediment.jobs.erasing.envelope import BadEnvelopeError
 from sediment.jobs.erasing.erase_run import EraseRun
+from sediment.jobs.erasing.json_path_keys import JSON_PATH
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.report import COLUMNS, ERASED, EraseRunReport, print_report
 from sediment.jobs.erasing.verdict_table import (
@@ -148,10 +149,11 @@ def perform(
 )
 @click.option(
     "--key-format",
-    type=click.Choice(KEY_FORMATS),
+    type=click.Choice((*KEY_FORMATS, JSON_PATH)),
     default=TEXT,
     show_default=True,
-    help="Format of the keys in --keys-file.",
+    help="Format of the keys in --keys-file.  json-path: each line is PATH=VALUE, such as $.customer.id=17, and "
+    "selects keys in JSON.",
 )
 @click.option(
     "--where",

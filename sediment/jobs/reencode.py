@@ -17,7 +17,6 @@ if __name__ == "__main__":
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
 from sediment.jobs.command_line.shown_values import without_secret
-from sediment.jobs.reporting.columns import change_column
+from sediment.jobs.reporting.columns import change_column, status_counts
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import in_order
 from sediment.jobs.reporting.screen import Screen
@@ -114,13 +113,12 @@ COLUMNS = columns_with(
 
 def print_report(report: ReencodeRunReport, screen: Screen) -> None:
     """Print the table for people."""
-    print_table(report.partitions, COLUMNS, screen)
+    print_table(report, COLUMNS, screen)
     screen.say(_summary(report))
 
 
 def _summary(report: ReencodeRunReport) -> str:
-    statuses = Counter(row.status for row in report.partitions)
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
+    counts = status_counts(report.partitions, dry_run=report.dry_run) or "no partitions"
     before = sum(row.bytes_before for row in report.partitions)
     after = sum(row.bytes_before if row.bytes_after is None else row.bytes_after for row in report.partitions)
     verb = "would become" if report.dry_run else "became"
@@ -207,7 +205,6 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
     """Run of `reencode`."""
 
     command: ClassVar[str] = "reencode"
-    rewrites_in_dry_run: ClassVar[bool] = True
     output_keeps_failed: ClassVar[bool] = True
 
     def _why_not(self, _selected: SelectedPartition) -> tuple[str, str] | None:
@@ -220,8 +217,8 @@ class _ReencodeRun(RewritingRun[ReencodeOptions, ReencodeReport]):
         for each in partitions:
             yield each, rewrite
 
-    def _approve(self, _planned: Sequence[PlannedPartition]) -> None:
-        return None
+    def _approve(self, _sc: Any, planned: Sequence[PlannedPartition]) -> Sequence[PlannedPartition]:
+        return planned
 
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> ReencodeReport:
         base = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}

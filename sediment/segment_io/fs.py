@@ -17,7 +17,9 @@ import os
 import shutil
 import socket
 import stat
+from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +30,9 @@ _MAX_READ_BYTES = (1 << 31) - 1  # the largest file that Kafka opens
 _READ_AND_WRITE = 0o666
 _PAST_CACHE: int = getattr(os, "O_DIRECT", 0)  # not every system has this flag
 _BLOCK_BYTES = 4096  # addresses, positions and sizes of direct writes are multiples of this
-_DIRECT_WRITE_BYTES = 4 << 20
-_LARGE_WRITE_BYTES = 1 << 20
+_DIRECT_WRITE_BYTES = 2 << 20
+_BLOCKS = 4  # of _DIRECT_WRITE_BYTES
+_LARGE_WRITE_BYTES = 256 << 10
 _ZEROS = bytes(1 << 20)
 _FICLONE = 0x40049409  # linux/fs.h
 _NO_REFLINK = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS)
@@ -313,26 +316,19 @@ class Fs:
     def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
         """Create `path`, which must not exist, and write `chunks`; return the number of bytes written.
 
-        The file is not durable until a sync.  Large chunks bypass the page cache if the filesystem supports this.  A
+        The file is not durable until a sync.  A chunk is used before the next one is requested, so the caller may reuse
+        its memory.  From the first large chunk on, the bytes bypass the page cache if the filesystem supports this.  A
         cleaning reads and writes much more than fits into the cache, and would otherwise evict the pages that a broker
         needs.
         """
-        written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            for chunk in chunks:
-                view = memoryview(chunk).cast("B")
-                if len(view) >= _LARGE_WRITE_BYTES and written % _BLOCK_BYTES == 0:
-                    count = _write_past_cache(descriptor, view)
-                    written += count
-                    view = view[count:]
-                while view:
-                    count = os.write(descriptor, view)
-                    written += count
-                    view = view[count:]
+            with _FileWriter(descriptor) as writer:
+                for chunk in chunks:
+                    writer.write(memoryview(chunk).cast("B"))
+                return writer.finish()
         finally:
             os.close(descriptor)
-        return written
 
     def replace_file(self, path: Path, content: bytes, *, like: Path | None = None) -> None:
         """Rewrite a small file as Kafka does: write `<path>.tmp`, sync, rename over `path`, sync the directory.
@@ -379,6 +375,11 @@ class Fs:
         """Create a directory, durably; its parent must exist."""
         os.mkdir(path)
         self.sync_directory(path.parent)
+
+    def make_unsynced_directory(self, path: Path, *, like: Path) -> None:
+        """Create a directory with the owner, group and mode of `like`; its parent must exist.  Not yet durable."""
+        os.mkdir(path)
+        self.adopt_owner(path, like)
 
     def link(self, source: Path, target: Path) -> None:
         """Give the file at `source` the second name `target`, which must not exist."""
@@ -450,7 +451,7 @@ class Fs:
         """Check that this process may open `count` more files.
 
         Raises:
-            OSError: the process may not open so many files; the error number is EMFILE or ENFILE.
+            OSError: the limit of open files is reached, that of the process (EMFILE) or of the system (ENFILE).
         """
         opened: list[int] = []
         try:
@@ -545,31 +546,146 @@ def only_zeros(descriptor: int, position: int, end: int) -> bool:
     return True
 
 
-def _write_past_cache(descriptor: int, content: memoryview) -> int:
-    """Write the whole blocks at the start of `content` directly to the device.
+class _FileWriter:
+    """The writer of one new file.
 
-    Return the number of bytes written.  It is too low, or 0, if the filesystem does not support direct writes; the
-    caller then writes the rest as usual.  The file's position must be a multiple of the block size.
+        chunks   --copy-->   | block being filled |   | full blocks |   --direct write, on a thread-->   device
+
+    Small chunks are written at once, through the page cache.  At the first large chunk, the writer tries to set
+    O_DIRECT.  If this succeeds, all later bytes are copied to aligned blocks, and a thread writes full blocks while the
+    caller fills another.  So the device is busy while the caller prepares the next chunks.
+
+    If the device refuses a direct write or writes less than requested, this block and the rest of the file are written
+    through the page cache.
     """
-    whole_bytes = len(content) - len(content) % _BLOCK_BYTES
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    written = 0
-    # A separate mapping, because direct writes need an address that is a multiple of the block size.
-    block = mmap.mmap(-1, min(_DIRECT_WRITE_BYTES, whole_bytes))
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _PAST_CACHE)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._written = 0  # bytes passed to the kernel or to the thread
+        self._may_be_direct = bool(_PAST_CACHE)
+        # The first one is being filled; the last ones were given to the thread.
+        self._blocks: deque[mmap.mmap] = deque()
+        self._filled = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._of_thread = descriptor  # another descriptor once there is a thread, so that no later file gets its number
+        self._has_failed = False
+        self._pending: deque[Future[None]] = deque()  # one for each block that was given to the thread, oldest first
+
+    def __enter__(self) -> _FileWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)  # after this, the thread uses neither blocks nor descriptor
+            os.close(self._of_thread)
+        for block in self._blocks:
+            block.close()
+
+    def write(self, content: memoryview) -> None:
+        """Write `content` after the previous bytes; its memory may be reused after the call.
+
+        Raises:
+            OSError: this or an earlier write failed.
+        """
+        if not self._blocks and not (self._may_be_direct and self._is_worth_blocks(content) and self._begin_blocks()):
+            self._written += _write_all(self._descriptor, content)
+            return
+        while content:
+            if self._filled == _DIRECT_WRITE_BYTES:
+                self._flush()
+            count = min(len(content), _DIRECT_WRITE_BYTES - self._filled)
+            self._blocks[0][self._filled : self._filled + count] = content[:count]
+            self._filled += count
+            content = content[count:]
+
+    def finish(self) -> int:
+        """Write the last bytes and wait until all writes are done; return the size of the file in bytes.
+
+        Raises:
+            OSError: a write failed.
+        """
+        if self._filled:
+            self._flush()
+        while self._pending:
+            self._pending.popleft().result()
+        return self._written
+
+    def _is_worth_blocks(self, content: memoryview) -> bool:
+        return len(content) >= _LARGE_WRITE_BYTES and self._written % _BLOCK_BYTES == 0
+
+    def _begin_blocks(self) -> bool:
+        """Allocate the blocks and return True if the filesystem accepts O_DIRECT."""
+        self._may_be_direct = _set_direct(self._descriptor, is_direct=True)
+        if self._may_be_direct:
+            # Separate mappings, because direct writes need addresses that are multiples of the block size.
+            self._blocks.extend(mmap.mmap(-1, _DIRECT_WRITE_BYTES) for _ in range(_BLOCKS))
+            self._of_thread = os.dup(self._descriptor)
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="sediment-file")
+        return self._may_be_direct
+
+    def _flush(self) -> None:
+        """Give the filled block to the thread, and wait until another block is free."""
+        assert self._thread is not None
+        self._pending.append(self._thread.submit(self._write_block, self._blocks[0], self._filled))
+        self._written += self._filled
+        self._blocks.rotate(-1)
+        self._filled = 0
+        if len(self._pending) == _BLOCKS:
+            self._pending.popleft().result()
+
+    def _write_block(self, block: mmap.mmap, size_bytes: int) -> None:
+        """Write the whole blocks of the device directly, as long as it accepts them, and the rest as usual.
+
+        After a failure, later blocks are not written, because their positions would be wrong.
+        """
+        if self._has_failed:
+            return
+        self._has_failed = True  # until this block is written
+        written = 0
         with memoryview(block) as aligned:
-            while written < whole_bytes and written % _BLOCK_BYTES == 0:
-                size_bytes = min(_DIRECT_WRITE_BYTES, whole_bytes - written)
-                aligned[:size_bytes] = content[written : written + size_bytes]
-                with aligned[:size_bytes] as wanted:
-                    written += os.write(descriptor, wanted)
+            if self._may_be_direct:
+                with aligned[: size_bytes - size_bytes % _BLOCK_BYTES] as whole:
+                    written = _write_direct(self._of_thread, whole)
+            if written < size_bytes:
+                # Bytes after this position cannot be direct: it is not a multiple of a block, or the device refused it.
+                if self._may_be_direct:
+                    self._may_be_direct = False
+                    _set_direct(self._of_thread, is_direct=False)
+                with aligned[written:size_bytes] as rest:
+                    _write_all(self._of_thread, rest)
+        self._has_failed = False
+
+
+def _set_direct(descriptor: int, *, is_direct: bool) -> bool:
+    """Set or clear O_DIRECT; return False if the filesystem does not support the flag."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _PAST_CACHE if is_direct else flags & ~_PAST_CACHE)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-    finally:
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
-        block.close()
+        return False
+    return True
+
+
+def _write_direct(descriptor: int, content: memoryview) -> int:
+    """Write `content` and return the number of bytes written; the number is too low if the device refuses the rest."""
+    written = 0
+    try:
+        while written < len(content) and written % _BLOCK_BYTES == 0:
+            with content[written:] as rest:
+                written += os.write(descriptor, rest)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return written
+
+
+def _write_all(descriptor: int, content: memoryview) -> int:
+    written = 0
+    while written < len(content):
+        with content[written:] as rest:
+            written += os.write(descriptor, rest)
     return written
 
 

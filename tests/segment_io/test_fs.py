@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,30 @@ def test_a_device_that_stops_taking_blocks_gets_the_rest_through_the_page_cache(
     assert (tmp_path / "f").read_bytes() == content
 
 
+@pytest.mark.parametrize("size", [MIB // 4, 300_000, MIB])
+def test_the_caller_may_reuse_the_memory_of_a_chunk(tmp_path, size):
+    memory, expected = bytearray(size), []
+
+    def chunks():
+        for number in range(40):
+            memory[:] = bytes_of(size, number)
+            expected.append(bytes(memory))
+            yield memory
+
+    assert Fs().write_new(tmp_path / "f", chunks()) == 40 * size
+    assert (tmp_path / "f").read_bytes() == b"".join(expected)
+
+
+def test_a_chunk_that_cannot_be_made_ends_the_write_and_its_thread(tmp_path):
+    def chunks():
+        yield bytes_of(9 * MIB)
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        Fs().write_new(tmp_path / "f", chunks())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sediment-file")]
+
+
 def test_what_a_full_disk_says_is_not_taken_for_a_filesystem_that_cannot(tmp_path, monkeypatch):
     def write(descriptor, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -84,6 +109,48 @@ def test_what_a_full_disk_says_is_not_taken_for_a_filesystem_that_cannot(tmp_pat
     monkeypatch.setattr(fs_module.os, "write", write)
     with pytest.raises(OSError, match="No space left"):
         Fs().write_new(tmp_path / "f", [bytes_of(2 * MIB)])
+
+
+def test_after_a_failed_write_no_later_block_is_written(tmp_path, monkeypatch):
+    real, calls = os.write, []
+
+    def write(descriptor, content):
+        calls.append(len(content))
+        if len(calls) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, content)
+
+    monkeypatch.setattr(fs_module.os, "write", write)
+    with pytest.raises(OSError, match="Input/output error"):
+        Fs().write_new(tmp_path / "f", [bytes_of(20 * MIB)])
+    assert len(calls) == 2
+
+
+def test_a_thread_that_was_not_waited_for_writes_to_no_other_file(tmp_path, monkeypatch):
+    real, go_on, executors = os.write, threading.Event(), []
+
+    def write(descriptor, content):
+        assert go_on.wait(60)
+        return real(descriptor, content)
+
+    def interrupted(executor, **_options):
+        executors.append(executor)
+        raise KeyboardInterrupt
+
+    def chunks():
+        yield bytes_of(5 * MIB)
+        raise ValueError("no more")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fs_module.os, "write", write)
+        patched.setattr(fs_module.ThreadPoolExecutor, "shutdown", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Fs().write_new(tmp_path / "f", chunks())
+        with (tmp_path / "other").open("wb"):  # gets the number of the closed descriptor
+            go_on.set()
+            patched.undo()
+            executors[0].shutdown()
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 def test_a_rename_to_another_link_of_the_same_file_removes_the_old_name(tmp_path: Path):

@@ -1,7 +1,7 @@
 """The rules for a whole batch: Kafka's checkBatchRetention as kernels (kafka-log 02 §6.2).
 
 1. A batch of aborted data is dropped.  A marker is dropped after its delete horizon (`is_discarded`).
-2. If a batch loses all its records, its header is kept if the log's last offset or a producer's sequence numbers
+2. A batch that loses all its records keeps its header if the log's last offset or a producer's sequence numbers
    depend on it (`keeps_header`).
 
 Invariant: a rule depends only on header fields, batch flags and the last batches of active producers.

@@ -2,8 +2,8 @@
 
 It reads the dirty range forward, because the last entry of a key replaces the earlier ones.  A bounded map may be full
 before the end of the range; the round then ends where the map became full (kafka-log 02 §4.2).  The loop over segments
-(Kafka's buildOffsetMap) is in `cleaner`.  `transaction_scan` looks up the position at which Kafka begins in the first
-segment.
+(Kafka's buildOffsetMap) is in `cleaner`.  The position at which Kafka begins in the first segment matters only to
+transactions, so only `transaction_scan` calls `start_position`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,20 @@ from sediment.compaction.kernels.registers import (
 )
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.status import DONE, MAP_FULL, OK
+from sediment.segment_io.format.offset_index import OffsetIndex
 from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA
+
+
+def start_position(index: OffsetIndex, first_dirty_offset: int) -> int:
+    """Return the position in the first dirty segment at which Kafka begins to fill its map; `index` is its `.index`.
+
+    The batches before this position end below `first_dirty_offset`, so no key of theirs enters the map.  But they may
+    be markers.  Kafka fills the map in a pass with its own transaction state, and this pass knows the transactions of
+    those markers only from the transaction index.
+
+    Source: kafka-log 02 §4.2.
+    """
+    return index.lookup(first_dirty_offset).position
 
 
 @kernel

@@ -1,7 +1,7 @@
 """The requested encoding, the tasks of a partition, and their results.
 
-Every segment gets a task, because only the headers in a segment show whether a batch will change.  As in a rewrite by
-verdicts, the bound is the last stable offset; batches that end at or above the bound are not changed.
+Every segment gets a task, because only the headers in a segment show whether a batch will change.  Batches that end at
+or above the bound, which is the last stable offset, are not changed.
 
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """

@@ -17,7 +17,7 @@ from sediment.compaction.rewrite import rewrite_kernels as kernels
 from sediment.compaction.rewrite.open_batches import BatchOpener, ChunkBatches
 from sediment.compaction.rewrite.rewrite_kernels import VerdictColumns
 from sediment.compaction.rewrite.source_segment import SourceSegment
-from sediment.compaction.rewrite.verdicts import ByteArray, Int64s, Verdicts
+from sediment.compaction.rewrite.verdicts import ByteArray, Int64s
 from sediment.segment_io.compiled.status import (
     BATCH_TOO_LARGE,
     DONE,
@@ -39,32 +39,21 @@ _FIRST_RECORDS = 4096
 
 
 class BatchRewriter:
-    """The rewriter for the chunks of one segment; compressed records of a batch may expand to `limit_bytes`.
+    """The rewriter for the chunks of one segment; compressed records of a batch may expand to `limit_bytes`."""
 
-    `seen`, bool[verdicts], marks the verdicts for which a record was found.  `without_key`, bool[verdicts], marks the
-    verdicts that request a tombstone for a record without a key.
-    """
-
-    def __init__(self, source: SourceSegment, verdicts: Verdicts, limit_bytes: int) -> None:
+    def __init__(self, source: SourceSegment, limit_bytes: int) -> None:
         self._source = source
         self._opener = BatchOpener(limit_bytes)
-        self.seen = np.zeros(len(verdicts), dtype=np.bool_)
-        self.without_key = np.zeros(len(verdicts), dtype=np.bool_)
-        self._replacements = verdicts.replacements
-        # Copied, because for read-only columns the kernel would be compiled a second time.
-        self._verdicts = VerdictColumns(
-            verdicts.offsets.copy(),
-            verdicts.actions.copy(),
-            verdicts.edges.copy(),
-            verdicts.replacements.ctypes.data,
-            self.seen,
-            self.without_key,
-        )
         self._state: Int64s = np.zeros(kernels.REGISTERS, dtype=np.int64)
         self._output = np.zeros(0, dtype=np.uint8)
         self._raw = np.zeros(0, dtype=np.uint8)
         self._compressors = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
         self._reserve_rows(_FIRST_RECORDS)
+
+    @property
+    def changed(self) -> bool:
+        """True if a record has changed so far."""
+        return bool(self.dropped or self.tombstoned or self.replaced)
 
     @property
     def dropped(self) -> int:
@@ -81,8 +70,14 @@ class BatchRewriter:
         """The number of records that got a new key or value so far."""
         return int(self._state[kernels.REPLACED])
 
-    def rewrite(self, span: BatchSpan, wanted: npt.NDArray[np.bool_], keeps_header: npt.NDArray[np.bool_]) -> ByteArray:
-        """Apply the verdicts to a checked chunk and return its batches.  The result is valid until the next call.
+    def rewrite(
+        self,
+        span: BatchSpan,
+        verdicts: VerdictColumns,
+        wanted: npt.NDArray[np.bool_],
+        keeps_header: npt.NDArray[np.bool_],
+    ) -> ByteArray:
+        """Apply `verdicts` to a checked chunk and return its batches.  The result is valid until the next call.
 
         `wanted` and `keeps_header` are bool[batches]: the batches with verdicts, and the batches that keep their header
         if they lose all records.
@@ -101,7 +96,7 @@ class BatchRewriter:
             status = kernels.rewrite_batches(
                 batches,
                 keeps_header,
-                self._verdicts,
+                verdicts,
                 self._rows,
                 self._raw,
                 self._output,

@@ -216,11 +216,14 @@ def find_key_matches(
     """
     with ExitStack() as stack, errors_of_partition(partition):
         source = SourceSegment(directory, segment, end_offset, fs, stack, progress)
-        return _KeySearch(source, keys, limit_bytes).run()
+        search = KeySearch(source, keys, limit_bytes)
+        for span in source.checked_spans(zeros_may_follow=True):
+            search.add(span)
+        return search.matches()
 
 
-class _KeySearch:
-    """The search in one segment."""
+class KeySearch:
+    """The search in the chunks of one segment; compressed records of a batch may expand to `limit_bytes`."""
 
     def __init__(self, source: SourceSegment, keys: KeySet, limit_bytes: int) -> None:
         self._source = source
@@ -232,15 +235,20 @@ class _KeySearch:
         self._reserve_records(_FIRST_ROWS)
         self._matches = _columns_of(_FIRST_ROWS)
 
-    def run(self) -> KeyMatches:
-        for span in self._source.checked_spans(zeros_may_follow=True):
-            self._search(span)
+    def matches(self) -> KeyMatches:
+        """Return the records found so far."""
         found = int(self._state[MATCHES])
         offsets, keys, tombstones = self._matches
         return KeyMatches(offsets[:found], keys[:found], tombstones[:found], int(self._state[SCANNED]))
 
-    def _search(self, span: BatchSpan) -> None:
-        rows, state = span.rows, self._state
+    def add(self, span: BatchSpan) -> Int64s:
+        """Search a checked chunk; return the offsets of its matches, int64[n], in log order.
+
+        Raises:
+            CorruptBatchError: records cannot be decompressed or decoded.
+            UnsupportedDataError: a compressed message of magic 0 or 1 has an unknown codec.
+        """
+        rows, state, before = span.rows, self._state, int(self._state[MATCHES])
         is_control = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT != 0)
         batches = self._opener.begin(span, (rows["record_count"] != 0) & ~is_control)
         state[CURSOR] = 0
@@ -257,6 +265,7 @@ class _KeySearch:
                 self._reserve_matches(int(state[NEEDED]))
             else:
                 raise self._source.error(status, span, ordinal)
+        return self._matches.offsets[before : int(state[MATCHES])]
 
     def _requests(self, batches: ChunkBatches) -> Iterator[tuple[int, int]]:
         """Call the kernel until the chunk is done; yield each request and the ordinal of its batch."""

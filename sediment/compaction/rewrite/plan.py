@@ -8,19 +8,23 @@
 The bound is the last stable offset of the view: records below it are replicated, verified, and not in an open
 transaction.  Records below the log start offset that are still on disk are also rewritten.
 
+If the records are selected by key, no offset is known yet.  Then every segment has a task, which searches and rewrites
+its segment in one scan.
+
 Invariant: a task needs only its segment, so tasks may run anywhere and in any order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.compaction.rewrite.key_set import KeySet
 from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
@@ -29,20 +33,64 @@ from sediment.segment_io.partition.log_view import LogView
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """The offsets of one partition up to which records may be changed.
+
+    Batches whose last offset is `bound` or higher are not changed.  The other offsets determine the reason: the end of
+    the records that are fully replicated, of those that are verified, and of the log.
+    """
+
+    bound: int
+    replicated_end: int
+    verified_end: int
+    log_end: int
+
+    @classmethod
+    def of(cls, view: LogView) -> Reach:
+        """Return the offsets of a view."""
+        return cls(
+            view.last_stable_offset,
+            view.log_start_offset if view.high_watermark is None else view.high_watermark,
+            view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset,
+            view.log_end_offset,
+        )
+
+    def not_reached(self, offsets: Int64s) -> NotReached:
+        """Return `offsets`, ascending, with the reason why each verdict is not applied.
+
+        An offset below the bound has the reason of the bound, because its batch ends at or above the bound.
+        """
+        at = np.maximum(offsets, self.bound)
+        reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
+        reasons[at >= self.replicated_end] = Reason.ABOVE_HIGH_WATERMARK
+        reasons[at >= self.verified_end] = Reason.UNVERIFIED
+        reasons[at >= self.log_end] = Reason.NO_RECORD
+        return NotReached(offsets, reasons)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyVerdicts:
+    """The same verdict on every record with one of `keys`; `replacement` is its new value, if it gets one."""
+
+    keys: KeySet
+    action: Action
+    replacement: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentTask:
     """The rewrite of one segment.
 
-    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  Batches whose last offset
-    is `bound` or higher are not changed; `bound_reason` is the reason.
+    `end_offset` is the base offset of the next segment, or INT64_MAX for the active segment.  `verdicts` is None if the
+    records are selected by key.
     """
 
     partition: TopicPartition
     directory: Path
     segment: SegmentRef
     end_offset: int
-    verdicts: Verdicts
-    bound: int
-    bound_reason: Reason
+    verdicts: Verdicts | None
+    reach: Reach
     config: CompactionConfig
 
 
@@ -80,13 +128,25 @@ class RewriteStats:
         return self.dropped + self.tombstoned + self.replaced
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MatchedRecords:
+    """Result of a search by key: the ascending `offsets` of the matches, int64[n], among `scanned` data records."""
+
+    offsets: Int64s
+    scanned: int
+
+
 @dataclass(frozen=True, slots=True)
 class RewrittenSegment:
-    """The result of one task; its group has no parts if no record of the segment changed."""
+    """The result of one task; its group has no parts if no record of the segment changed.
+
+    `matches` is None if the records were not selected by key.
+    """
 
     group: CleanedGroup
     stats: RewriteStats
     not_reached: NotReached
+    matches: MatchedRecords | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +160,30 @@ class Rewrite:
 
 def plan_rewrite(view: LogView, verdicts: Verdicts, config: CompactionConfig) -> RewritePlan:
     """Return the plan that carries out `verdicts` on the partition of `view`."""
-    listing, bound = view.listing, view.last_stable_offset
-    ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
-    bound_reason = Reason(int(_beyond_bound(np.array([bound]), view).reasons[0]))
+    reach, listing, offsets = Reach.of(view), view.listing, verdicts.offsets
     tasks = []
-    for segment, end_offset in zip(listing.segments, ends, strict=True):
-        own = verdicts.between(segment.base_offset, min(end_offset, bound))
+    for task in plan_key_rewrite(view, config):
+        own = verdicts.between(task.segment.base_offset, min(task.end_offset, reach.bound))
         if len(own):
-            tasks.append(
-                SegmentTask(listing.partition, listing.path, segment, end_offset, own, bound, bound_reason, config)
-            )
-    offsets = verdicts.offsets
-    below = offsets[: np.searchsorted(offsets, listing.segments[0].base_offset if listing.segments else bound)]
-    beyond = offsets[np.searchsorted(offsets, bound) :]
+            tasks.append(replace(task, verdicts=own))
+    below = offsets[: np.searchsorted(offsets, listing.segments[0].base_offset if listing.segments else reach.bound)]
+    beyond = offsets[np.searchsorted(offsets, reach.bound) :]
     return RewritePlan(
         listing.partition,
         listing.path,
         tuple(tasks),
-        NotReached.joined([NotReached.of(below, Reason.NO_RECORD), _beyond_bound(beyond, view)]),
+        NotReached.joined([NotReached.of(below, Reason.NO_RECORD), reach.not_reached(beyond)]),
         _next_dirty_offset(view, verdicts),
+    )
+
+
+def plan_key_rewrite(view: LogView, config: CompactionConfig) -> tuple[SegmentTask, ...]:
+    """Return a task without verdicts for every segment of `view`, for a rewrite by key; the tasks are ascending."""
+    reach, listing = Reach.of(view), view.listing
+    ends = [*(segment.base_offset for segment in listing.segments), INT64_MAX][1:]
+    return tuple(
+        SegmentTask(listing.partition, listing.path, segment, end_offset, None, reach, config)
+        for segment, end_offset in zip(listing.segments, ends, strict=True)
     )
 
 
@@ -131,17 +196,6 @@ def collect_rewrite(plan: RewritePlan, segments: Iterable[RewrittenSegment]) -> 
         ordered,
         NotReached.joined([plan.not_reached, *(done.not_reached for done in ordered)]),
     )
-
-
-def _beyond_bound(offsets: Int64s, view: LogView) -> NotReached:
-    """Return `offsets`, all at or above the bound, with the reason why each verdict is not applied."""
-    replicated_end = view.log_start_offset if view.high_watermark is None else view.high_watermark
-    verified_end = view.log_end_offset if view.unverified_from_offset is None else view.unverified_from_offset
-    reasons = np.full(offsets.size, Reason.OPEN_TRANSACTION, dtype=np.uint8)
-    reasons[offsets >= replicated_end] = Reason.ABOVE_HIGH_WATERMARK
-    reasons[offsets >= verified_end] = Reason.UNVERIFIED
-    reasons[offsets >= view.log_end_offset] = Reason.NO_RECORD
-    return NotReached(offsets, reasons)
 
 
 def _next_dirty_offset(view: LogView, verdicts: Verdicts) -> int:

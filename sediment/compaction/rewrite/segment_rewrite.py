@@ -1,7 +1,13 @@
-"""The task of one segment: two forward scans of its file, and one new segment under `.part` names.
+"""The task of one segment: one forward scan of its file, and one new segment under `.part` names.
 
-1. Scan the headers: find the batches with verdicts, and decide which of them must keep their header.
-2. Scan again: check every checksum, rewrite the batches with verdicts, and copy all other bytes.
+For each chunk of the segment:
+
+1. Check every checksum.
+2. Find the verdicts on its batches.  If the records are selected by key, search the chunk for the keys.
+3. Rewrite the batches with verdicts.
+
+Nothing is written until a record changes.  Then the chunks before it are read, checked and copied, and from there on
+each chunk is written as soon as it is rewritten.  So a segment without a changed record is read once, and not written.
 
 If a batch loses all its records, its header is kept if the batch is one of these:
 * the last batch of the segment, so that the log end does not change even if later segments are deleted
@@ -10,9 +16,11 @@ If a batch loses all its records, its header is kept if the batch is one of thes
   segment unchanged.
 
 Any other batch that loses all its records is dropped.  Markers are always kept, so an aborted transaction keeps its
-entry in the transaction index.
+entry in the transaction index.  A scan of all headers finds the batches to keep; it runs only if a batch may lose all
+its records.
 
-Memory: one chunk, the largest decompressed batch, and columns for the batches with verdicts.
+Memory: two chunks, the blocks of the file being written (8 MiB), the largest decompressed batch, and a few bytes for
+each verdict.
 
 Invariant: the checksum of every batch is checked before the batch is copied; an unchanged segment gets no parts.
 """
@@ -21,15 +29,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats
 from sediment.compaction.rewrite.batch_rewrite import BatchRewriter
+from sediment.compaction.rewrite.chunk_verdicts import GivenVerdicts, SearchedVerdicts, SegmentVerdicts
 from sediment.compaction.rewrite.last_batches import with_last_of_producers
 from sediment.compaction.rewrite.plan import (
+    KeyVerdicts,
     Rewrite,
     RewritePlan,
     RewriteStats,
@@ -43,7 +53,7 @@ from sediment.compaction.source_errors import errors_of_partition
 from sediment.segment_io.format.layout import CODEC_MASK, CONTROL_BIT, MAGIC_V2
 from sediment.segment_io.format.names import PartSegment
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.segment.reader import Rows
+from sediment.segment_io.segment.reader import BatchSpan, Rows
 
 
 def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None) -> Rewrite:
@@ -63,11 +73,18 @@ def rewrite_log(plan: RewritePlan, fs: Fs, *, run_id: str, attempt: str, progres
 
 
 def rewrite_segment(
-    task: SegmentTask, fs: Fs, *, run_id: str, attempt: str, progress: Progress | None = None
+    task: SegmentTask,
+    fs: Fs,
+    *,
+    run_id: str,
+    attempt: str,
+    by_key: KeyVerdicts | None = None,
+    progress: Progress | None = None,
 ) -> RewrittenSegment:
     """Write the new segment of `task` to synced `.part` files next to its source; after a failure, leave no file.
 
-    In both scans, `progress` is called with the size of each chunk; an exception from it ends the rewrite.
+    `by_key` selects the records of a task without verdicts.  `progress` is called with the size of each chunk that is
+    read; an exception from it ends the rewrite.
 
     Raises:
         CorruptBatchError: a batch fails its CRC or is malformed, or the segment ends inside a batch.
@@ -78,46 +95,36 @@ def rewrite_segment(
     """
     with ExitStack() as stack, errors_of_partition(task.partition):
         source = SourceSegment(task.directory, task.segment, task.end_offset, fs, stack, progress)
-        return _SegmentRewrite(task, source).run(run_id, attempt)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Targets:
-    """The batches with verdicts.
-
-    `positions`, int64[n], are their positions in the file; `keeps_header`, bool[n], is True if a batch keeps its
-    header.
-
-    `scanned` is the number of records in the segment.  `not_reached` are the verdicts for batches that must not change;
-    `excluded`, bool[verdicts], marks the same verdicts.
-    """
-
-    positions: Int64s
-    keeps_header: npt.NDArray[np.bool_]
-    scanned: int
-    not_reached: NotReached
-    excluded: npt.NDArray[np.bool_]
+        return _SegmentRewrite(task, source, by_key).run(run_id, attempt)
 
 
 class _SegmentRewrite:
-    """The two scans of one segment."""
+    """The scan of one segment."""
 
-    def __init__(self, task: SegmentTask, source: SourceSegment) -> None:
+    def __init__(self, task: SegmentTask, source: SourceSegment, by_key: KeyVerdicts | None) -> None:
+        limit_bytes = task.config.max_decompressed_batch_bytes
         self._task = task
         self._source = source
-        self._rewriter = BatchRewriter(source, task.verdicts, task.config.max_decompressed_batch_bytes)
+        self._rewriter = BatchRewriter(source, limit_bytes)
+        self._verdicts: SegmentVerdicts
+        if task.verdicts is not None:
+            self._verdicts = GivenVerdicts(task.verdicts)
+        else:
+            assert by_key is not None, "the task has no verdicts and needs keys"
+            self._verdicts = SearchedVerdicts(by_key, source, limit_bytes)
+        self._scanned = 0
+        self._last_offset = task.segment.base_offset - 1
+        self._not_reached: list[NotReached] = []
 
     def run(self, run_id: str, attempt: str) -> RewrittenSegment:
-        """Scan the headers, and scan a second time only if a batch has a verdict."""
+        """Scan the segment, and write a new one if a record changes."""
         task, rewriter = self._task, self._rewriter
-        targets = self._find_targets()
+        pieces = self._pieces()
+        first = next(pieces, None)
         parts: tuple[PartSegment, ...] = ()
-        if targets.positions.size:
-            parts = self._source.write(self._pieces(targets), task.config, run_id, attempt)
-        stats = RewriteStats(targets.scanned, rewriter.dropped, rewriter.tombstoned, rewriter.replaced)
-        if not stats.matched:
-            self._source.remove(parts)
-            parts = ()
+        if first is not None:
+            parts = self._source.write(chain([first], pieces), task.config, run_id, attempt)
+        stats = RewriteStats(self._scanned, rewriter.dropped, rewriter.tombstoned, rewriter.replaced)
         written_bytes = sum(part.files[0].size_bytes for part in parts) if parts else task.segment.log_bytes
         group = CleanedGroup(
             (task.segment,),
@@ -129,57 +136,65 @@ class _SegmentRewrite:
                 bytes_written=written_bytes,
             ),
         )
-        offsets = task.verdicts.offsets
-        not_reached = [
-            targets.not_reached,
-            NotReached.of(offsets[rewriter.without_key], Reason.NO_KEY),
-            NotReached.of(offsets[~(rewriter.seen | targets.excluded)], Reason.NO_RECORD),
-        ]
-        return RewrittenSegment(group, stats, NotReached.joined(not_reached))
+        not_reached = NotReached.joined([*self._not_reached, self._verdicts.not_applied()])
+        return RewrittenSegment(group, stats, not_reached, self._verdicts.matches())
 
-    # --------------------------------------------------------------------------------------------- the scan of headers
-    def _find_targets(self) -> _Targets:
-        task, offsets = self._task, self._task.verdicts.offsets
-        is_excluded = np.zeros(offsets.size, dtype=np.bool_)
-        positions: list[Int64s] = []
-        not_reached: list[NotReached] = []
+    def _pieces(self) -> Iterator[ByteArray]:
+        """Yield the new batches, one piece for each chunk; yield nothing if no record changes."""
+        is_changed = False
+        for span in self._source.checked_spans(zeros_may_follow=self._verdicts.zeros_may_follow):
+            piece = self._rewritten(span)
+            if not is_changed and self._rewriter.changed:
+                is_changed = True
+                for before in self._source.checked_spans(end_position=span.position):
+                    yield before.buffer[before.start : before.end]
+            if is_changed:
+                yield piece
+        if is_changed and self._source.zeros_at_end is not None:
+            raise self._source.zeros_at_end
+
+    # ------------------------------------------------------------------------------------------------------- one chunk
+    def _rewritten(self, span: BatchSpan) -> ByteArray:
+        """Return the batches of a checked chunk after the rewrite; they are valid until the next call."""
+        rows, last_offset = span.rows, self._last_offset
+        is_current = rows["magic"] >= MAGIC_V2
+        self._scanned += int(np.where(is_current, rows["record_count"], 1).sum())
+        self._last_offset = int(rows["last_offset"][-1])
+        table = self._verdicts.on(span)
+        if len(table):
+            low, high = _verdicts_of(rows, last_offset, table.offsets)
+            is_hit = (high > low) & (rows["record_count"] != 0)
+            is_control = is_current & (rows["attributes"] & CONTROL_BIT != 0)
+            is_beyond = rows["last_offset"] >= self._task.reach.bound
+            for index in np.flatnonzero(is_hit & (is_beyond | is_control)):
+                table.excluded[low[index] : high[index]] = True
+                offsets = table.offsets[low[index] : high[index]]
+                self._not_reached.append(
+                    self._task.reach.not_reached(offsets)
+                    if is_beyond[index]
+                    else NotReached.of(offsets, Reason.CONTROL_RECORD)
+                )
+            wanted = is_hit & ~is_control & ~is_beyond
+            if wanted.any():
+                may_be_empty = wanted & (~is_current | (high - low >= rows["record_count"]))
+                keeps_header = np.zeros(rows.size, dtype=np.bool_)
+                if table.may_drop and may_be_empty.any():
+                    keeps_header = np.isin(rows["position"], self._needed_headers)
+                return self._rewriter.rewrite(span, table.columns, wanted, keeps_header)
+        return span.buffer[span.start : span.end]
+
+    @cached_property
+    def _needed_headers(self) -> Int64s:
+        """Positions of the batches that keep their header if they lose all records, int64[n]."""
         last_of_producers = np.zeros((0, 2), dtype=np.int64)
-        scanned, last_offset, last_position = 0, task.segment.base_offset - 1, -1
+        last_position = -1
         for span in self._source.spans():
             rows = span.rows
-            scanned += int(np.where(rows["magic"] < MAGIC_V2, 1, rows["record_count"]).sum())
-            low, high = _verdicts_of(rows, last_offset, offsets)
-            last_offset, last_position = int(rows["last_offset"][-1]), int(rows["position"][-1])
-            is_hit = (high > low) & (rows["record_count"] != 0)
-            is_control = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT != 0)
-            is_beyond = rows["last_offset"] >= task.bound
-            for excluded, reason in (
-                (is_hit & is_beyond, task.bound_reason),
-                (is_hit & is_control & ~is_beyond, Reason.CONTROL_RECORD),
-            ):
-                for index in np.flatnonzero(excluded):
-                    is_excluded[low[index] : high[index]] = True
-                    not_reached.append(NotReached.of(offsets[low[index] : high[index]], reason))
-            positions.append(rows["position"][is_hit & ~is_control & ~is_beyond])
-            is_data = (rows["magic"] >= MAGIC_V2) & ~is_control & ~is_beyond & (rows["producer_id"] >= 0)
+            is_data = (rows["magic"] >= MAGIC_V2) & (rows["attributes"] & CONTROL_BIT == 0) & (rows["producer_id"] >= 0)
+            is_data &= rows["last_offset"] < self._task.reach.bound
             last_of_producers = with_last_of_producers(last_of_producers, rows[is_data])
-        found = np.concatenate([np.zeros(0, dtype=np.int64), *positions])
-        keeps_header = np.isin(found, last_of_producers[:, 1]) | (found == last_position)
-        return _Targets(found, keeps_header, scanned, NotReached.joined(not_reached), is_excluded)
-
-    # --------------------------------------------------------------------------------------------- the scan that writes
-    def _pieces(self, targets: _Targets) -> Iterator[ByteArray]:
-        """Yield the new batches, one piece for each chunk."""
-        for span in self._source.checked_spans():
-            low, high = np.searchsorted(targets.positions, [span.position, span.position + span.end - span.start])
-            if low == high:
-                yield span.buffer[span.start : span.end]
-                continue
-            ordinals = np.searchsorted(span.rows["position"], targets.positions[low:high])
-            wanted, keeps_header = np.zeros((2, span.rows.size), dtype=np.bool_)
-            wanted[ordinals] = True
-            keeps_header[ordinals] = targets.keeps_header[low:high]
-            yield self._rewriter.rewrite(span, wanted, keeps_header)
+            last_position = int(rows["position"][-1])
+        return np.append(last_of_producers[:, 1], last_position)
 
 
 def _verdicts_of(rows: Rows, last_offset: int, offsets: Int64s) -> tuple[Int64s, Int64s]:

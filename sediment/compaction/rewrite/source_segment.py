@@ -63,10 +63,12 @@ class SourceSegment:
         self._progress = progress
         self._files = SourceFiles(directory, fs, stack)
         self.path = self._files.path(segment)
+        self.zeros_at_end: CorruptBatchError | None = None
+        """The error for zeros after the last batch, once a scan that accepts zeros has met them."""
 
     # ---------------------------------------------------------------------------------------------------------- reading
-    def spans(self, *, zeros_may_follow: bool = False) -> Iterator[BatchSpan]:
-        """Yield the chunks of the segment; their checksums are not checked.
+    def spans(self, *, zeros_may_follow: bool = False, end_position: int | None = None) -> Iterator[BatchSpan]:
+        """Yield the chunks of the segment, or those before the batch at `end_position`.  Checksums are not checked.
 
         With `zeros_may_follow`, the last batch may be followed by zeros, as in a preallocated file.
 
@@ -74,14 +76,15 @@ class SourceSegment:
             CorruptBatchError: a header is malformed, or the segment ends inside a batch.
             SourceChangedError: the segment differs from the listed one.
         """
-        scan = HeaderScan(self.path, size_bytes=self._segment.log_bytes)
+        size_bytes = self._segment.log_bytes if end_position is None else end_position
+        scan = HeaderScan(self.path, size_bytes=size_bytes)
         file = self._files.file(self._segment)
         try:
             for span in scan.spans(file):
                 if self._progress is not None:
                     self._progress(span.end - span.start)
                 yield span
-            if scan.end_position != self._segment.log_bytes:
+            if scan.end_position != size_bytes:
                 raise CorruptBatchError(
                     "the segment ends inside a batch",
                     path=str(self.path),
@@ -89,20 +92,19 @@ class SourceSegment:
                     offset=self._segment.base_offset,
                     advice="run `sediment recover`, or restore the segment from a replica or a backup",
                 )
-        except CorruptBatchError:
-            if not (zeros_may_follow and file.has_only_zeros(scan.end_position, self._segment.log_bytes)):
+        except CorruptBatchError as error:
+            if not (zeros_may_follow and file.has_only_zeros(scan.end_position, size_bytes)):
                 raise
+            self.zeros_at_end = error
 
-    def checked_spans(self, *, zeros_may_follow: bool = False) -> Iterator[BatchSpan]:
-        """Yield the chunks of the segment; the lengths, checksums and offsets of their batches are checked.
-
-        With `zeros_may_follow`, the last batch may be followed by zeros, as in a preallocated file.
+    def checked_spans(self, *, zeros_may_follow: bool = False, end_position: int | None = None) -> Iterator[BatchSpan]:
+        """Yield the chunks as `spans` does; the lengths, checksums and offsets of their batches are checked.
 
         Raises:
             CorruptBatchError: a batch is malformed or fails its CRC, or the segment ends inside a batch.
             SourceChangedError: the segment differs from the listed one.
         """
-        for span in self.spans(zeros_may_follow=zeros_may_follow):
+        for span in self.spans(zeros_may_follow=zeros_may_follow, end_position=end_position):
             self.check(span)
             yield span
 

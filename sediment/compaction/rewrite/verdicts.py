@@ -67,9 +67,9 @@ class Verdicts:
 
     def __post_init__(self) -> None:
         count = self.offsets.size
-        types = [str(column.dtype) for column in (self.offsets, self.actions, self.edges, self.replacements)]
-        if types != ["int64", "uint8", "int64", "uint8"]:
-            raise UsageError(f"the columns of verdicts have types {', '.join(types)}")
+        types = [column.dtype for column in (self.offsets, self.actions, self.edges, self.replacements)]
+        if types != [np.int64, np.uint8, np.int64, np.uint8]:
+            raise UsageError(f"the columns of verdicts have types {', '.join(map(str, types))}")
         if self.actions.size != count or self.edges.size != count + 1:
             raise UsageError("the columns of verdicts have different lengths")
         if count and (self.offsets[0] < 0 or np.any(self.offsets[1:] <= self.offsets[:-1])):
@@ -100,6 +100,17 @@ class Verdicts:
             np.array([row.action for row in rows], dtype=np.uint8),
             edges,
             np.frombuffer(b"".join(row.replacement for row in rows), dtype=np.uint8),
+        )
+
+    @classmethod
+    def uniform(cls, offsets: Int64s, action: Action, replacement: bytes = b"") -> Verdicts:
+        """Return the same verdict for each of the ascending `offsets`, int64[n]."""
+        count = offsets.size
+        return cls(
+            offsets,
+            np.full(count, action, dtype=np.uint8),
+            np.arange(count + 1, dtype=np.int64) * len(replacement),
+            np.frombuffer(replacement * count, dtype=np.uint8),
         )
 
     def replacement(self, index: int) -> bytes:

@@ -109,7 +109,7 @@ def _segments(erased: ErasedPartition, now_ms: int, fs: Fs) -> list[SecondScan]:
 
 
 def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: Int64s) -> ScannedPartition:
-    """Add the offsets in `matching` to the result, except those with a verdict or reported as out of reach."""
+    """Add the offsets in `matching` to the result, except those that have a verdict or are out of reach."""
     known = np.concatenate([erased.verdicts.offsets, erased.stays])
     return replace(scanned, more_matches=matching[~np.isin(matching, known)])
 
@@ -199,15 +199,14 @@ def replicas_of(
         str(partition): partition for directory in directories for partition in directory.partitions
     }
     for report in reports:
-        places = read.setdefault(report.partition, set()), covered.setdefault(report.partition, set())
-        if report.log_dir in nodes:
-            for found in places if report.status in finished else places[:1]:
-                found.add(nodes[report.log_dir])
+        node = {nodes[report.log_dir]} if report.log_dir in nodes else set()
+        read.setdefault(report.partition, set()).update(node)
+        covered.setdefault(report.partition, set()).update(node if report.status in finished else ())
     replicas = {}
-    for name, by_run in covered.items():
+    for name in read:
         partition = partitions[name]
         known = None if metadata is None else metadata.replicas.get(partition.topic, {}).get(partition.partition)
         replicas[partition] = Replicas(
-            None if known is None else tuple(sorted(known)), tuple(sorted(read[name])), tuple(sorted(by_run))
+            None if known is None else tuple(sorted(known)), tuple(sorted(read[name])), tuple(sorted(covered[name]))
         )
     return replicas

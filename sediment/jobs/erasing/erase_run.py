@@ -1,11 +1,15 @@
 """Run of `erase` on the driver.
 
-    1. find      tasks read the records: by key, by a condition, or not at all for a table of verdicts
+    1. find      tasks read the records, for a condition; a table of verdicts needs no search
     2. check     that no older record of a dropped key is left in a compacted log
-    3. plan      the segments to rewrite and the records out of reach; a dry run ends here
-    4. ask       for confirmation, once, with the counts
-    5. rewrite   one task a segment, then commit a partition at a time
+    3. plan      the segments to rewrite and the records out of reach
+    4. ask       for confirmation, once; for the counts, the segments are rewritten in memory
+    5. rewrite   one task a segment, then commit a partition at a time; a dry run rewrites in memory
     6. scan      read everything again, with other code; sign the evidence
+
+For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  Only two kinds of
+partitions are searched in step 1: those without a known action, which fail if they have a match, and those that may not
+fit on the disk a second time.
 
 Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only if each
 of its matching records has a verdict.  Keys and the text of --where appear only in files that the caller requested.
@@ -40,9 +44,10 @@ from sediment.jobs.erasing.after_run import (
     scan_again,
     with_matches,
 )
-from sediment.jobs.erasing.erasure import ErasedSegment, ErasePartition, Planned
+from sediment.jobs.erasing.erasure import EraseByKey, ErasedSegment, ErasePartition, EraseSegments, Planned
 from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
 from sediment.jobs.erasing.find_records import Found, KeysAt, OlderRecords, ScanRun, around
+from sediment.jobs.erasing.json_path_keys import read_json_path_keys
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.places import NOT_VISIBLE, Place, Replicas, places_of, unchanged_sources
 from sediment.jobs.erasing.report import (
@@ -65,6 +70,7 @@ from sediment.jobs.erasing.verdict_table import (
     DROP,
     TOMBSTONE,
     GivenVerdict,
+    action_of,
     read_verdicts,
     uniform_verdicts,
     verdicts_of,
@@ -72,7 +78,7 @@ from sediment.jobs.erasing.verdict_table import (
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, POLICY_UNKNOWN, in_order
-from sediment.jobs.rewriting.partition_task import PartitionRewrite
+from sediment.jobs.rewriting.partition_task import PartitionRewrite, SegmentTask, WrittenSegment
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport
 from sediment.jobs.rewriting.rewriting_run import RewritingRun
@@ -135,7 +141,6 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
     """Run of `erase`."""
 
     command: ClassVar[str] = "erase"
-    rewrites_in_dry_run: ClassVar[bool] = False
     output_keeps_failed: ClassVar[bool] = False  # an output must not contain records whose erasure failed
 
     def __init__(
@@ -151,8 +156,10 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self._started = time.monotonic()
         self._subject: Keys | Condition | None = None
         self._table: Mapping[TopicPartition, tuple[GivenVerdict, ...]] = {}
-        if own.keys_file is not None:
+        if own.keys_file is not None and own.has_whole_keys:
             self._subject = read_keys(own.keys_file, own.key_format)
+        elif own.keys_file is not None:
+            self._subject = read_json_path_keys(own.keys_file)
         elif own.where is not None:
             self._subject = read_condition(own.where)
         else:
@@ -160,6 +167,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             self._table = read_verdicts(own.verdicts)
         self._replacement = None if own.replacement is None else read_replacement(own.replacement)
         self._selections: dict[Path, _Selection] = {}
+        self._actions_by_key: dict[Path, str] = {}
+        """Actions on the partitions that are searched and rewritten in one scan."""
         self._older_keys: dict[Path, int] = {}
         self._scans: ScanRun | None = None
         self._erased: dict[Path, ErasedPartition] = {}
@@ -197,7 +206,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     def _estimate(self) -> float | None:
-        """Estimate the seconds that the rewriting takes at the speed of the scan; None if nothing was scanned."""
+        """Estimate the seconds that the rewriting takes at the speed of the scans; None if nothing was scanned."""
         if not self._scan_seconds:
             return None
         return round(self._bytes_to_rewrite * self._scan_seconds / max(self._scanned_bytes, 1), 1)
@@ -210,7 +219,16 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         self, sc: Any, partitions: Sequence[SelectedPartition]
     ) -> Iterator[tuple[SelectedPartition, PartitionRewrite | CleaningResult]]:
         scans = self._scans = ScanRun(sc, self.run_id, self._options.now_ms, self._stop)
-        by_path = {each.listing.path: each for each in partitions}
+        by_path: dict[Path, SelectedPartition] = {}
+        for each in partitions:
+            action = self._action_in_one_scan(each)
+            if action is None:
+                by_path[each.listing.path] = each
+            else:
+                self._actions_by_key[each.listing.path] = action
+                yield each, EraseByKey(action_of(action), self._proof is not None)
+        if not by_path:
+            return
         chosen: list[tuple[SelectedPartition, _Selection]] = []
         started = time.monotonic()
         for each, found in self._found(scans, by_path):
@@ -223,8 +241,8 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             else:
                 chosen.append((each, selection))
         if self._subject is not None:
-            self._scan_seconds = time.monotonic() - started
-            self._scanned_bytes = sum(each.listing.log_bytes() for each in partitions)
+            self._scan_seconds += time.monotonic() - started
+            self._scanned_bytes += sum(each.listing.log_bytes() for each in by_path.values())
         for each, checked in self._without_older(scans, chosen):
             if isinstance(checked, CleaningResult):
                 yield each, checked
@@ -238,6 +256,29 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                     counts_records=isinstance(self._subject, Condition),
                 ),
             )
+
+    def _action_in_one_scan(self, selected: SelectedPartition) -> str | None:
+        """Return the action if one scan can search and rewrite the partition; None if a search must come first.
+
+        Before the search, any segment may have to be written again.
+        """
+        listing = selected.listing
+        if not isinstance(self._subject, Keys) or self._destination.free_bytes(listing) < listing.log_bytes():
+            return None
+        return self._action_for(selected)
+
+    def _segment_function(self) -> Callable[[SegmentTask, str], WrittenSegment | CleaningResult]:
+        keys = self._subject.values if isinstance(self._subject, Keys) else ()
+        return EraseSegments(KeySet.of(keys), self._replacement or b"")
+
+    def _rewritten(
+        self, sc: Any, planned: Sequence[PlannedPartition], *, in_memory: bool
+    ) -> Iterator[PlannedPartition]:
+        started = time.monotonic()
+        yield from super()._rewritten(sc, planned, in_memory=in_memory)
+        if in_memory:
+            self._scan_seconds += time.monotonic() - started
+            self._scanned_bytes += sum(each.plan.log_bytes() for each in planned)
 
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
@@ -289,7 +330,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
                     if len(group) > 1:
                         groups += [[path] for path in group]
                         continue
-                    yield group[0], failure(CONDITION_FAILED, f"Spark could not evaluate --where: {error}")
+                    yield group[0], failure(CONDITION_FAILED, f"Spark could not evaluate the condition: {error}")
                     continue
                 for path in group:
                     yield path, offsets.get(path.name, _NO_OFFSETS)
@@ -373,16 +414,22 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         )
 
     # ------------------------------------------------------------------------------------------------- the question
-    def _approve(self, planned: Sequence[PlannedPartition]) -> None:
-        self._bytes_to_rewrite = sum(each.plan.log_bytes() for each in planned)
+    def _approve(self, sc: Any, planned: Sequence[PlannedPartition]) -> Sequence[PlannedPartition]:
+        approved = planned
         if self._confirm is not None and any(each.plan.segments for each in planned):
-            self._is_counting = True
-            shown = [self._counted(each) for each in planned]
-            self._is_counting = False
-            if not self._confirm(self.report(shown, dry_run=True)):
-                raise DeclinedError("nothing was erased", advice="answer y, or give --yes, to erase")
-        if self._suppression_secret is not None:
+            rehearsed = self._rehearsed(sc, planned)
+            if self._stop.is_set():
+                raise DeclinedError("nothing was erased, because the run was stopped first", advice="run again")
+            approved = [_without_unchanged(each) for each in rehearsed]
+            if any(each.plan.segments for each in approved):
+                self._is_counting = True
+                shown = [self._counted(each) for each in rehearsed]
+                self._is_counting = False
+                if not self._confirm(self.report(shown, dry_run=True)):
+                    raise DeclinedError("nothing was erased", advice="answer y, or give --yes, to erase")
+        if self._suppression_secret is not None and not self._own.dry_run:
             self._suppress(self._suppression_secret, {each.selected.partition.topic for each in planned})
+        return approved
 
     def _suppress(self, secret: bytes, topics: Collection[str]) -> None:
         """Add the keys to the suppression list before a record is removed, even for partitions without matches.
@@ -400,17 +447,20 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             ) from error
 
     def _counted(self, planned: PlannedPartition) -> EraseReport:
-        """Return the report of a planned partition, as in a dry run."""
-        listing = planned.listing
+        """Return the report of a partition that was rewritten in memory, as in a dry run."""
+        listing, why = planned.listing, planned.failure
+        changed = sum(bool(each.group.parts) for each in planned.results)
         base = RewriteReport(
             str(listing.partition),
             self._destination.shown(str(listing.path.parent)),
-            "",
+            "" if changed else UNCHANGED,
             bytes_before=listing.log_bytes(),
             segments_before=len(listing.segments),
-            segments_rewritten=len(planned.plan.segments),
+            segments_rewritten=changed,
         )
-        return self._report(base if planned.plan.segments else replace(base, status=UNCHANGED), planned)
+        if why is not None:
+            base = replace(base, status=FAILED, reason_code=why.reason_code, reason=why.reason, segments_rewritten=0)
+        return self._report(base, planned)
 
     # -------------------------------------------------------------------------------------------------- after the run
     def _finish(self, reports: list[EraseReport]) -> list[EraseReport]:
@@ -450,7 +500,7 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         replicas: Mapping[TopicPartition, Replicas],
         found: Sequence[Place],
     ) -> list[EraseReport]:
-        """Scan again and write the evidence; return the reports after the scan."""
+        """Scan again and write the evidence; return the reports, updated with the results of this scan."""
         done = {self._written(Path(each.log_dir, each.partition)) for each in reports if each.status in DONE}
         located = {self._written(path): self._located(each) for path, each in self._erased.items()}
         erased = {path: each for path, each in located.items() if path in done}
@@ -564,11 +614,12 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
         older = self._older_keys.get(Path(report.log_dir, report.partition), 0)
         if planned is None:
             return EraseReport(**base, keys_with_older_records=older)
-        self._bytes_to_rewrite += planned.plan.log_bytes() if self._own.dry_run else 0
-        selection = self._selections[planned.listing.path]
         findings = planned.plan.found
         assert isinstance(findings, Planned)
         done = [each for each in planned.results if isinstance(each, ErasedSegment)]
+        if self._is_counting:
+            self._bytes_to_rewrite += sum(each.group.sources[0].log_bytes for each in done if each.group.parts)
+        selection = self._selection_of(planned, done)
         not_reached = NotReached.joined([findings.not_reached, *(each.rewritten.not_reached for each in done)])
         erased = sum(each.rewritten.stats.matched for each in done)
         is_failed = report.status not in ("", UNCHANGED)
@@ -582,10 +633,25 @@ class EraseRun(RewritingRun[EraseOptions, EraseReport]):
             action=selection.action,
             records_scanned=findings.records if selection.scanned is None else selection.scanned,
             records_matched=len(selection.verdicts),
-            records_erased=0 if is_failed else erased if done else findings.reached,
+            records_erased=0 if is_failed else erased,
             keys_with_older_records=older,
             not_reached=records_not_reached(not_reached),
         )
+
+    def _selection_of(self, planned: PlannedPartition, done: Sequence[ErasedSegment]) -> _Selection:
+        """Return the verdicts on a partition; if its rewrite searched for the records, take them from the results.
+
+        If a segment failed, not all records are known.  Then the selection is empty, as after a failed search.
+        """
+        action = self._actions_by_key.get(planned.listing.path)
+        if action is None:
+            return self._selections[planned.listing.path]
+        if planned.failure is not None:
+            return _Selection(action, uniform_verdicts(_NO_OFFSETS, action, b""), None)
+        found = [each.rewritten.matches for each in done if each.rewritten.matches is not None]
+        offsets = np.unique(np.concatenate([_NO_OFFSETS, *(each.offsets for each in found)]))
+        verdicts = uniform_verdicts(offsets, action, self._replacement or b"")
+        return _Selection(action, verdicts, sum(each.scanned for each in found))
 
 
 @contextmanager
@@ -599,6 +665,19 @@ def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
         raise StorageError(
             f"the records are erased, but {what} could not be written: {text}", advice=f"{again} to write it"
         ) from error
+
+
+def _without_unchanged(rehearsed: PlannedPartition) -> PlannedPartition:
+    """Return the plan without the segments in which nothing changed in memory; it keeps their results.
+
+    A partition that failed in memory fails, because the question did not count its records.
+    """
+    if rehearsed.failure is not None:
+        return PlannedPartition(rehearsed.selected, replace(rehearsed.plan, segments=()), failure=rehearsed.failure)
+    changing = {each.group.sources[0].base_offset for each in rehearsed.results if each.group.parts}
+    segments = tuple(each for each in rehearsed.plan.segments if each.segment.base_offset in changing)
+    unchanged = [each for each in rehearsed.results if not each.group.parts]
+    return PlannedPartition(rehearsed.selected, replace(rehearsed.plan, segments=segments), unchanged)
 
 
 def _policy_unknown(selected: SelectedPartition) -> CleaningResult:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup
-from sediment.compaction.rewrite.plan import RewrittenSegment, SegmentTask, plan_rewrite
+from sediment.compaction.rewrite.key_set import KeySet
+from sediment.compaction.rewrite.plan import (
+    KeyVerdicts,
+    RewrittenSegment,
+    SegmentTask,
+    plan_key_rewrite,
+    plan_rewrite,
+)
 from sediment.compaction.rewrite.verdicts import Action, NotReached, Verdicts
 from sediment.jobs.cleaning.environment import OnBytes
-from sediment.jobs.rewriting.partition_task import PartitionPlan
+from sediment.jobs.cleaning.result import CleaningResult
+from sediment.jobs.rewriting.partition_task import PartitionPlan, WrittenSegment, rewrite_segment
+from sediment.jobs.rewriting.partition_task import SegmentTask as TaskOfSegment
 from sediment.segment_io.format.layout import CONTROL_BIT, MAGIC_V2
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import Fs
@@ -70,7 +79,7 @@ def _chunks(path: Path, fs: Fs, size_bytes: int | None) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ErasedSegment:
-    """Result of one segment; `before` lists its files before the run, if evidence is requested."""
+    """Result of one segment; `before` lists its files before the run, if it changes and evidence is requested."""
 
     rewritten: RewrittenSegment
     before: tuple[FileDigest, ...]
@@ -83,10 +92,15 @@ class ErasedSegment:
 
 @dataclass(frozen=True, slots=True)
 class EraseSegment:
-    """Rewrite of one segment."""
+    """Rewrite of one segment.
+
+    `action` is the change of records that are selected by key.  An executor sets `by_key` (`EraseSegments`).
+    """
 
     task: SegmentTask
     with_digests: bool
+    action: Action | None = None
+    by_key: KeyVerdicts | None = None
 
     @property
     def segment(self) -> SegmentRef:
@@ -95,22 +109,68 @@ class EraseSegment:
 
     def rewrite(self, fs: Fs, *, run_id: str, attempt: str, progress: OnBytes) -> ErasedSegment:
         """Rewrite the segment; arguments and errors are as in `rewrite_segment`."""
-        from sediment.compaction.rewrite.segment_rewrite import rewrite_segment
+        from sediment.compaction.rewrite import segment_rewrite
 
-        before = segment_digests(self.task.directory, self.segment.base_offset, fs) if self.with_digests else ()
-        return ErasedSegment(rewrite_segment(self.task, fs, run_id=run_id, attempt=attempt, progress=progress), before)
+        rewritten = segment_rewrite.rewrite_segment(
+            self.task, fs, run_id=run_id, attempt=attempt, by_key=self.by_key, progress=progress
+        )
+        parts = rewritten.group.parts
+        try:
+            is_listed = self.with_digests and bool(parts)
+            before = segment_digests(self.task.directory, self.segment.base_offset, fs) if is_listed else ()
+        except BaseException:
+            for part in parts:
+                for file in part.files:
+                    fs.unlink(self.task.directory / file.part_name, missing_ok=True)
+            raise
+        return ErasedSegment(rewritten, before)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EraseSegments:
+    """Function of the Spark task: erase one segment by key.
+
+    `replacement` is the new value if records are replaced.  The keys are here, and not in the plans, because a plan
+    goes through the driver for every partition, and a function goes to the executors once per task.
+    """
+
+    keys: KeySet
+    replacement: bytes
+
+    def __call__(self, task: TaskOfSegment, attempt: str) -> WrittenSegment | CleaningResult:
+        """Erase one segment; return a failure if it cannot be rewritten."""
+        work = task.rewrite
+        assert isinstance(work, EraseSegment)
+        if work.action is not None:
+            replacement = self.replacement if work.action is Action.REPLACE_VALUE else b""
+            work = replace(work, by_key=KeyVerdicts(self.keys, work.action, replacement))
+        return rewrite_segment(replace(task, rewrite=work), attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Findings of a plan: the verdicts out of reach, and the number of verdicts to carry out.
+    """Findings of a plan: the verdicts out of reach.
 
     `records` counts all records of the partition; None if they were not counted.
     """
 
     not_reached: NotReached
-    reached: int
     records: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EraseByKey:
+    """Rewrite of one partition in which the same action applies to all records with given keys (`EraseSegments`)."""
+
+    action: Action
+    with_digests: bool
+
+    def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionPlan:
+        """Return all segments."""
+        return PartitionPlan(
+            tuple(EraseSegment(task, self.with_digests, self.action) for task in plan_key_rewrite(view, config)),
+            found=Planned(NotReached.joined([]), None),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +190,6 @@ class ErasePartition:
             plan.next_dirty_offset if has_new_keys else None,
             Planned(
                 plan.not_reached,
-                sum(len(task.verdicts) for task in plan.tasks),
                 _data_records(view.listing, fs) if self.counts_records else None,
             ),
         )

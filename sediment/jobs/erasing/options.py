@@ -8,6 +8,7 @@ from pathlib import Path
 from sediment.jobs.command_line.key_formats import TEXT
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.delta_lake.paths import is_uri
+from sediment.jobs.erasing.json_path_keys import JSON_PATH
 from sediment.jobs.erasing.verdict_table import REPLACE
 from sediment.jobs.reporting.run_outputs import check_output_file
 from sediment.jobs.rewriting.options import RewriteOptions
@@ -35,6 +36,11 @@ class EraseOptions(RewriteOptions):
     suppress_out: Path | None = None
     """List that gets HMACs of the keys before anything changes."""
 
+    @property
+    def has_whole_keys(self) -> bool:
+        """True if the records are selected by their whole keys."""
+        return self.keys_file is not None and self.key_format != JSON_PATH
+
     def validate(self, common: CommonOptions) -> None:
         """Check that the options are compatible with each other and with the log directories of `common`.
 
@@ -50,11 +56,11 @@ class EraseOptions(RewriteOptions):
                 advice="give one of them",
             )
         for log_dir in filter(is_uri, common.named_log_dirs()):
-            if self.keys_file is None:
+            if not self.has_whole_keys:
                 raise UsageError(
-                    "--where and --verdicts read only directories of this machine",
+                    "--where, --verdicts and --key-format json-path read only directories of this machine",
                     path=log_dir,
-                    advice="give the keys with --keys-file, or copy the log directory to a local disk first",
+                    advice="give whole keys with --keys-file, or copy the log directory to a local disk first",
                 )
         if self.where is not None and not self.where.startswith("@") and under_spark_submit():
             raise UsageError(
@@ -97,10 +103,10 @@ class EraseOptions(RewriteOptions):
             )
 
     def _check_suppression(self) -> None:
-        if self.keys_file is None:
+        if not self.has_whole_keys:
             raise UsageError(
-                "--suppress-out lists whole keys, and --where or --verdicts may match only some records of a key",
-                advice="give the keys with --keys-file, or leave out --suppress-out",
+                "--suppress-out lists whole keys, which --where, --verdicts and --key-format json-path do not give",
+                advice="give whole keys with --keys-file, or leave out --suppress-out",
             )
         if self.action == REPLACE:
             raise UsageError(

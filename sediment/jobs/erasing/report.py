@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from sediment.compaction.rewrite.verdicts import NotReached, Reason
 from sediment.jobs.erasing.places import NOT_VISIBLE, Place
-from sediment.jobs.reporting.columns import number_column, text_column
+from sediment.jobs.reporting.columns import number_column, status_counts, text_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS
 from sediment.jobs.reporting.screen import Screen
@@ -89,7 +89,7 @@ COLUMNS = columns_with(
 
 def print_report(report: EraseRunReport, screen: Screen) -> None:
     """Print the table for people, the matching records that were not erased, and the places that were not reached."""
-    print_table(report.partitions, COLUMNS, screen)
+    print_table(report, COLUMNS, screen)
     for row in report.partitions:
         for stays in row.not_reached:
             offsets = _shown(stays.offsets, stays.records)
@@ -125,10 +125,7 @@ def _shown(offsets: Iterable[int], count: int) -> str:
 
 
 def _summary(report: EraseRunReport) -> str:
-    statuses: Mapping[str, int] = {}
-    for row in report.partitions:
-        statuses = {**statuses, row.status: statuses.get(row.status, 0) + 1}
-    done = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
+    done = status_counts(report.partitions, dry_run=report.dry_run) or "no partitions"
     erased = counted(sum(row.records_erased for row in report.partitions), "record")
     seconds = f"{report.seconds:.1f} s (run {report.run_id})"
     if report.dry_run:

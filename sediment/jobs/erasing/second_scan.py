@@ -2,7 +2,7 @@
 
 The search for keys and the rewrite share the code that opens batches (`compaction.rewrite.open_batches`), and kernels
 decode and compare the records.  Here every batch is read as a consumer reads a fetch
-(`segment_io.segment.batch_reader`), and Python compares keys and values.
+(`segment_io.segment.batch_reader`), and Python compares keys and values: all keys of a run of records at once, as sets.
 
     record with a verdict      drop: it must not exist     tombstone: no value     replace: the new bytes
     record without a verdict   its key must not be one of the keys
@@ -73,7 +73,7 @@ class ScanAgain:
 
 
 def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
-    from sediment.segment_io.segment.batch_reader import read_records
+    from sediment.segment_io.segment.batch_reader import read_columns
 
     (segment,) = task.listing.segments
     path = task.listing.file(segment, SegmentFileKind.LOG)
@@ -81,18 +81,28 @@ def _scanned(task: SecondScan, keys: frozenset[bytes]) -> ScannedSegment:
     known = set(task.stays.tolist())
     records, matches = 0, []
     for content in _batches(path, segment.log_bytes):
-        for record in read_records(content):
-            records += 1
-            if record.offset in known:
-                continue
-            index = judged.get(record.offset)
-            if index is None:
-                if record.key in keys:
-                    matches.append(record.offset)
-            elif not _is_final(task.verdicts, index, record.key, record.value):
-                matches.append(record.offset)
+        for run in read_columns(content):
+            records += len(run.keys)
+            suspects = set(_with_verdict(run.offsets, task.verdicts.offsets))
+            if not keys.isdisjoint(run.keys):
+                suspects |= {at for at, key in enumerate(run.keys) if key in keys}
+            for at in sorted(suspects):
+                offset = int(run.offsets[at])
+                verdict = judged.get(offset)
+                is_done = verdict is not None and _is_final(task.verdicts, verdict, run.keys[at], run.value(at))
+                if not is_done and offset not in known:
+                    matches.append(offset)
     files = segment_digests(task.listing.path, segment.base_offset, Fs())
     return ScannedSegment(segment.base_offset, records, np.array(matches, dtype=np.int64), files)
+
+
+def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
+    """Return the indexes of the `offsets` that are among `judged`, which is ascending."""
+    if not offsets.size:
+        return []
+    low, high = np.searchsorted(judged, [offsets.min(), offsets.max() + 1])
+    found: list[int] = np.flatnonzero(np.isin(offsets, judged[low:high])).tolist()
+    return found
 
 
 def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | None) -> bool:

@@ -3,6 +3,7 @@
     file of keys     text     one key a line, UTF-8
                      hex      one key a line, as hexadecimal digits
                      base64   one key a line
+                     json-path   see `json_path_keys`
 
 Invariant: errors name the line of a file, never its content.
 """
@@ -37,13 +38,17 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Condition:
-    """Records for which a condition of Spark SQL over the table `records` is true."""
+    """Records for which a condition of Spark SQL over the table `records` is true.
+
+    `subjects` are the texts from which the condition was made: its own text, or the lines of a file.
+    """
 
     text: str
+    subjects: tuple[bytes, ...]
 
     def hmacs(self, secret: bytes) -> tuple[str, ...]:
-        """Return the HMAC of the text, in hex."""
-        return (subject_hmac(secret, self.text.encode()),)
+        """Return the HMAC of each subject, ascending, in hex."""
+        return tuple(sorted(subject_hmac(secret, each) for each in self.subjects))
 
 
 def read_keys(file: Path, key_format: str) -> Keys:
@@ -52,11 +57,8 @@ def read_keys(file: Path, key_format: str) -> Keys:
     Raises:
         UsageError: the file cannot be read or has no key, or a line is empty or not in `key_format`.
     """
-    lines = read_input(file, "--keys-file").removesuffix(b"\n").split(b"\n")
     keys = set()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise UsageError(f"line {number} is empty", path=str(file), advice="write one key a line")
+    for number, line in enumerate(read_lines(file), 1):
         try:
             if key_format == TEXT and line.endswith(b"\r"):
                 raise ValueError
@@ -65,6 +67,19 @@ def read_keys(file: Path, key_format: str) -> Keys:
             advice = _TEXT_LINES_ADVICE if key_format == TEXT else KEY_FORMAT_ADVICE[key_format]
             raise UsageError(f"line {number} is not in format {key_format}", path=str(file), advice=advice) from None
     return Keys(tuple(sorted(keys)))
+
+
+def read_lines(file: Path) -> list[bytes]:
+    """Return the lines of a file of keys, without their line feeds.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is empty.
+    """
+    lines = read_input(file, "--keys-file").removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise UsageError(f"line {number} is empty", path=str(file), advice="write one key a line")
+    return lines
 
 
 def read_condition(given: str) -> Condition:
@@ -81,7 +96,7 @@ def read_condition(given: str) -> Condition:
             raise UsageError("the condition is not UTF-8", path=given[1:], advice="write it in UTF-8") from None
     if not text.strip():
         raise UsageError("--where is empty", advice="give a condition on the columns of the table records")
-    return Condition(text.strip())
+    return Condition(text.strip(), (text.strip().encode(),))
 
 
 def read_secret(file: Path) -> bytes:

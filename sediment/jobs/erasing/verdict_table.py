@@ -42,16 +42,14 @@ class GivenVerdict:
     value: bytes | None
 
 
+def action_of(name: str) -> Action:
+    """Return the action with one of the names in ACTIONS; `replace` is the replacement of a value."""
+    return _ACTIONS[name]
+
+
 def uniform_verdicts(offsets: np.ndarray[Any, np.dtype[np.int64]], action: str, replacement: bytes) -> Verdicts:
     """Return one verdict for each of the ascending `offsets`, int64[n]."""
-    content = replacement if action == REPLACE else b""
-    count = offsets.size
-    return Verdicts(
-        offsets,
-        np.full(count, _ACTIONS[action], dtype=np.uint8),
-        np.arange(count + 1, dtype=np.int64) * len(content),
-        np.frombuffer(content * count, dtype=np.uint8),
-    )
+    return Verdicts.uniform(offsets, _ACTIONS[action], replacement if action == REPLACE else b"")
 
 
 def verdicts_of(rows: Iterable[GivenVerdict], action: str | None, replacement: bytes | None) -> Verdicts | None:

@@ -67,6 +67,10 @@ class Destination(ABC):
         """Complete an interrupted replacement and return the new listing; None if this is impossible here."""
 
     @abstractmethod
+    def free_bytes(self, listing: LogListing) -> int:
+        """Return the bytes that may still be written for the new segments of a partition."""
+
+    @abstractmethod
     def place_of(self, listing: LogListing) -> Place:
         """Return the place for the tasks of a partition."""
 

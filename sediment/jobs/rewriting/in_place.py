@@ -99,6 +99,10 @@ class LogDirectories(Destination):
             return listing
         return list_log(listing.partition, listing.path, self._fs)
 
+    def free_bytes(self, listing: LogListing) -> int:
+        """Return the free bytes of the partition's filesystem."""
+        return self._fs.free_bytes(listing.path)
+
     def place_of(self, _listing: LogListing) -> Place:
         """Return the partition's own directory."""
         return InPlace()

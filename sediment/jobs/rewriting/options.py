@@ -91,7 +91,7 @@ def encoding_options(command: _Command) -> _Command:
 
 
 def parse_encoding(codec: str | None, level: int | None, batch_bytes: int | None) -> Encoding:
-    """Return the encoding that `encoding_options` name.
+    """Return the encoding that --codec, --level and --batch-bytes request.
 
     Raises:
         UsageError: no change is requested, or the values contradict each other.
@@ -100,7 +100,7 @@ def parse_encoding(codec: str | None, level: int | None, batch_bytes: int | None
 
 
 def parse_optional_encoding(codec: str | None, level: int | None, batch_bytes: int | None) -> Encoding | None:
-    """Return the encoding that `encoding_options` name; None if none of them is given.
+    """Return the encoding that --codec, --level and --batch-bytes request; None if none of these options is given.
 
     Raises:
         UsageError: the values contradict each other.

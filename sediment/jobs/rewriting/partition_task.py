@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -153,7 +153,7 @@ class InOutput:
         """
         with errors_naming(self.files.shown, task.listing.path), throttled(task.rate_limit) as on_bytes:
             self.files.check_listed()
-            yield self.files.source_fs(on_bytes), on_bytes
+            yield replace(self.files, dry_run=task.dry_run).source_fs(on_bytes), on_bytes
 
     @contextmanager
     def reading(self, listing: LogListing) -> Iterator[Fs]:
@@ -164,8 +164,6 @@ class InOutput:
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
         """Rename the parts; only the manifest makes them part of the result."""
         assert isinstance(fs, SourcePublishingFs)
-        if self.files.dry_run:
-            return ()
         return tuple(fs.take(part) for segment in group.parts for part in segment.files)
 
 
@@ -275,6 +273,6 @@ def rewrite_segment(task: SegmentTask, attempt: str) -> WrittenSegment | Cleanin
     try:
         with task.place.environment(task) as (fs, on_bytes):
             result = task.rewrite.rewrite(fs, run_id=task.run_id, attempt=attempt, progress=on_bytes)
-            return WrittenSegment(result, task.place.publish(fs, result.group))
+            return WrittenSegment(result, () if task.dry_run else task.place.publish(fs, result.group))
     except TASK_ERRORS as error:
         return failed_task(task, error)

@@ -9,7 +9,7 @@ from typing import Any
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status
 from sediment.jobs.reporting.figures import human_bytes
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, QUARANTINED, SKIPPED, Partition, RunReport
+from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, Partition, RunReport
 from sediment.jobs.reporting.screen import Screen
 from sediment.segment_io.partition.listing import LogListing
 
@@ -92,8 +92,8 @@ def _segments(rows: Sequence[RewriteReport]) -> str:
     return f"{sum(row.segments_rewritten for row in rows)} of {sum(row.segments_before for row in rows)}"
 
 
-def print_table(reports: Sequence[RewriteReport], columns: Sequence[TableColumn[Any]], screen: Screen) -> None:
-    """Print a row for each of `reports`, the failures, and why partitions were skipped or stay unchanged."""
-    screen.partitions(reports, columns)
-    screen.failures((r.partition, r.reason) for r in reports if r.status in (FAILED, QUARANTINED))
-    screen.reasons(r for r in reports if r.status in (SKIPPED, UNCHANGED))
+def print_table(report: RewriteRunReport[Any], columns: Sequence[TableColumn[Any]], screen: Screen) -> None:
+    """Print a row for each partition, the failures, and why partitions were skipped or stay unchanged."""
+    screen.partitions(report.partitions, columns, dry_run=report.dry_run)
+    screen.failed(report.partitions)
+    screen.reasons(row for row in report.partitions if row.status in (SKIPPED, UNCHANGED))

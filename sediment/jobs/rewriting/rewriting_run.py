@@ -4,9 +4,9 @@
     tasks                           plan                   rewrite
 
 1. Open the directories, list the selected partitions, and complete interrupted replacements.
-2. Plan every partition.  A dry run that only counts ends here.
+2. Plan every partition.
 3. Let the command approve the plans or end the run; nothing has changed yet.
-4. Begin, and rewrite the segments.
+4. Begin, and rewrite the segments.  A dry run rewrites them in memory, so its figures are exact.
 5. Once all segments of a partition are written, commit it.
 
 The `destination` has the steps that depend on where the new segments are written.
@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sediment.compaction.prepared_swap import PreparedSwap
-from sediment.jobs.cleaning.cleaning_run import STOPPED, rate_limit, why_lost
+from sediment.jobs.cleaning.cleaning_run import rate_limit, why_lost
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
@@ -34,6 +34,7 @@ from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, PLAN, SPARK, StageTimer
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import Destination
 from sediment.jobs.rewriting.in_place import LogDirectories
 from sediment.jobs.rewriting.options import RewriteOptions
@@ -41,6 +42,7 @@ from sediment.jobs.rewriting.partition_task import (
     PartitionRewrite,
     RewriteTask,
     SegmentTask,
+    WrittenSegment,
     plan_partition,
     rewrite_segment,
 )
@@ -68,9 +70,6 @@ class RewritingRun(ABC, Generic[Own, Report]):
     """Run of a rewriting command; the stack closes locks, tokens and Spark."""
 
     command: ClassVar[str]
-    rewrites_in_dry_run: ClassVar[bool]
-    """True if a dry run rewrites in memory, which makes its figures exact; False if it only plans."""
-
     output_keeps_failed: ClassVar[bool]
     """True if an output gets an identical copy of a partition that fails; False if such an output stays incomplete."""
 
@@ -113,8 +112,8 @@ class RewritingRun(ABC, Generic[Own, Report]):
         """Yield the rewrite of each partition, or its failure."""
 
     @abstractmethod
-    def _approve(self, planned: Sequence[PlannedPartition]) -> None:
-        """Approve the plans by returning; an error ends the run before anything changes."""
+    def _approve(self, sc: Any, planned: Sequence[PlannedPartition]) -> Sequence[PlannedPartition]:
+        """Return the plans to carry out; an error ends the run before anything changes."""
 
     @abstractmethod
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> Report:
@@ -228,25 +227,32 @@ class RewritingRun(ABC, Generic[Own, Report]):
                     yield each
                     progress.advance(0)
         self.timer.lap(PLAN)
-        if self._own.dry_run and not self.rewrites_in_dry_run:
-            yield from (self._settled(each) for each in planned)
-            return
-        self._approve(planned)
+        approved = self._approve(sc, planned)
         self.timer.restart()
         if not self._own.dry_run:
-            barred = self._destination.begin(planned)
+            barred = self._destination.begin(approved)
             yield from (self._failed(listing, why, None) for listing, why in barred)
             barred_paths = {listing.path for listing, _ in barred}
-            planned = [each for each in planned if each.listing.path not in barred_paths]
-        with Progress(
-            self._options.messages(), len(planned), sum(each.plan.log_bytes() for each in planned), phase="rewriting"
-        ) as progress:
-            for each in self._rewritten(sc, planned):
+            approved = [each for each in approved if each.listing.path not in barred_paths]
+        with self._progress(approved, "rewriting") as progress:
+            for each in self._rewritten(sc, approved, in_memory=self._own.dry_run):
                 yield self._settled(each)
                 self.timer.lap(COMMIT)
                 progress.advance(each.plan.log_bytes())
         if not self._own.dry_run:
-            self._destination.end(planned)
+            self._destination.end(approved)
+
+    def _progress(self, planned: Sequence[PlannedPartition], phase: str) -> Progress:
+        total_bytes = sum(each.plan.log_bytes() for each in planned)
+        return Progress(self._options.messages(), len(planned), total_bytes, phase=phase)
+
+    def _rehearsed(self, sc: Any, planned: Sequence[PlannedPartition]) -> list[PlannedPartition]:
+        """Rewrite all segments in memory; return copies of the plans with the results."""
+        copies = [PlannedPartition(each.selected, each.plan) for each in planned]
+        with self._progress(copies, "counting") as progress:
+            for each in self._rewritten(sc, copies, in_memory=True):
+                progress.advance(each.plan.log_bytes())
+        return copies
 
     def _planned(self, sc: Any, selected: Sequence[SelectedPartition]) -> Iterator[PlannedPartition | Report]:
         limit = rate_limit(sc, self.run_id, self._directories)
@@ -270,7 +276,13 @@ class RewritingRun(ABC, Generic[Own, Report]):
                 )
             )
         for results in run_on_executors(
-            sc, tasks, plan_partition, RewriteTask.weight, group=self.run_id, is_stopped=self._stop.is_set
+            sc,
+            tasks,
+            plan_partition,
+            RewriteTask.weight,
+            group=self.run_id,
+            least_rounds=1,
+            is_stopped=self._stop.is_set,
         ):
             for done in results:
                 plan = done.result or failure(*why_lost(self._stop, done.error, "planned"))
@@ -279,8 +291,14 @@ class RewritingRun(ABC, Generic[Own, Report]):
                 else:
                     yield PlannedPartition(by_path[done.item.listing.path], plan)
 
-    def _rewritten(self, sc: Any, planned: Sequence[PlannedPartition]) -> Iterator[PlannedPartition]:
-        """Yield each partition as soon as all of its segments have a result."""
+    def _segment_function(self) -> Callable[[SegmentTask, str], WrittenSegment | CleaningResult]:
+        """Return the function of the tasks that rewrite segments."""
+        return rewrite_segment
+
+    def _rewritten(
+        self, sc: Any, planned: Sequence[PlannedPartition], *, in_memory: bool
+    ) -> Iterator[PlannedPartition]:
+        """Yield each partition as soon as all of its segments have a result; with `in_memory`, write no file."""
         limit = rate_limit(sc, self.run_id, self._directories)
         by_path = {each.listing.path: each for each in planned}
         yield from (each for each in planned if not each.plan.segments)
@@ -291,14 +309,14 @@ class RewritingRun(ABC, Generic[Own, Report]):
                 self._destination.place_of(each.listing),
                 self._options.now_ms,
                 self.run_id,
-                self._own.dry_run,
+                in_memory,
                 limit,
             )
             for each in planned
             for work in each.plan.segments
         ]
         for results in run_on_executors(
-            sc, tasks, rewrite_segment, SegmentTask.weight, group=self.run_id, is_stopped=self._stop.is_set
+            sc, tasks, self._segment_function(), SegmentTask.weight, group=self.run_id, is_stopped=self._stop.is_set
         ):
             self.timer.lap(CLEAN)
             for done in results:
@@ -337,12 +355,11 @@ class RewritingRun(ABC, Generic[Own, Report]):
                 stopped = failure(STOPPED, "the run was stopped before this partition was rewritten completely")
                 return self._failed(planned.listing, stopped, planned)
         after = segments_after(planned.listing, groups)
-        is_counted = self._own.dry_run and not self.rewrites_in_dry_run and bool(planned.plan.segments)
         report = replace(
-            listed(planned.listing, "" if changed or is_counted else UNCHANGED),
-            bytes_after=None if is_counted else sum(size for _, size in after),
+            listed(planned.listing, "" if changed else UNCHANGED),
+            bytes_after=sum(size for _, size in after),
             segments=tuple(base for base, _ in after),
-            segments_rewritten=len(planned.plan.segments) if is_counted else len(changed),
+            segments_rewritten=len(changed),
         )
         return self._logged(report, planned)
 

@@ -22,12 +22,13 @@ from typing import Any
 
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.uncleanable import Uncleanable
-from sediment.jobs.cleaning.cleaning_run import STOPPED, rate_limit, why_lost
+from sediment.jobs.cleaning.cleaning_run import rate_limit, why_lost
 from sediment.jobs.cleaning.result import CleaningResult
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.publishing.output_directory import OUTPUT_INCOMPLETE, SOURCE_CHANGED, OutputDirectory
 from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, has_replacement
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import Destination, check_stopped_cleanly
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import InOutput, Place
@@ -106,6 +107,10 @@ class NewLogDirectory(Destination):
     def settle(self, listing: LogListing) -> LogListing | None:
         """Refuse a partition with an interrupted replacement, because its files would have to change first."""
         return None if has_replacement(self.directory.partition(listing.partition, dry_run=True).files) else listing
+
+    def free_bytes(self, _listing: LogListing) -> int:
+        """Return the free bytes of the output."""
+        return self.directory.store.free_bytes()
 
     def place_of(self, listing: LogListing) -> Place:
         """Return the partition's place in the output."""

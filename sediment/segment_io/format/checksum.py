@@ -1,8 +1,8 @@
 """CRC-32C as a compiled loop, and the check of a batch's checksum; the crc32c library is its twin.
 
 Three streams are interleaved, because the CPU's CRC-32C instruction has a latency of three cycles and a throughput of
-one per cycle.  To join the states of two streams, the first state is advanced over one zero byte for each byte of the
-second stream.  Advancing is linear, so it needs only look-ups in tables.  A CPU without the instruction needs eight
+one per cycle.  The states of two streams are joined by advancing the first over as many zero bytes as the second
+stream is long.  Advancing is linear, so it needs only look-ups in tables.  A CPU without the instruction needs eight
 table look-ups per word.
 """
 
@@ -33,7 +33,7 @@ def _byte_table() -> list[int]:
 
 
 def _slicing_tables() -> npt.NDArray[np.uint64]:
-    """Return uint64[8, 256]; row k advances the state of a byte by k more zero bytes."""
+    """Return uint64[8, 256]; entry [k, b] is the state after byte b and k zero bytes."""
     rows = [_byte_table()]
     for _ in range(7):
         rows.append([rows[0][value & 0xFF] ^ (value >> 8) for value in rows[-1]])

@@ -1,7 +1,10 @@
-"""Checks of offset and time indexes: entries must be whole, and must ascend (kafka-log 01 §7).
+"""Checks of index files: entries are whole and ascend, and no offset is below the base offset (kafka-log 01 §7).
 
-The checks include that of Kafka's sanityCheck: no offset is below the base offset.  Such an offset would be stored as a
-negative number.
+    offset and time index    checked when they are parsed
+    transaction index        checked by `check_last_offsets`, which a load calls
+
+The checks include Kafka's sanityCheck of each index.  In an offset or time index, an offset below the base offset would
+be stored as a negative number.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import numpy.typing as npt
 
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import CorruptIndexError
+from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES
 
 Int64s = npt.NDArray[np.int64]
 
-REBUILD_ADVICE = "delete the index; it is rebuilt from the log"
+_REBUILD_ADVICE = "delete the index; it is rebuilt from the log"
 
 
 def whole_entries(
@@ -28,7 +32,7 @@ def whole_entries(
             f"index of {len(view)} bytes is not a multiple of {dtype.itemsize} bytes",
             path=path,
             position=count * dtype.itemsize,
-            advice=REBUILD_ADVICE,
+            advice=_REBUILD_ADVICE,
         )
     entries = np.frombuffer(view, dtype=dtype, count=count)
     if preallocated:
@@ -51,5 +55,26 @@ def ascending_entries(
         path=path,
         position=first_bad * entry_bytes,
         offset=base_offset,
-        advice=REBUILD_ADVICE,
+        advice=_REBUILD_ADVICE,
     )
+
+
+def check_last_offsets(last_offsets: Int64s, base_offset: int, *, path: str | None = None) -> None:
+    """Check the entries of a transaction index: Kafka's TransactionIndex.sanityCheck.
+
+    `last_offsets` are the offsets of ABORT markers, as in `TransactionIndex`.
+
+    Raises:
+        CorruptIndexError: an entry ends below the segment's base offset.
+
+    Source: kafka-log 01 §7.4, 05 §2 pass 4.
+    """
+    below = last_offsets < base_offset
+    if below.any():
+        slot = int(below.argmax())
+        raise CorruptIndexError(
+            f"aborted transaction ends at offset {int(last_offsets[slot])}, below base offset {base_offset}",
+            path=path,
+            position=slot * TRANSACTION_ENTRY_BYTES,
+            advice=_REBUILD_ADVICE,
+        )

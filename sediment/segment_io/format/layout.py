@@ -92,6 +92,7 @@ MAX_VARLONG_BYTES = 10
 # -------------------------------------------------------------------------------------------- control records (§4)
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
+CONTROL_LEADER_CHANGE = 2
 CONTROL_SNAPSHOT_HEADER = 3
 CONTROL_SNAPSHOT_FOOTER = 4
 CONTROL_KRAFT_VERSION = 5

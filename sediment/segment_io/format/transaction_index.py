@@ -1,4 +1,4 @@
-"""The transaction index: parsing, collecting, checking and encoding (kafka-log 01 §7.4).
+"""The transaction index: parsing, collecting and encoding (kafka-log 01 §7.4).
 
 An entry has 34 bytes: version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | last stable offset i64.
 """
@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import CorruptIndexError, UnsupportedDataError
-from sediment.segment_io.format.index_sanity import REBUILD_ADVICE, Int64s
+from sediment.segment_io.errors import UnsupportedDataError
+from sediment.segment_io.format.index_sanity import Int64s
 from sediment.segment_io.format.layout import TRANSACTION_ENTRY_BYTES, TRANSACTION_ENTRY_STRUCT
 
 _TRANSACTION_ENTRY = np.dtype(
@@ -74,24 +74,6 @@ class TransactionIndex:
         if is_complete:
             wanted[int(stops.argmax()) + 1 :] = False
         return CollectedAborted(self._take(wanted), is_complete)
-
-    def check(self, base_offset: int, *, path: str | None = None) -> None:
-        """Run Kafka's TransactionIndex.sanityCheck, as loading does for each segment.
-
-        Raises:
-            CorruptIndexError: an entry ends below the segment's base offset.
-
-        Source: kafka-log 01 §7.4, 05 §2 pass 4.
-        """
-        below = self.last_offsets < base_offset
-        if below.any():
-            slot = int(below.argmax())
-            raise CorruptIndexError(
-                f"aborted transaction ends at offset {int(self.last_offsets[slot])}, below base offset {base_offset}",
-                path=path,
-                position=slot * TRANSACTION_ENTRY_BYTES,
-                advice=REBUILD_ADVICE,
-            )
 
     def _take(self, wanted: npt.NDArray[np.bool_]) -> tuple[AbortedTransaction, ...]:
         columns = (self.producer_ids, self.first_offsets, self.last_offsets, self.last_stable_offsets)

@@ -90,9 +90,9 @@ def read_leader_epochs(fs: Fs, path: Path) -> tuple[EpochEntry, ...] | None:
     return None if content is None else parse_leader_epochs(content, path=str(path))
 
 
-def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry]) -> None:
-    """Replace the file durably."""
-    fs.replace_file(path, format_leader_epochs(entries))
+def write_leader_epochs(fs: Fs, path: Path, entries: Iterable[EpochEntry], *, like: Path | None = None) -> None:
+    """Replace the file durably.  A new file gets the owner, group and mode of `like`."""
+    fs.replace_file(path, format_leader_epochs(entries), like=like)
 
 
 def read_partition_metadata(fs: Fs, path: Path) -> str | None:

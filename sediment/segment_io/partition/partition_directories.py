@@ -50,12 +50,12 @@ def find_partitions(log_dir: object, names: Iterable[str]) -> Mapping[str, tuple
     refused: list[UsageError] = []
     for name in sorted(names):
         try:
-            partition = partition_of(name)
+            partition_and_state = partition_of(name)
         except UsageError as error:
             refused.append(error)
             continue
-        if partition is not None:
-            found[name] = partition
+        if partition_and_state is not None:
+            found[name] = partition_and_state
     _warn(log_dir, refused)
     return found
 

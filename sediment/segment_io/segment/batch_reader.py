@@ -181,6 +181,24 @@ class Record(NamedTuple):
     batch: Batch
 
 
+class RecordColumns(NamedTuple):
+    """A run of records: `offsets` is int64[n], and `keys` has n keys; a null key is None.
+
+    The value of record i is `content`[values[0, i] : values[1, i]], or null if the end is -1; `values` is int64[2, n].
+    The arrays are valid until the next run is requested.
+    """
+
+    offsets: Int64s
+    keys: list[bytes | None]
+    content: bytes
+    values: Int64s
+
+    def value(self, index: int) -> bytes | None:
+        """Return the value of record `index`."""
+        start, end = self.values[:, index].tolist()
+        return None if end < 0 else self.content[start:end]
+
+
 class AbortedTransaction(Protocol):
     """An aborted transaction as a fetch response lists it: its producer, and the offset of its first record."""
 
@@ -245,9 +263,46 @@ def read_records(
 
     Source: Kafka's CompletedFetch.nextFetchedRecord.
     """
+    visible = _Visibility(from_offset, aborted, with_control)
+    for run in _runs(data, from_offset, visible, limit_bytes):
+        yield from _records(run)
+
+
+def read_columns(data: Buffer, *, limit_bytes: int = LIMIT_BYTES) -> Iterator[RecordColumns]:
+    """Yield the data records of `data` as columns, a run of records at a time.
+
+    Records of aborted transactions are included.  Arguments and errors are the same as for `read_records`.
+    """
+    for run in _runs(data, 0, _Visibility(0, None, with_control=False), limit_bytes):
+        _, _, key_starts, key_ends = run.fields[: _KEY_END + 1].tolist()
+        yield RecordColumns(
+            run.fields[_OFFSET],
+            _contents(run.content, key_starts, key_ends),
+            run.content,
+            run.fields[_VALUE_START:_BATCH],
+        )
+
+
+class _Run(NamedTuple):
+    """Records of some batches: `fields` refers to positions in `content` and to the batches in `found`.
+
+    `buffer` is a padded copy of `content`.
+    """
+
+    content: bytes
+    buffer: ByteArray
+    fields: Int64s
+    found: list[Batch]
+
+
+def _runs(data: Buffer, from_offset: int, visible: _Visibility, limit_bytes: int) -> Iterator[_Run]:
+    """Yield the visible records of `data` at or above `from_offset`; a run is valid until the next one is requested.
+
+    Raises:
+        CorruptBatchError: a batch is malformed, fails its checksum or expands beyond `limit_bytes`.
+    """
     buffer = padded_copy(data)
     content = data if isinstance(data, bytes) else bytes(data)
-    visible = _Visibility(from_offset, aborted, with_control)
     rooms = _Rooms(_RUN_RECORDS)
     for rows in _verified(buffer):
         found = _headers_of(rows)
@@ -257,13 +312,13 @@ def read_records(
             status, at, count = _read_plain(
                 buffer.ctypes.data, rows, at, wanted, from_offset, rooms.records, rooms.fields
             )
-            yield from _records(content, buffer, rooms.fields[:, :count], found)
+            yield _Run(content, buffer, rooms.fields[:, :count], found)
             if status == NEEDS_RECORD_ROOM:
                 if not count:
                     rooms = _Rooms(found[at].record_count)
             elif status == NEEDS_PAYLOAD:
                 inflated, fields = _read_compressed(content, rows, at, found[at], from_offset, limit_bytes)
-                yield from _records(inflated[:-PADDING_BYTES].tobytes(), inflated, fields, found)
+                yield _Run(inflated[:-PADDING_BYTES].tobytes(), inflated, fields, found)
                 at += 1
             elif status != OK:
                 raise _corrupt(STATUS_TEXT[status], found[at])
@@ -446,11 +501,12 @@ def _locate_headers(base: int, fields: Int64s, spans: Int64s) -> None:
             spans[3, to] = address - base if length >= 0 else -1
 
 
-def _records(content: bytes, buffer: ByteArray, fields: Int64s, found: list[Batch]) -> Iterator[Record]:
-    """Return the records that `fields` describes; positions refer to `content` and to its padded copy `buffer`.
+def _records(run: _Run) -> Iterator[Record]:
+    """Return the records of a run.
 
     The columns are joined without running Python code for each record, which would take twice as long.
     """
+    content, buffer, fields, found = run
     offsets, times, key_starts, key_ends, value_starts, value_ends, batch = fields[: _BATCH + 1].tolist()
     columns = zip(
         offsets,

@@ -92,10 +92,12 @@ def test_an_equal_hash_is_no_match_if_the_bytes_differ(tmp_path: Path):
     keys = KeySet.of([b"b"])
     with ExitStack() as stack:
         source = SourceSegment(tmp_path, segment, INT64_MAX, Fs(), stack)
-        search = key_matches._KeySearch(source, keys, LIMIT_BYTES)
+        search = key_matches.KeySearch(source, keys, LIMIT_BYTES)
         # The table has the hash of `b` already; the search compares with these bytes.
         keys.contents[0] = ord("z")
-        assert len(search.run()) == 0
+        for span in source.checked_spans():
+            assert search.add(span).size == 0
+        assert search.matches().scanned == 3
 
 
 def test_a_second_key_with_the_same_hash_is_noticed():

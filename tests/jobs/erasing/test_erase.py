@@ -16,18 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sediment.jobs.cleaning.result import CleaningResult, failure
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.erase import erase as run_erase
+from sediment.jobs.erasing.erasure import EraseSegments
 from sediment.jobs.erasing.options import EraseOptions
 from sediment.jobs.erasing.report import EraseRunReport, print_report
 from sediment.jobs.reporting.screen import screen_text
+from sediment.jobs.rewriting.partition_task import SegmentTask, WrittenSegment
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError
+from sediment.segment_io.fs import Fs
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues
 from tests.segments import NOW_MS, batch_bytes, write_segment
+from tests.twin.batches import Record, encode_batch
 from tests.twin.segments import list_segments
 
 STATED = ("--set=people:cleanup.policy=compact", "--set=visits:cleanup.policy=delete")
@@ -201,6 +206,32 @@ def test_a_dry_run_counts_and_changes_nothing(logs, keys):
     assert tree(logs) == before
 
 
+@pytest.mark.parametrize("action", ["drop", "tombstone"])
+def test_a_dry_run_reports_what_the_run_then_does(logs, keys, tmp_path, action):
+    """Some of the records are tombstones already, have no key, or do not exist."""
+    without_key = encode_batch([Record(7, NOW_MS, None, b"value")], base_offset=7, leader_epoch=0)
+    write_segment(logs / "people-0", 6, [batch_bytes(6, "a", value=None), without_key])
+    rows = [{"topic": "people", "partition": 0, "offset": offset} for offset in (0, 6, 7, 99)]
+    for select in (f"--verdicts={verdict_table(tmp_path / 'verdicts', rows)}", f"--keys-file={keys}"):
+        arguments = (select, f"--action={action}", "--all-versions", *STATED)
+        outcome = sediment("erase", logs, "--json", "--dry-run", *arguments)
+        assert outcome.partitions() == erase(logs, *arguments)
+        again = sediment("erase", logs, "--json", "--dry-run", *arguments).partitions()
+        assert {each["status"] for each in again.values()} == {"unchanged"}
+        assert [each["records_erased"] for each in again.values()] == [0, 0]
+
+
+def test_a_disk_that_cannot_hold_every_segment_twice_is_enough_for_the_segments_with_a_match(
+    logs, tmp_path, monkeypatch
+):
+    (tmp_path / "keys").write_text("d\n")
+    free_bytes = (logs / "people-0" / f"{3:020d}.log").stat().st_size
+    monkeypatch.setattr(Fs, "free_bytes", lambda _self, _path: free_bytes)
+    found = erase(logs, f"--keys-file={tmp_path}/keys", *STATED)
+    assert (found["people-0"]["status"], found["people-0"]["segments_rewritten"]) == ("erased", 1)
+    assert records(logs / "people-0")[5] == (b"d", None)
+
+
 def test_without_a_terminal_yes_is_required(logs, keys):
     before = tree(logs)
     outcome = sediment("erase", logs, "--json", f"--keys-file={keys}", *STATED)
@@ -274,6 +305,36 @@ def test_the_question_shows_the_counts_and_a_no_changes_nothing(logs, keys):
     asked: list[EraseRunReport] = []
     report = run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda shown: not asked.append(shown))
     assert (len(asked), [each.records_erased for each in report.partitions]) == (1, [3, 2])
+
+
+def test_a_partition_that_could_not_be_counted_is_not_erased(logs, keys, monkeypatch):
+    before, erase_segment, shown = tree(logs), EraseSegments.__call__, []
+
+    def fails_once(self: EraseSegments, task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
+        if task.dry_run and task.listing.path.name == "visits-0":
+            return failure("io-error", "the disk does not answer")
+        return erase_segment(self, task, attempt)
+
+    monkeypatch.setattr(EraseSegments, "__call__", fails_once)
+    report = run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda asked: not shown.append(asked))
+    for each in (shown[0], report):
+        assert [(row.status, row.records_erased) for row in each.partitions] == [("erased", 3), ("failed", 0)]
+    assert {name: content for name, content in tree(logs).items() if "visits" in name} == {
+        name: content for name, content in before.items() if "visits" in name
+    }
+
+
+def test_a_stop_while_counting_asks_nothing_and_erases_nothing(logs, keys, tmp_path, monkeypatch):
+    before, erase_segment, stop = tree(logs), EraseSegments.__call__, threading.Event()
+
+    def stops(self: EraseSegments, task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
+        stop.set()
+        return erase_segment(self, task, attempt)
+
+    monkeypatch.setattr(EraseSegments, "__call__", stops)
+    with pytest.raises(DeclinedError):
+        run_erase(common(logs), EraseOptions(keys_file=keys), confirm=lambda _asked: pytest.fail("asked"), stop=stop)
+    assert tree(logs) == before
 
 
 def test_a_stop_leaves_the_other_partitions_unchanged_and_no_file_of_the_run(logs, keys):

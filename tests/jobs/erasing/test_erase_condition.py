@@ -8,6 +8,8 @@ import pytest
 
 from tests.jobs.erasing.test_erase import STATED, erase, make_logs, records
 from tests.jobs.log_dirs import sediment, tree
+from tests.segments import NOW_MS, write_segment
+from tests.twin.batches import Record, encode_batch
 
 
 @pytest.fixture
@@ -50,6 +52,17 @@ def test_a_condition_that_spark_refuses_changes_nothing_and_is_not_quoted(logs, 
     assert text in outcome.stderr
     assert "subject" not in outcome.stderr + "".join(capfd.readouterr())
     assert tree(logs) == before
+
+
+def test_keys_in_json_are_selected_by_a_value_in_them(logs, tmp_path):
+    contents = (b'{"who": {"id": 17}}', b'{"who": {"id": "17"}}', b'{"who": {"id": 170}}', b"17", b'{"mails": ["a=b"]}')
+    records_in = [Record(4 + number, NOW_MS, key, b"value") for number, key in enumerate(contents)]
+    write_segment(logs / "visits-0", 4, [encode_batch(records_in, base_offset=4, leader_epoch=0)])
+    (tmp_path / "keys").write_text("$.who.id=17\n$.mails[0]=a=b\n")
+    arguments = (f"--keys-file={tmp_path}/keys", "--key-format=json-path", *STATED)
+    assert erase(logs, *arguments)["visits-0"]["records_erased"] == 3
+    assert {4, 5, 8}.isdisjoint(records(logs / "visits-0"))
+    assert {6, 7} < set(records(logs / "visits-0"))
 
 
 def test_an_expression_that_cannot_be_computed_matches_nothing(logs, tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sediment.segment_io.errors import (
     CorruptIndexError,
 )
+from sediment.segment_io.format.index_sanity import check_last_offsets
 from sediment.segment_io.format.offset_index import OffsetIndex, OffsetPosition, parse_offset_index
 from sediment.segment_io.format.time_index import TimeIndex, TimestampOffset, parse_time_index
 from sediment.segment_io.format.transaction_index import (
@@ -93,6 +94,15 @@ def test_any_bytes_are_an_index_that_ascends_or_corrupt(content, preallocated):
         keys = index.timestamps if parse is parse_time_index else index.relative_offsets
         assert (np.diff(keys) > 0).all()
         assert (index.relative_offsets >= 0).all()
+
+
+def test_ix_17_an_aborted_transaction_that_ends_below_the_segment_is_corrupt():
+    check_last_offsets(np.array([10, 15, 35, 50]), 10)
+    check_last_offsets(EMPTY, 10)
+    with pytest.raises(CorruptIndexError, match=r"ends at offset 10, below base offset 100.*position 0"):
+        check_last_offsets(np.array([10, 15, 35, 50]), 100, path="00000000000000000100.txnindex")
+    with pytest.raises(CorruptIndexError, match="position 34"):
+        check_last_offsets(np.array([50, 10]), 20)
 
 
 def test_ix_19_golden_indexes_are_produced_and_parsed():

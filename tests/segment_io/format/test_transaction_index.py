@@ -2,10 +2,7 @@ import pickle
 
 import pytest
 
-from sediment.segment_io.errors import (
-    CorruptIndexError,
-    UnsupportedDataError,
-)
+from sediment.segment_io.errors import UnsupportedDataError
 from sediment.segment_io.format.transaction_index import (
     AbortedTransaction,
     TransactionIndex,
@@ -54,14 +51,6 @@ def test_aborted_transactions_are_collected_over_segments_until_one_is_complete(
     assert collect_aborted(indexes(), 0, 35) == FOUR
     assert collect_aborted([four()], 60, 100) == ()
     assert collect_aborted([], 0, 100) == ()
-
-
-def test_ix_17_an_entry_that_ends_below_the_segment_is_corrupt():
-    four().check(10)
-    with pytest.raises(CorruptIndexError, match=r"ends at offset 10, below base offset 100.*position 0"):
-        four().check(100, path="00000000000000000100.txnindex")
-    with pytest.raises(CorruptIndexError, match="position 34"):
-        parse_transaction_index(encode_transaction_index([FOUR[3], FOUR[0]])).check(20)
 
 
 def test_ix_18_bytes_that_make_no_entry_are_ignored():

@@ -16,6 +16,7 @@ from sediment.segment_io.segment.batch_reader import (
     Record,
     batches,
     next_offset,
+    read_columns,
     read_records,
 )
 from tests.corpus import DumpedBatch, cleaning_cases, load_case
@@ -37,6 +38,14 @@ def as_twin(record: Record) -> TwinRecord:
 
 def offsets(data: bytes, **options: object) -> list[int]:
     return [record.offset for record in read_records(data, **options)]  # type: ignore[arg-type]
+
+
+def columns(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [
+        (offset, run.keys[at], run.value(at))
+        for run in read_columns(data)
+        for at, offset in enumerate(run.offsets.tolist())
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- Kafka's own files
@@ -102,7 +111,9 @@ def test_a_random_log_is_read_as_the_twin_reads_it(tmp_path: Path, seed: int, ma
         expected = [record for _, batch in file_batches(data) for record in batch.records()]
         control = {record.offset for _, batch in file_batches(data) if batch.is_control for record in batch.records()}
         assert list(map(as_twin, read_records(data, with_control=True))) == expected
-        assert offsets(data) == [record.offset for record in expected if record.offset not in control]
+        data_records = [record for record in expected if record.offset not in control]
+        assert offsets(data) == [record.offset for record in data_records]
+        assert columns(data) == [(record.offset, record.key, record.value) for record in data_records]
         at = chance.choice([record.offset for record in expected] or [0])
         assert offsets(data, from_offset=at, with_control=True) == [r.offset for r in expected if r.offset >= at]
         index = path.with_suffix(".txnindex")
@@ -114,6 +125,7 @@ def test_a_random_log_is_read_as_the_twin_reads_it(tmp_path: Path, seed: int, ma
 def test_records_after_the_first_table_of_headers_and_of_records_are_read() -> None:
     small = b"".join(batch_bytes(offset) for offset in range(600))
     assert offsets(small) == list(range(600))
+    assert [offset for offset, _, _ in columns(small)] == list(range(600))
     large = batch_bytes(600, "k" * 5000) + batch_bytes(5600, "k" * 3000) + batch_bytes(8600, "k" * 3000, codec=3)
     assert offsets(small + large + batch_bytes(11600)) == list(range(11601))
 
