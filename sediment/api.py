@@ -203,7 +203,7 @@ def erase(
     log_dirs: Paths = (),
     *,
     keys_file: Path | None = None,
-    key_format: Literal["text", "hex", "base64"] = "text",
+    key_format: Literal["text", "hex", "base64", "json-path"] = "text",
     where: str | None = None,
     verdicts: Path | None = None,
     action: Literal["drop", "tombstone", "replace"] | None = None,
@@ -489,6 +489,7 @@ def clone(
     link: Literal["copy", "reflink", "hard"] = "copy",
     local_only: bool = False,
     since: str | None = None,
+    strategy: Literal["auto", "whole", "split"] = "auto",
     compact: bool = False,
     codec: str | None = None,
     level: int | None = None,
@@ -533,6 +534,7 @@ def clone(
         link: share blocks with the source if the filesystem supports it, or hard-link closed segments; default: copy.
         local_only: accept topics with tiered storage, and clone only their local segments.
         since: manifest of an earlier clone; unchanged closed segments are linked from that clone.
+        strategy: `whole`: one task copies a partition; `split`: many tasks copy it; default: choose for each partition.
         compact: compact the partitions of the clone whose `cleanup.policy` includes compact, as the function `compact`
             would.
         codec: with `compact`: none, gzip, snappy, lz4 or zstd for the batches of cleaned segments; default: each batch

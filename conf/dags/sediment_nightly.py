@@ -328,7 +328,7 @@ def merge_metrics(texts: Mapping[str, str]) -> str:
 def unstated(summed: Mapping[str, Any]) -> list[str]:
     """Return a text for each unstated setting that left partitions alone, from the summary of a command."""
     return [
-        f"{summed['command']}: {reason} ({sums['partitions']} partitions, {sums['bytes']} bytes)"
+        f"{summed['command']}: {reason} ({sums['partitions']} partitions, {_bytes_text(sums['bytes'])})"
         for reason, sums in summed["unknown"].items()
     ]
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sediment.compaction.prepared_swap import PreparedSwap
-from sediment.compaction.strategy import KeyEquality, Strategy
+from sediment.compaction.strategy import KeyEquality
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
 from sediment.engine.directory.originals.backup_links import (
@@ -41,9 +41,9 @@ from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.engine.directory.swap import commit, discard_parts, make_durable
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
-from sediment.jobs.cleaning.cleaning_run import STOPPED, CleaningRun, perform_run, update_cleaner_checkpoint
+from sediment.jobs.cleaning.cleaning_run import CleaningRun, perform_run, update_cleaner_checkpoint
 from sediment.jobs.cleaning.estimates import find_resources
-from sediment.jobs.cleaning.options import FAIL, KEEP, CleaningTask, CompactOptions
+from sediment.jobs.cleaning.options import AUTO, FAIL, KEEP, STRATEGIES, CleaningTask, CompactOptions, parse_strategy
 from sediment.jobs.cleaning.report import quarantined, settled, uncommitted, untouched
 from sediment.jobs.cleaning.result import TASK_ERRORS, CleaningResult, SurveyResult, failed_task, failure
 from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
@@ -53,7 +53,7 @@ from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.command_line.units import ByteSize, Seconds
 from sediment.jobs.delta_lake.paths import outside_log_dirs
-from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import (
@@ -66,13 +66,14 @@ from sediment.jobs.reporting.run_report import (
 )
 from sediment.jobs.reporting.screen import Screen, named
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, LIST, SPARK, SURVEY, StageTimer
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.options import encoding_options, parse_optional_encoding
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when, stop_on_signals
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.spark.task_pool import TaskResult, run_on_executors, run_pending
+from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors, run_pending
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition, parse_segment_file
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
+_FEW = 1000  # partitions; the driver can open as many logs in the time of Spark's start
 _LIMITS = ("max-bytes", "max-seconds")
 _WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are just as fast if synced one by one
 _SYNCS_AT_ONCE = 8
@@ -124,9 +126,8 @@ def perform(
     **own: Any,
 ) -> CompactionRunReport:
     """Compact with the options of the command (`compact`)."""
-    chosen = None if strategy == "auto" else Strategy(strategy)
     encoding = parse_optional_encoding(codec, level, batch_bytes)
-    own |= {"strategy": chosen, "key_equality": KeyEquality(key_equality), "encoding": encoding}
+    own |= {"strategy": parse_strategy(strategy), "key_equality": KeyEquality(key_equality), "encoding": encoding}
     return compact(options, CompactOptions(**own), stop)
 
 
@@ -268,7 +269,24 @@ class _CompactionRun(CleaningRun):
         except TASK_ERRORS as error:
             return self._settle_all([TaskResult(task, failed_task(task, error), None)])[0]
 
+    def _nothing_to_clean(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport] | None:
+        """Return a report for each task if no partition can be cleaned now; None if any may be.
+
+        The driver looks at the logs only if their sizes make this likely, because a look loads compiled code.
+        """
+        if self._options.asks_for_spark or len(tasks) > _FEW or any(task.expected_bytes() for task in tasks):
+            return None
+        results: list[TaskResult[CleaningTask, CleaningResult]] = []
+        for each in run_here(tasks, survey_partition):
+            if not isinstance(each.result, CleaningResult):
+                return None
+            results.append(TaskResult(each.item, each.result, None))
+        self.timer.lap(SURVEY)
+        return [self._logged(report) for report in self._settle_all(results)]
+
     def _clean_and_commit(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport]:
+        if (left_alone := self._nothing_to_clean(tasks)) is not None:
+            return left_alone
         reports: list[PartitionReport] = []
         total_bytes = sum(task.weight() for task in tasks)
         progress = self._stack.enter_context(
@@ -532,8 +550,8 @@ COLUMNS: tuple[TableColumn[PartitionReport], ...] = (
 
 def print_report(report: CompactionRunReport, screen: Screen) -> None:
     """Print the table for people, the reasons and the summary."""
-    screen.partitions(report.partitions, COLUMNS)
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.status in (FAILED, QUARANTINED))
+    screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
+    screen.failed(report.partitions)
     for partition in report.partitions:
         if partition.status not in (FAILED, QUARANTINED) and partition.corrupt_batches:
             screen.say(f"{partition.partition}: {partition.reason}", style="yellow")
@@ -558,15 +576,12 @@ def _only_keeps_tombstones(partition: PartitionReport) -> bool:
 
 
 def _summary(report: CompactionRunReport) -> str:
-    counts = {
-        status: sum(partition.status == status for partition in report.partitions)
-        for status in (COMPACTED, SKIPPED, FAILED, QUARANTINED)
-    }
-    done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
-    before = sum(p.bytes_before for p in report.partitions if p.status == COMPACTED)
-    after = sum(p.bytes_after for p in report.partitions if p.status == COMPACTED)
+    done = status_counts(report.partitions, dry_run=report.dry_run) or "no partitions"
+    compacted = [partition for partition in report.partitions if partition.status == COMPACTED]
+    before = sum(partition.bytes_before for partition in compacted)
+    after = sum(partition.bytes_after for partition in compacted)
     verb = "would shrink" if report.dry_run else "shrank"
-    size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if counts[COMPACTED] else ""
+    size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if compacted else ""
     return f"{done}{size} in {report.seconds:.1f} s (run {report.run_id})"
 
 
@@ -582,8 +597,8 @@ def _summary(report: CompactionRunReport) -> str:
 @click.option("--from-start", is_flag=True, help="Ignore the cleaner checkpoint and clean from the log start.")
 @click.option(
     "--strategy",
-    type=click.Choice(["auto", *(strategy.value for strategy in Strategy)]),
-    default="auto",
+    type=click.Choice(STRATEGIES),
+    default=AUTO,
     show_default=True,
     help="whole: one task cleans a partition.  split: many tasks clean a partition.  auto: choose for each "
     "partition, by its size, its keys and the number of task slots.",
@@ -637,7 +652,8 @@ def _summary(report: CompactionRunReport) -> str:
     "--hand-off",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Commit nothing; leave the cleaned segments in DIR for the running engine that owns LOG_DIR.",
+    help="Commit nothing; leave the cleaned segments in DIR for the running Sediment engine that owns LOG_DIR, "
+    "which then commits them.",
 )
 @click.option(
     "--output",

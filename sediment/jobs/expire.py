@@ -53,11 +53,12 @@ from sediment.jobs.command_line.options import CommonOptions, common_options, sc
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
-from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen, View
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.directories import SelectedDirectory, check_filesystem
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.running_brokers import warn_of_running
@@ -90,7 +91,7 @@ NOTHING_TO_DELETE = "nothing-to-delete"
 
 _LOCAL_KEYS = ("local.retention.ms", "local.retention.bytes")
 _NO_ROOM = "the disk was full, so the active segment stays; free some space and run again"
-_STOPPED = ("stopped", "the run was stopped before this partition")
+_STOPPED = (STOPPED, "the run was stopped before this partition")
 _THREADS = 8
 _GROUP_PARTITIONS = 64
 """Number of partitions whose log starts are written to the checkpoint file together."""
@@ -157,18 +158,14 @@ COLUMNS: tuple[TableColumn[ExpiryReport], ...] = (
 
 def print_report(report: ExpiryRunReport, screen: Screen) -> None:
     """Print the table for people, the reasons and the summary."""
-    screen.partitions(report.partitions, COLUMNS)
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
+    screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
+    screen.failed(report.partitions)
     screen.reasons(p for p in report.partitions if p.status == SKIPPED)
     screen.say(_summary(report))
 
 
 def _summary(report: ExpiryRunReport) -> str:
-    counts = {
-        status: sum(partition.status == status for partition in report.partitions)
-        for status in (EXPIRED, SKIPPED, FAILED)
-    }
-    done = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "no partitions"
+    done = status_counts(report.partitions, dry_run=report.dry_run) or "no partitions"
     expired = [partition for partition in report.partitions if partition.status == EXPIRED]
     freed = sum(partition.bytes_before - partition.bytes_after for partition in expired)
     segments = sum(len(partition.deleted_segments) for partition in expired)

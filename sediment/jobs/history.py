@@ -14,6 +14,7 @@ import fnmatch
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.result import Result
 from sediment.jobs.reporting.run_report import SCHEMA
 from sediment.jobs.reporting.screen import Screen, screen_text
+from sediment.jobs.reporting.statuses import BAD_STATUSES
 from sediment.segment_io.errors import SedimentError, UsageError
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable
@@ -40,7 +42,6 @@ from sediment.segment_io.printable import printable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BAD_STATUSES = ("failed", "quarantined")
 _REPLAYED = {True: "added", False: "is in the ledger already"}
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ _LOGGER = logging.getLogger(__name__)
 class HistoryReport(Result):
     """Runs in the ledger at the path `ledger`, newest first, and their partitions, as dicts by column.
 
-    The rows of `to_arrow` are the runs, or the partitions if one run or some partitions were requested.
+    `runs_in_ledger` counts all runs, also those beyond --last.  The rows of `to_arrow` are the runs, or the partitions
+    if one run or some partitions were requested.
     """
 
     ledger: str
@@ -59,6 +61,7 @@ class HistoryReport(Result):
     partitions: tuple[dict[str, Any], ...]
     is_narrowed: bool
     by_partition: bool
+    runs_in_ledger: int
 
     def __repr__(self) -> str:
         return f"<HistoryReport of {self.ledger}: {counted(len(self.runs), 'run')}>"
@@ -82,8 +85,8 @@ class HistoryReport(Result):
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
-def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
-    """Return rows of `runs` as dicts by column, newest first, at most `last` of them.
+def read_runs(path: str) -> list[dict[str, Any]]:
+    """Return the rows of `runs` as dicts by column, newest first.
 
     Raises:
         UsageError: `path` is not a ledger, or the package that reads ledgers is missing.
@@ -93,7 +96,7 @@ def read_runs(path: str, last: int | None) -> list[dict[str, Any]]:
     rows.sort(key=lambda row: (row["now_ms"], row["recorded_ms"]), reverse=True)
     for row in rows:
         row["statuses"] = dict(row["statuses"] or ())
-    return rows[:last]
+    return rows
 
 
 def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -163,17 +166,38 @@ _COLUMNS_OF_ONE_RUN: tuple[TableColumn[dict[str, Any]], ...] = (
 _PARTITION_COLUMNS = (_TIME, replace(_RUN, rank=1), _PARTITION, _STATUS, _BYTES)
 
 
-def _print_runs(runs: Sequence[dict[str, Any]], screen: Screen) -> None:
-    screen.table([[run] for run in runs], _RUN_COLUMNS)
+def _print(found: HistoryReport, screen: Screen, *, of_one_run: bool) -> None:
+    """Print the rows that were asked for, and a line with their number and sums."""
+    if of_one_run:
+        [run] = found.runs
+        screen.say(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}")
+        screen.table([[partition] for partition in found.partitions], _COLUMNS_OF_ONE_RUN)
+        screen.say(f"{_total(found.partitions)} (run {run['run_id']})")
+    elif found.by_partition:
+        screen.table([[partition] for partition in found.partitions], _PARTITION_COLUMNS)
+        with_them = counted(len({partition["run_id"] for partition in found.partitions}), "run")
+        screen.say(f"{_total(found.partitions)}; in {with_them} of {_runs_searched(found)}")
+    else:
+        screen.table([[run] for run in found.runs], _RUN_COLUMNS)
+        failed = sum(any(run["statuses"].get(status) for status in BAD_STATUSES) for run in found.runs)
+        screen.say(f"{_runs_searched(found)}; {failed or 'none'} with failed partitions")
 
 
-def _print_one_run(run: dict[str, Any], partitions: Sequence[dict[str, Any]], screen: Screen) -> None:
-    screen.say(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}")
-    screen.table([[partition] for partition in partitions], _COLUMNS_OF_ONE_RUN)
+def _runs_searched(found: HistoryReport) -> str:
+    """Return the number of runs, of all runs in the ledger if --last left out some."""
+    if len(found.runs) == found.runs_in_ledger:
+        return f"{counted(len(found.runs), 'run')} in the ledger"
+    shown = len(found.runs)
+    return f"the last {counted(shown, 'run')} of {found.runs_in_ledger} in the ledger (--last N reads more)"
 
 
-def _print_partitions(partitions: Sequence[dict[str, Any]], screen: Screen) -> None:
-    screen.table([[partition] for partition in partitions], _PARTITION_COLUMNS)
+def _total(partitions: Sequence[dict[str, Any]]) -> str:
+    """Return how many rows have each status, and the sums of their bytes."""
+    statuses = Counter(partition["status"] for partition in partitions)
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
+    known = [row for row in partitions if row["bytes_before"] is not None and row["bytes_after"] is not None]
+    before, after = (sum(row[name] for row in known) for name in ("bytes_before", "bytes_after"))
+    return f"{counts}; {_arrow(human_bytes(before), human_bytes(after))}" if known else counts
 
 
 def _status(partition: dict[str, Any]) -> str:
@@ -192,14 +216,14 @@ def _seconds(run: dict[str, Any]) -> str:
     return "?" if run["seconds"] is None else f"{run['seconds']:.1f}"
 
 
-def _number(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
 def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
     if row[before] is None or row[after] is None:
         return ""
-    return f"{text(row[before])} → {text(row[after])}" if row[before] != row[after] else str(text(row[before]))
+    return _arrow(text(row[before]), text(row[after]))
+
+
+def _arrow(before: str, after: str) -> str:
+    return f"{before} → {after}" if before != after else before
 
 
 # -------------------------------------------------------------------------------------------------------------- command
@@ -223,21 +247,14 @@ def _change(row: dict[str, Any], before: str, after: str, text: Any) -> str:
 def command(as_json: bool, **options: Any) -> None:
     """Show the runs in the ledger at LEDGER, newest first."""
     with errors_as_exit_status():
-        by_partition = bool(options["patterns"])
 
         def print_replayed(file: str, is_new: bool) -> None:
             if not as_json:
                 click.echo(f"{printable(file)}: {_REPLAYED[is_new]}", err=True)
 
         found = perform(**options, on_replayed=print_replayed, with_partitions=as_json)
-        if as_json:
-            write_result(found.to_json() + "\n")
-        elif options["run_id"] is not None:
-            write_result(screen_text(partial(_print_one_run, found.runs[0], found.partitions)))
-        elif by_partition:
-            write_result(screen_text(partial(_print_partitions, found.partitions)))
-        else:
-            write_result(screen_text(partial(_print_runs, found.runs)))
+        of_one_run = options["run_id"] is not None
+        write_result(found.to_json() + "\n" if as_json else screen_text(partial(_print, found, of_one_run=of_one_run)))
     raise SystemExit(EXIT_DONE)
 
 
@@ -267,9 +284,10 @@ def perform(
         _LOGGER.info("%s: %s", file, _REPLAYED[is_new])
         if on_replayed is not None:
             on_replayed(file, is_new)
-    runs = read_runs(path, None if run_id else last)
+    every_run = read_runs(path)
+    runs = every_run[:last]
     if run_id is not None:
-        runs = [run for run in runs if run["run_id"] == run_id]
+        runs = [run for run in every_run if run["run_id"] == run_id]
         if not runs:
             raise UsageError(
                 f"run {run_id} is not in the ledger", path=path, advice="list all runs with --last 1000000"
@@ -282,6 +300,7 @@ def perform(
         partitions=tuple(partitions),
         is_narrowed=bool(patterns),
         by_partition=bool(patterns) or run_id is not None,
+        runs_in_ledger=len(every_run),
     )
 
 

@@ -53,7 +53,7 @@ from sediment.jobs.rewriting.options import encoding_options, parse_optional_enc
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
-from sediment.jobs.spark.task_pool import run_on_executors
+from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
 from sediment.segment_io.format.names import new_run_id
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 
 CLEANABLE = "cleanable"
 BLOCKED = "blocked"
+_LITTLE_BYTES = 1 << 30  # to read; planning this in one process takes as long as Spark's start
+_PARTITION_BYTES = 256 << 10  # opening a log takes as long as reading this many bytes
 _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
 
@@ -356,13 +358,10 @@ def plan(options: CommonOptions, own: CompactOptions, *, exact: bool, encoding: 
             else:
                 plans.append(prepared)
         if tasks:
-            found, to_clean, sc = _plan_on_executors(options, tasks, stack, group=run_id)
+            found, to_clean = _plan_each(options, tasks, stack, group=run_id)
             plans += found
-            cleaned_bytes = sum(cleaning.weight() for cleaning, _ in to_clean.values())
-            with Progress(options.messages(), len(to_clean), cleaned_bytes, phase="cleaning") as progress:
-                for cleaning, cleaned in _clean_exactly(sc, to_clean, group=run_id):
-                    plans.append(cleaned)
-                    progress.advance(cleaning.weight())
+            if to_clean:
+                plans += _exact_plans(options, to_clean, stack, group=run_id)
     return PlanReport(
         run_id=run_id,
         command="plan",
@@ -434,27 +433,56 @@ def _prepare(
     return prepared
 
 
-def _plan_on_executors(
+def _plan_each(
     options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
-) -> tuple[list[PartitionPlan], Mapping[Path, tuple[CleaningTask, PartitionPlan]], Any]:
-    """Return the plans, the partitions that --exact cleans (by directory), and the SparkContext that `stack` stops."""
+) -> tuple[list[PartitionPlan], Mapping[Path, tuple[CleaningTask, PartitionPlan]]]:
+    """Return the plans, and the partitions that --exact cleans, by directory; `stack` stops a Spark started here."""
     plans: list[PartitionPlan] = []
     to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
     total_bytes = sum(task.weight() for task in tasks)
     with Progress(options.messages(), len(tasks), total_bytes, phase="planning") as progress:
-        sc = stack.enter_context(spark_context(options.master, "sediment plan"))
-        cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
-        resources = find_resources(sc, cleaned_bytes, asked=None)
-        tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
-        for results in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=group):
-            for each in results:
-                found = each.result or _lost(each.item.cleaning, each.error)
-                if each.item.is_exact and found.status == CLEANABLE:
-                    to_clean[each.item.cleaning.listing.path] = each.item.cleaning, found
-                else:
-                    plans.append(found)
-                progress.advance(each.item.weight())
-    return plans, to_clean, sc
+        for each in _results(options, tasks, stack, group=group):
+            found = each.result or _lost(each.item.cleaning, each.error)
+            if each.item.is_exact and found.status == CLEANABLE:
+                to_clean[each.item.cleaning.listing.path] = each.item.cleaning, found
+            else:
+                plans.append(found)
+            progress.advance(each.item.weight())
+    return plans, to_clean
+
+
+def _results(
+    options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
+) -> Iterator[TaskResult[PlanningTask, PartitionPlan]]:
+    """Plan on Spark, or in this process if there is little to read and no option asks for Spark."""
+    is_here = not options.asks_for_spark and sum(task.weight() + _PARTITION_BYTES for task in tasks) <= _LITTLE_BYTES
+    sc = None if is_here else stack.enter_context(spark_context(options.master, "sediment plan"))
+    cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
+    resources = find_resources(sc, cleaned_bytes, asked=None)
+    tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
+    if sc is None:
+        yield from run_here(tasks, plan_partition)
+        return
+    for results in run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=group):
+        yield from results
+
+
+def _exact_plans(
+    options: CommonOptions,
+    to_clean: Mapping[Path, tuple[CleaningTask, PartitionPlan]],
+    stack: ExitStack,
+    *,
+    group: str,
+) -> list[PartitionPlan]:
+    """Return the plans of the partitions `to_clean` with the figures of a cleaning in memory, on Spark."""
+    plans = []
+    sc = stack.enter_context(spark_context(options.master, "sediment plan"))
+    cleaned_bytes = sum(cleaning.weight() for cleaning, _ in to_clean.values())
+    with Progress(options.messages(), len(to_clean), cleaned_bytes, phase="cleaning") as progress:
+        for cleaning, cleaned in _clean_exactly(sc, to_clean, group=group):
+            plans.append(cleaned)
+            progress.advance(cleaning.weight())
+    return plans
 
 
 def _clean_exactly(

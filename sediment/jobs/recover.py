@@ -17,6 +17,7 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,11 +42,20 @@ from sediment.jobs.command_line.options import CommonOptions, common_options, sc
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.delta_lake.paths import outside_log_dirs
-from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, number_column, text_column
+from sediment.jobs.reporting.columns import (
+    TableColumn,
+    bytes_column,
+    is_stopped,
+    name_and_status,
+    number_column,
+    status_word,
+    text_column,
+)
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen, named
+from sediment.jobs.reporting.statuses import RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import LockLostError, SedimentError
@@ -56,6 +66,7 @@ from sediment.segment_io.format.names import (
     RECOVERY_POINT_FILE,
     DirectoryState,
     TopicPartition,
+    by_number,
     new_run_id,
     parse_segment_file,
 )
@@ -68,8 +79,7 @@ from sediment.segment_io.partition.checkpoint_files import (
 from sediment.segment_io.partition.clean_shutdown_file import CleanShutdown, write_clean_shutdown
 from sediment.segment_io.partition.partition_directories import find_partitions
 
-RECOVERED = "recovered"
-
+_BASE_OFFSET = re.compile(r"\b\d{20}\b")
 _THREADS_KEY = "num.recovery.threads.per.data.dir"
 _NOT_LOADED = frozenset({DirectoryState.DELETE, DirectoryState.STRAY})
 
@@ -250,7 +260,7 @@ def _recover(source: _LogToLoad, lock: DirectoryLock | None, stop: threading.Eve
         return _Outcome(source, RecoveryReport(source.name, str(source.directory.path), FAILED, code, reason), None)
 
     if stop.is_set():
-        return failed("stopped", "the run was stopped before this partition")
+        return failed(STOPPED, "the run was stopped before this partition")
     if source.failure is not None:
         return failed(*source.failure)
     try:
@@ -526,8 +536,13 @@ def _is_idle(partition: RecoveryReport) -> bool:
     return partition.status != FAILED and not partition.repairs
 
 
+def _shown_status(partition: RecoveryReport) -> str:
+    """Return the status for people; a partition without repairs is unchanged."""
+    return UNCHANGED if _is_idle(partition) else status_word(partition)
+
+
 COLUMNS: tuple[TableColumn[RecoveryReport], ...] = (
-    *name_and_status(lambda row: row.status),
+    *name_and_status(_shown_status, _shown_status),
     text_column("offsets", _offsets, rank=1),
     number_column("segments", lambda row: len(row.segments) if _is_loaded(row) else None, rank=2),
     bytes_column("bytes", _bytes),
@@ -537,24 +552,38 @@ COLUMNS: tuple[TableColumn[RecoveryReport], ...] = (
 
 def print_report(report: RecoveryRunReport, screen: Screen) -> None:
     """Print the table for people, then the repairs and the failures."""
-    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
-    repairs: dict[str, list[str]] = {}
-    for partition in report.partitions:
-        for repair in partition.repairs:
-            repairs.setdefault(repair, []).append(partition.partition)
+    has_plans = report.dry_run and not all(map(_is_idle, report.partitions))
+    screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle, dry_run=has_plans)
     would = "would be: " if report.dry_run else ""
-    for repair, partitions in repairs.items():
+    for repair, partitions in _repairs(report, is_for_terminal=screen.is_terminal):
         screen.say(f"{named(partitions)}: {would}{repair}")
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
+    screen.failed(report.partitions)
     screen.say(_summary(report))
 
 
+def _repairs(report: RecoveryRunReport, *, is_for_terminal: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield each repair with its partitions; on a terminal, the same repair of several files is one."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for partition in report.partitions:
+        for repair in partition.repairs:
+            kind = _BASE_OFFSET.sub("N", repair) if is_for_terminal else repair
+            found.setdefault(kind, {}).setdefault(repair, []).append(partition.partition)
+    for kind, repairs in found.items():
+        partitions = sorted({name for names in repairs.values() for name in names}, key=by_number)
+        only, *others = repairs
+        yield f"{kind}; a pipe, or --json, names each file" if others else only, partitions
+
+
 def _summary(report: RecoveryRunReport) -> str:
-    failed = sum(partition.status == FAILED for partition in report.partitions)
+    stopped = sum(map(is_stopped, report.partitions))
+    failed = sum(partition.status == FAILED for partition in report.partitions) - stopped
     repairs = sum(len(partition.repairs) for partition in report.partitions)
-    if repairs or failed:
+    if repairs or failed or stopped:
         verb = "would be recovered" if report.dry_run else "recovered"
-        counts = f"{len(report.partitions) - failed} {verb} with {counted(repairs, 'repair')}, {failed} failed"
+        unchanged = sum(map(_is_idle, report.partitions))
+        repaired = len(report.partitions) - unchanged - failed - stopped
+        counts = f"{repaired} {verb} with {counted(repairs, 'repair')}, {unchanged} unchanged, {failed} failed"
+        counts += f", {stopped} stopped" if stopped else ""
     else:
         where = "" if all(map(_is_verified, report.partitions)) else " from their recovery points on"
         counts = f"{len(report.partitions)} checked{where}, nothing to repair"

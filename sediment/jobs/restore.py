@@ -57,11 +57,12 @@ from sediment.jobs.command_line.options import CommonOptions, common_options, sc
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.command_line.stderr_log import log_partition
 from sediment.jobs.erasing.suppression_file import read_suppression_list
-from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column
+from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column, status_counts
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, REFUSED, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen, View
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.directories import check_filesystem
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, SourceChangedError, UsageError
@@ -93,7 +94,7 @@ RECOVER = "recover"
 ALREADY_RESTORED = "already-restored"
 
 _MS = re.compile(r"[0-9]{1,15}")
-_STOPPED = ("stopped", "the run was stopped before this partition")
+_STOPPED = (STOPPED, "the run was stopped before this partition")
 _MAY_BE_ABSENT = (CLEANER_FILE, LOG_START_FILE)
 """Checkpoint files that may be missing: a missing file means the same as an empty file."""
 
@@ -144,18 +145,13 @@ COLUMNS: tuple[TableColumn[RestoreReport], ...] = (
 
 def print_report(report: RestoreRunReport, screen: Screen) -> None:
     """Print the table for people."""
-    screen.partitions(report.partitions, COLUMNS)
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.status in (REFUSED, FAILED))
+    screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
+    screen.failed(report.partitions)
     screen.say(_summary(report))
 
 
 def _summary(report: RestoreRunReport) -> str:
-    counts = {
-        status: sum(partition.status == status for partition in report.partitions)
-        for status in (RESTORED, REFUSED, FAILED)
-    }
-    words = {RESTORED: "would be restored"} if report.dry_run else {}
-    done = ", ".join(f"{count} {words.get(status, status)}" for status, count in counts.items() if count)
+    done = status_counts(report.partitions, dry_run=report.dry_run)
     kept = f"; the removed files are in {report.originals}" if report.catalogues else ""
     return f"{done or 'no partitions'}{kept}; {report.seconds:.1f} s (run {report.run_id})"
 
@@ -688,7 +684,7 @@ def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
     required=True,
-    help="Restore from DIR, which earlier runs named with --keep-originals; the files that the restore removes are "
+    help="Restore from DIR, the --keep-originals directory of earlier runs; the files that the restore removes are "
     "kept there too.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Undo the run with this id.")

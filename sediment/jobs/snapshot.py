@@ -175,7 +175,7 @@ def _rows_changed(report: SnapshotReport) -> str:
 def print_report(report: SnapshotReport, screen: Screen) -> None:
     """Print the report as a table."""
     screen.partitions(report.partitions, COLUMNS)
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status == FAILED)
+    screen.failed(report.partitions)
     screen.reasons(p for p in report.partitions if p.reason and p.status != FAILED)
     version = "" if report.version is None else f", version {report.version}"
     screen.say(f"rows: {_rows_changed(report)}{version} in {report.seconds:.1f} s (run {report.run_id})")
@@ -664,12 +664,12 @@ def perform(
     "as_of_offsets",
     multiple=True,
     metavar="[TOPIC-N:]OFFSET",
-    help="Write the latest values as they were right after this offset; give --to a separate table.",
+    help="Write the latest values as they were right after this offset; use a separate table for --to.",
 )
 @click.option(
     "--as-of-ms",
     type=click.IntRange(min=0),
-    help="Write the latest values as of this timestamp, in ms since the epoch; give --to a separate table.",
+    help="Write the latest values as of this timestamp, in ms since the epoch; use a separate table for --to.",
 )
 @click.option("--from-start", is_flag=True, help="Read the selected partitions from their start again.")
 @click.option(

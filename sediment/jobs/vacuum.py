@@ -46,11 +46,12 @@ from sediment.jobs.originals import (
     rows_without_catalogue,
 )
 from sediment.jobs.reporting.arrow_rows import INTERNAL
-from sediment.jobs.reporting.columns import TableColumn, status_style, status_text
+from sediment.jobs.reporting.columns import TableColumn, of_dry_run, status_style, status_text
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted, human_bytes, utc_time
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, RunReport
 from sediment.jobs.reporting.screen import Screen, screen_text
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.spark.cancellation import stop_on_signals
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -63,7 +64,7 @@ KEPT = "kept"
 YOUNG = "young"
 RUNNING = "running"
 
-_STOPPED = ("stopped", "the run was stopped before these originals")
+_STOPPED = (STOPPED, "the run was stopped before these originals")
 _NARROW = (0, 1, 0, 0)
 _LEAST_MS = 24 * 3_600_000
 
@@ -78,7 +79,7 @@ class VacuumReport(OriginalsReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class VacuumRunReport(RunReport[VacuumReport]):
-    """Report of a run of `vacuum`: a row for each partition of each run, oldest runs first."""
+    """Report of a run of `vacuum`: a row for each partition of each run, newest runs first."""
 
     row_type: ClassVar[type] = VacuumReport
 
@@ -105,8 +106,9 @@ _COLUMNS: tuple[TableColumn[VacuumReport], ...] = (
 
 def print_report(report: VacuumRunReport, screen: Screen) -> None:
     """Print a row for each run, for people."""
-    screen.table(by_run(report.partitions), _COLUMNS)
-    screen.failures((p.run or p.partition, p.reason) for p in report.partitions if p.status == FAILED)
+    runs = by_run(report.partitions)
+    screen.table(runs, of_dry_run(_COLUMNS) if report.dry_run else _COLUMNS)
+    screen.failed([rows[0] for rows in runs], noun="run", name=lambda row: row.run or row.partition)
     for line in _consequences(report):
         screen.say(line)
 
@@ -206,7 +208,7 @@ def vacuum(
             history = read_history(own.originals, fs)
         before = read_pins(own.originals, fs)
         pins = _changed_pins(before, own, history)
-        rows = [row for run in history.runs for row in _decided(run, own, history, pins)]
+        rows = [row for run in reversed(history.runs) for row in _decided(run, own, history, pins)]
         rows += rows_without_catalogue(VacuumReport, own.originals, fs)
         if own.dry_run:
             return report(rows, dry_run=True)
@@ -266,11 +268,11 @@ def _decide(run: Catalogue, own: VacuumOptions, pins: Sequence[str]) -> tuple[st
 def _removed(
     rows: Sequence[VacuumReport], history: History, own: VacuumOptions, stop: threading.Event, fs: Fs
 ) -> list[VacuumReport]:
-    """Remove the originals of each run marked in `rows`; return the rows with the outcome."""
+    """Remove the originals of each run marked in `rows`, oldest runs first; return the rows with the outcome."""
     failed: dict[str, tuple[str, str]] = {}
-    for run_id in dict.fromkeys(row.run for row in rows if row.status == REMOVED):
-        run = None if run_id is None else history.run(run_id)
-        if run is None:
+    marked = {row.run for row in rows if row.status == REMOVED}
+    for run in history.runs:
+        if run.run_id not in marked:
             continue
         if stop.is_set():
             failed[run.run_id] = _STOPPED

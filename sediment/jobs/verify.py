@@ -37,8 +37,8 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import SKIPPED, WRONG
 from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
-from sediment.jobs.spark.session import spark_context, under_spark_submit
-from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
+from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
 from sediment.jobs.verification.checks import CHECKS
 from sediment.jobs.verification.comparison import Pair, PairSettings, Side, compare, failed
 from sediment.jobs.verification.report import (
@@ -247,10 +247,8 @@ def _weight(pair: Pair) -> int:
 
 def _results(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[_Result]:
     """Compare the pairs on Spark, or in this process if there is little data and no option asks for Spark."""
-    asks_for_spark = options.master is not None or options.spark is not None or under_spark_submit()
-    if not asks_for_spark and sum(map(_weight, pairs)) <= _LITTLE_BYTES:
-        for pair in pairs:
-            yield TaskResult(pair, compare(pair, "driver"), None)
+    if not options.asks_for_spark and sum(map(_weight, pairs)) <= _LITTLE_BYTES:
+        yield from run_here(pairs, compare)
         return
     with spark_context(options.master, "sediment verify") as sc:
         group = f"sediment-verify-{uuid.uuid4().hex}"

@@ -202,7 +202,7 @@ def test_the_figures_of_a_directory_come_from_the_summaries_of_its_commands(call
         failed=1,
     )
     expire = summed("expire", bytes_before=5000, bytes_after=1000, segments_deleted=3, unknown=left)
-    assert call("unstated", expire)["result"] == ["expire: policy-unknown (2 partitions, 123 bytes)"]
+    assert call("unstated", expire)["result"] == ["expire: policy-unknown (2 partitions, 123 B)"]
     assert call("figures", {"compact": compact, "verify": summed("verify"), "expire": expire})["result"] == {
         "partitions": "13",
         "compacted": "5",

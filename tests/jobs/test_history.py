@@ -54,6 +54,9 @@ def test_runs_are_shown_newest_first(path):
     assert "2 compacted, 1 failed" in outcome.stdout
     assert "2023-11-14 22:13:20" in lines[2]
     assert "(dry)" in lines[1]
+    assert outcome.stdout.splitlines()[-1] == "3 runs in the ledger; 1 with failed partitions"
+    few = sediment("history", path, "--last", 2).stdout.splitlines()[-1]
+    assert few == "the last 2 runs of 3 in the ledger (--last N reads more); 1 with failed partitions"
     assert [run["run_id"] for run in sediment("history", path, "--last", 2, "--json").report["runs"]] == [
         "third",
         "second",
@@ -65,6 +68,7 @@ def test_a_run_is_shown_with_its_partitions(path):
     assert "users-0" in outcome.stdout
     assert "failed: corrupt-batch" in outcome.stdout
     assert "orders-1" in outcome.stdout
+    assert outcome.stdout.splitlines()[-1] == "2 compacted, 1 failed; 0 B (run third)"
     [run] = sediment("history", path, "--run", "third", "--json").report["runs"]
     assert [partition["partition"] for partition in run["partitions"]] == ["orders-0", "orders-1", "users-0"]
     assert run["partitions"][2]["reason"] == "a batch fails its CRC"
@@ -78,6 +82,7 @@ def test_a_partition_is_shown_through_the_runs_that_had_it(path):
     outcome = sediment("history", path, "--partition", "users-*")
     assert "third" in outcome.stdout
     assert "first" not in outcome.stdout
+    assert outcome.stdout.splitlines()[-1] == "1 failed; 0 B; in 1 run of 3 runs in the ledger"
 
 
 def test_a_report_is_replayed_from_a_file_once(path, tmp_path):

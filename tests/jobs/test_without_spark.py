@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.log_dirs import make_log_dir
+from tests.jobs.log_dirs import make_log_dir, tree, write_checkpoint
 from tests.segments import batch_bytes, write_segment
 
 _WITHOUT = """
@@ -44,6 +44,20 @@ def test_dump_and_recover_run(log_dir: Path) -> None:
     recovered = run("recover", log_dir, "--dry-run", "--json")
     assert recovered.returncode == 0, recovered.stderr
     assert json.loads(recovered.stdout)["partitions"][0]["log_end_offset"] == 3
+
+
+def test_plan_and_a_compaction_with_nothing_to_clean_run(log_dir: Path) -> None:
+    sets = ("--json", "--set=t:cleanup.policy=compact", "--broker-defaults")
+    planned = run("plan", log_dir, *sets)
+    assert (planned.returncode, planned.stderr) == (0, "")
+    assert json.loads(planned.stdout)["partitions"][0]["status"] == "cleanable"
+    write_checkpoint(log_dir / "cleaner-offset-checkpoint", {"t-0": 2})
+    before = tree(log_dir)
+    compacted = run("compact", log_dir, *sets)
+    assert (compacted.returncode, compacted.stderr) == (0, "")
+    [partition] = json.loads(compacted.stdout)["partitions"]
+    assert (partition["status"], partition["reason_code"]) == ("skipped", "active-segment")
+    assert tree(log_dir) == before
 
 
 def test_every_command_can_be_loaded_and_so_shows_its_help() -> None:

@@ -20,14 +20,13 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.reporting.error_text import describe_lost_task
 from sediment.jobs.reporting.run_report import CompactionRunReport, PartitionReport, in_order
 from sediment.jobs.reporting.stage_timer import StageTimer
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.names import CLEANER_FILE, LOCK_FILE, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import update_offset_checkpoint, write_offset_checkpoint
 from sediment.segment_io.partition.listing import LogListing
-
-STOPPED = "stopped"
 
 
 class CleaningRun(ABC):

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from sediment.jobs.command_line.options import CommonOptions
 
 FAIL, KEEP = "fail", "keep"
+AUTO = "auto"
+STRATEGIES = (AUTO, *(strategy.value for strategy in Strategy))
+"""The values of `--strategy`."""
+
 WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_bytes=INT64_MAX)
 
 
@@ -184,3 +188,8 @@ class CleaningTask:
         dirty_bytes = sum(s.log_bytes for s, end in zip(rolled, ends, strict=False) if end > first_dirty)
         ratio_bytes = config.min_cleanable_dirty_ratio * (clean_bytes + dirty_bytes)
         return rolled_bytes if dirty_bytes > ratio_bytes else 0
+
+
+def parse_strategy(text: str) -> Strategy | None:
+    """Return the strategy that `--strategy` requests, or None for auto."""
+    return None if text == AUTO else Strategy(text)

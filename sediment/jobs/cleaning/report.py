@@ -56,7 +56,7 @@ def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
 
 
 def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
-    """Return the report of `result`, whose swap (if any) is committed, and the new first dirty offset.
+    """Return the report of `result` and the new first dirty offset; the swap of `result`, if any, is committed.
 
     The offset is None if the cleaner checkpoint keeps its entry.
     """

@@ -173,6 +173,11 @@ class CommonOptions:
             stderr_log.log_error(f"the result could not be printed: {why}; the run itself is finished")
         raise SystemExit(status)
 
+    @property
+    def asks_for_spark(self) -> bool:
+        """True if the caller chose a Spark; otherwise, a run with little to read may do without Spark."""
+        return self.master is not None or self.spark is not None or under_spark_submit()
+
     def recorded(self, run: _Report) -> _Report:
         """Record a run: append it to the ledger, and write the requested HTML report and metrics.
 

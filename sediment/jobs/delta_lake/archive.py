@@ -48,6 +48,7 @@ from sediment.jobs.delta_lake.paths import (
 )
 from sediment.jobs.delta_lake.session import INSTALL
 from sediment.jobs.reporting.error_text import describe, describe_lost_task, first_line
+from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -495,7 +496,7 @@ def archive_segments(
         try:
             sc = stack.enter_context(spark_context(options.master, "sediment expire"))
         except RunStopped:
-            return dict.fromkeys(wanted, ("stopped", "the run was stopped before this partition"))
+            return dict.fromkeys(wanted, (STOPPED, "the run was stopped before this partition"))
         stack.enter_context(cancel_when(stop, sc, run_id))
         return _Archiving(sc, path, run_id, stop, progress).archive(works)
 
@@ -527,7 +528,7 @@ class _Archiving:
             table = _Archive(self._path)
             for group in _groups(works):
                 if self._stop.is_set():
-                    self._fail({work.key for work in group}, "stopped", "the run was stopped before this partition")
+                    self._fail({work.key for work in group}, STOPPED, "the run was stopped before this partition")
                     continue
                 self._archive_group(table, group)
         except Exception as error:
@@ -568,7 +569,7 @@ class _Archiving:
 
     def _lost(self, key: LogKey, error: Exception | None) -> None:
         if self._stop.is_set():
-            self._fail([key], "stopped", "the run was stopped before this partition was archived")
+            self._fail([key], STOPPED, "the run was stopped before this partition was archived")
         else:
             self._fail([key], *describe_lost_task(error))
 

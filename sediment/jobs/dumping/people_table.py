@@ -2,8 +2,8 @@
 
     a pipe        every column and every row
     a terminal    topic and partition in one column; the least important columns are left out if they have no room;
-                  rows without a finding are counted in one line; configs are listed by topic, committed
-                  offsets by group, and a heading counts as a row
+                  rows without a finding, and more than ten empty logs, are counted in one line; configs are listed
+                  by topic, committed offsets by group, and a heading counts as a row
     --columns     exactly these columns, and every row
 
 Invariants: no name of a partition is left out or cut.  The text of a key, a value or a header has at most
@@ -25,6 +25,7 @@ from sediment.segment_io.format.names import by_number
 from sediment.segment_io.tables.schema import Column, TableRequest
 
 SHOWN_CHARACTERS = 60
+_MOST_EMPTY = 10
 
 _MAIN = frozenset(
     {
@@ -54,7 +55,7 @@ _HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
 }
 """Rows that a terminal does not list, by table."""
 
-_COUNTED_TO_THE_END = frozenset({"topics", "indexes"})
+_COUNTED_TO_THE_END = frozenset({"topics", "indexes", "segments"})
 """Tables for which a terminal also shows how many rows it does not list."""
 
 
@@ -88,6 +89,31 @@ _HEADINGS: Mapping[str, _Headings] = {
 }
 
 
+class _EmptyLogs:
+    """Logs without a byte in the table `segments`; each is a partition whose only segment is empty.
+
+    `listed` has a row for each log; if there are too many logs, the table shows their count instead of the rows.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.listed: list[list[dict[str, Any]]] = []
+        self._log: tuple[Any, Any] | None = None
+
+    @property
+    def are_many(self) -> bool:
+        """True if a count replaces the rows."""
+        return self.count > _MOST_EMPTY
+
+    def takes(self, row: Mapping[str, Any]) -> bool:
+        """Return True if the next row of the table is an empty log, and count it."""
+        log = row["topic"], row["partition"]
+        is_first, self._log = log != self._log, log
+        is_empty = is_first and row["active"] and row["size"] == 0
+        self.count += is_empty
+        return is_empty
+
+
 class PeopleTable:
     """The rows of one table for people: at most `limit` of them, or all if `limit` is None.
 
@@ -101,6 +127,8 @@ class PeopleTable:
         self._is_for_terminal = not is_chosen and stdout_is_terminal()
         self._headings = _HEADINGS.get(request.what) if self._is_for_terminal else None
         self._sections: dict[tuple[str, str], list[list[dict[str, Any]]]] = {}
+        self._counts_empty_logs = self._is_for_terminal and request.what == "segments"
+        self._empty_logs = _EmptyLogs()
         self._left_out = 0
         self.count = 0
         self.is_more = False
@@ -113,13 +141,19 @@ class PeopleTable:
         """
         has_no_finding = _HAS_NO_FINDING.get(self._request.what) if self._is_for_terminal else None
         for row in rows:
+            is_empty = self._counts_empty_logs and self._empty_logs.takes(row)
+            if is_empty and self._empty_logs.are_many:
+                continue
             is_listed = has_no_finding is None or not has_no_finding(row)
             self._left_out += not is_listed
             heading = ("", "") if self._headings is None else self._headings.of(row)
             if heading not in self._sections and (self._headings is None or self._has_room()):
                 self._sections[heading] = []
             if is_listed and heading in self._sections and self._has_room():
-                self._sections[heading].append([{**row, **decoded(row)}])
+                shown = [{**row, **decoded(row)}]
+                self._sections[heading].append(shown)
+                if is_empty:
+                    self._empty_logs.listed.append(shown)
 
     @property
     def is_done(self) -> bool:
@@ -141,12 +175,17 @@ class PeopleTable:
             replaced = frozenset() if self._headings is None else self._headings.replaced
             columns = _with_one_name([column for column in columns if column.name not in replaced])
         in_order = sorted(self._sections, key=lambda heading: (by_number(heading[0]), heading))
-        sections = [(heading[1], self._sections[heading]) for heading in in_order]
+        sections = [(heading[1], self._without_empty_logs(self._sections[heading])) for heading in in_order]
         listed = [(text, rows) for text, rows in sections if text or rows]
-        if listed or not self._left_out:
+        left_out = self._left_out + (self._empty_logs.count if self._empty_logs.are_many else 0)
+        if listed or not left_out:
             screen.sections(listed or [("", [])], columns)
-        if text := _left_out_text(self._request, self._left_out):
+        if text := _left_out_text(self._request, left_out):
             screen.say(text)
+
+    def _without_empty_logs(self, rows: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+        hidden = set(map(id, self._empty_logs.listed)) if self._empty_logs.are_many else set()
+        return [row for row in rows if id(row) not in hidden]
 
 
 def _left_out_text(request: TableRequest, count: int) -> str | None:
@@ -154,6 +193,8 @@ def _left_out_text(request: TableRequest, count: int) -> str | None:
         return None
     if request.what == "indexes":
         return f"{counted(count, 'file')} without a problem; a pipe, or --json, lists every file"
+    if request.what == "segments":
+        return f"{counted(count, 'partition')} without records; a pipe, or --json, lists every segment"
     config = "; --config reads the broker's own file" if request.config is None else ""
     return f"{counted(count, 'config')} not stated{config}; a pipe, or --json, lists every config"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup
-from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
+from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition, in_pieces
 from sediment.engine.directory.output import Publisher, SourcePublishingFs
 from sediment.engine.directory.swap import replaced_files
 from sediment.jobs.cleaning.environment import OnBytes, throttled
@@ -30,7 +30,6 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.stores import Store, StoredFile, by_folder
 
-_COPY_BYTES = 256 << 20
 """Bytes of kept files that one task copies."""
 _OTHER_FILES = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 _REPLACEMENT_SUFFIXES = (SWAP_SUFFIX, CLEANED_SUFFIX)
@@ -150,17 +149,8 @@ class CopyResult:
 
 
 def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
-    """Return tasks that copy the files `names`; each copies about `_COPY_BYTES`, or one larger file."""
-    tasks: list[CopyTask] = []
-    taken: list[str] = []
-    taken_bytes = 0
-    for name in names:
-        if taken and taken_bytes + place.files[name].size_bytes > _COPY_BYTES:
-            tasks.append(CopyTask(place, tuple(taken)))
-            taken, taken_bytes = [], 0
-        taken.append(name)
-        taken_bytes += place.files[name].size_bytes
-    return [*tasks, CopyTask(place, tuple(taken))] if taken else tasks
+    """Return tasks that copy the files `names`, a piece each."""
+    return [CopyTask(place, tuple(piece)) for piece in in_pieces(names, place.files)]
 
 
 def copy_files(task: CopyTask, attempt: str) -> CopyResult:

@@ -6,15 +6,18 @@ A cell shows one partition, or all partitions of a topic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import OutcomeReport
-from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
+from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES, STOPPED
 
 Row = TypeVar("Row")
+
+_STATUS = "status"
+_STATUS_OF_DRY_RUN = "would be"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,8 @@ class TableColumn(Generic[Row]):
     `show` returns the text of a cell from the rows of the cell's partitions: one, or all partitions of a topic.
     `number` is None for a column of text; otherwise it returns the number by which a row is sorted, or None.  Columns
     of rank 0 are always shown, the others only if they fit, lowest rank first.  `style` returns the style of a text.
-    Columns whose numbers cannot be added, such as offsets and ratios, have no sum.
+    Columns whose numbers cannot be added, such as offsets and ratios, have no sum.  `sort_name` is the name by which
+    --sort knows the column; the default is its name.
     """
 
     name: str
@@ -33,11 +37,12 @@ class TableColumn(Generic[Row]):
     rank: int = 0
     style: Callable[[str], str] | None = None
     adds_up: bool = True
+    sort_name: str = ""
 
     @property
     def key(self) -> str:
         """Name of the column in --sort."""
-        return self.name.removesuffix("?").replace(" ", "-")
+        return (self.sort_name or self.name).removesuffix("?").replace(" ", "-")
 
     def sort_number(self, rows: Sequence[Row]) -> float:
         """Return the number by which a row of the table is sorted; 0 if it has none."""
@@ -102,30 +107,70 @@ def _total(rows: Sequence[Row], of: Callable[[Row], int | None], shown: Callable
     return shown(sum(known)) if known else ""
 
 
+def is_stopped(row: OutcomeReport) -> bool:
+    """Return True if a partition failed because a signal ended the run; another run can do it."""
+    return row.status in BAD_STATUSES and row.reason_code == STOPPED
+
+
+def status_word(row: OutcomeReport) -> str:
+    """Return the status of a partition, or `stopped` if a signal ended the run before the partition was done."""
+    return STOPPED if is_stopped(row) else row.status
+
+
 def status_text(row: OutcomeReport) -> str:
     """Return the status of a partition, with the code of its reason."""
-    return f"{row.status}: {row.reason_code}" if row.reason_code else row.status
+    return f"{row.status}: {row.reason_code}" if row.reason_code and not is_stopped(row) else status_word(row)
 
 
-def name_and_status(shown: Callable[[Any], str] = status_text) -> tuple[TableColumn[Any], TableColumn[Any]]:
-    """Return the columns for name and status of a partition; `shown` returns the text of the status."""
-    return text_column("partition", lambda row: row.partition), status_column("status", shown)
+def status_counts(rows: Iterable[OutcomeReport], *, dry_run: bool = False) -> str:
+    """Return the number of partitions with each status: changes first, then partitions left as they are, then failures.
+
+    In a dry run, nothing is changed yet: "2 would be compacted".
+    """
+    counts = Counter(map(status_word, rows))
+    places = {**dict.fromkeys(IDLE_STATUSES, 1), STOPPED: 2, **dict.fromkeys(BAD_STATUSES, 3)}
+    named = {status: status if status in places or not dry_run else f"would be {status}" for status in counts}
+    return ", ".join(
+        f"{counts[status]} {named[status]}" for status in sorted(counts, key=lambda each: (places.get(each, 0), each))
+    )
 
 
-def status_column(name: str, shown: Callable[[Any], str] = status_text) -> TableColumn[Any]:
-    """Return the column of the status; the row of a topic shows how many partitions have each status."""
+def name_and_status(
+    shown: Callable[[Any], str] = status_text, word: Callable[[Any], str] = status_word
+) -> tuple[TableColumn[Any], TableColumn[Any]]:
+    """Return the columns for name and status of a partition; `shown` and `word` are as in `status_column`."""
+    return text_column("partition", lambda row: row.partition), status_column(_STATUS, shown, word)
+
+
+def status_column(
+    name: str, shown: Callable[[Any], str] = status_text, word: Callable[[Any], str] = status_word
+) -> TableColumn[Any]:
+    """Return the column of the status; `shown` returns its text for a partition.
+
+    The row of a topic shows how many partitions have each status; `word` returns the status without a reason.
+    """
 
     def show(rows: Sequence[Any]) -> str:
         if len(rows) == 1:
             return shown(rows[0])
-        return ", ".join(f"{number} {each}" for each, number in Counter(row.status for row in rows).items())
+        return ", ".join(f"{number} {each}" for each, number in Counter(map(word, rows)).items())
 
     return TableColumn(name, show, style=status_style)
 
 
+def of_dry_run(columns: Sequence[TableColumn[Row]]) -> list[TableColumn[Row]]:
+    """Return the columns of a dry run: the heading of the status says that nothing has changed yet."""
+    return [
+        replace(column, name=_STATUS_OF_DRY_RUN, sort_name=_STATUS) if column.name == _STATUS else column
+        for column in columns
+    ]
+
+
 def status_style(shown: str) -> str:
-    """Return the style of a status: red for a failure, dim for a partition that does not change."""
+    """Return the style of a status: red for a failure, yellow after a stop, dim for a partition left as it is."""
     words = set(shown.replace(",", " ").replace(":", " ").split())
     if words & BAD_STATUSES:
         return "red"
+    if STOPPED in words:
+        return "yellow"
     return "dim" if words & IDLE_STATUSES or shown.startswith("no:") else "green"

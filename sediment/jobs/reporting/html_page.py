@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from sediment.jobs.reporting import figures
 from sediment.jobs.reporting.html_template import render_template
 from sediment.jobs.reporting.stage_timer import COMMIT
-from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
+from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES, RECOVERED, STOPPED, UNCHANGED
 from sediment.jobs.verification.checks import CHECKS
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.uris import public_uri, without_credentials
@@ -191,6 +191,7 @@ class Page:
     time: str
     seconds: str
     dry_run: bool
+    stopped: int
     error: str
     directories: tuple[tuple[str, str], ...]
     has_several_directories: bool
@@ -238,7 +239,7 @@ def make_page(
     """Return the content of the page for `document`."""
     log_dirs = tuple(without_credentials(public_uri(log_dir)) for log_dir in log_dirs)
     partitions: list[Mapping[str, Any]] = sorted(
-        document.get("partitions", ()),
+        map(_for_people, document.get("partitions", ())),
         key=lambda p: (_tone(str(p["status"])) != "bad", -(_size(p) or 0), by_number(str(p["partition"]))),
     )
     now_ms = int(document["now_ms"])
@@ -259,6 +260,7 @@ def make_page(
         time=utc(now_ms),
         seconds=duration(float(document["seconds"])) if "seconds" in document else "",
         dry_run=bool(document.get("dry_run")),
+        stopped=counts[STOPPED],
         error=str(document.get("error") or ""),
         directories=directories,
         has_several_directories=sum(not role for role, _ in directories) > 1,
@@ -278,6 +280,17 @@ def make_page(
         command_line=_command_line(str(document["command"]), log_dirs, options),
         settings=_settings(settings, partitions),
     )
+
+
+def _for_people(partition: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the report of a partition with the status that the screen shows.
+
+    It is `stopped` if a stopped run did not finish the partition, and `unchanged` if `recover` repaired nothing.
+    """
+    status = str(partition["status"])
+    if status in BAD_STATUSES and partition.get("reason_code") == STOPPED:
+        return {**partition, "status": STOPPED, "reason_code": None}
+    return {**partition, "status": UNCHANGED} if status == RECOVERED and not partition["repairs"] else partition
 
 
 def _versions() -> tuple[str, ...]:
@@ -308,7 +321,7 @@ def _tone_order(status: str) -> tuple[int, str]:
 
 
 def _tone(status: str) -> str:
-    return "bad" if status in BAD_STATUSES else "neutral" if status in IDLE_STATUSES else "good"
+    return "bad" if status in BAD_STATUSES or status == STOPPED else "neutral" if status in IDLE_STATUSES else "good"
 
 
 def _tiles(
@@ -403,7 +416,7 @@ def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, .
 
 
 def _reasons(partitions: Sequence[Mapping[str, Any]]) -> tuple[Reason, ...]:
-    grouped = _grouped(partition for partition in partitions if partition.get("reason_code"))
+    grouped = _grouped(p for p in partitions if p.get("reason_code") or p["status"] == STOPPED)
     ordered = sorted(grouped.items(), key=lambda item: (_tone(item[0][0]) != "bad", -len(item[1]), item[0]))
     return tuple(_reason(some) for _, some in ordered)
 

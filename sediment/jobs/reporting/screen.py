@@ -4,9 +4,9 @@
                                                   └─────> one line for each reason
 
 Invariants: no number and no name is cut or broken.  A column of a higher rank is left out if the console is too narrow
-for it; a line then names the column.  If the columns of rank 0 are still too wide, a name that is too long for the
-table gets a line of its own above its row.  If this is not enough, each row is printed as a list of lines.  JSON and
-the counts of a summary always cover every row.
+for it; a line then names the column.  If a name is too long for the columns of rank 0, or if one of a few long names
+costs all rows a column, the name gets a line of its own above its row.  If this is not enough, each row is printed as a
+list of lines.  JSON and the counts of a summary always cover every row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.text import Text
 
 from sediment.jobs.command_line.standard_output import as_text
-from sediment.jobs.reporting.columns import Row, TableColumn
+from sediment.jobs.reporting.columns import Row, TableColumn, is_stopped, of_dry_run
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH, OutcomeReport, counts_as_failed, result_console
-from sediment.jobs.reporting.statuses import IDLE_STATUSES
+from sediment.jobs.reporting.statuses import BAD_STATUSES, IDLE_STATUSES
 from sediment.jobs.settings.selection import topic_of
 from sediment.segment_io.format.names import by_number
 from sediment.segment_io.printable import printable
@@ -33,6 +33,7 @@ _GAP = "  "
 _MOST_ALIKE = 10
 _MOST_LINES = 30
 _MOST_NAMED = 10
+_ROWS_PER_LONG_NAME = 8
 
 
 Reported = TypeVar("Reported", bound=OutcomeReport)
@@ -74,14 +75,17 @@ class Screen:
         *,
         is_idle: Callable[[Reported], bool] | None = None,
         is_empty: Callable[[Reported], bool] | None = None,
+        dry_run: bool = False,
     ) -> None:
-        """Print a table of partitions.
+        """Print a table of partitions; with `dry_run`, it shows the future status of each.
 
         `is_idle` is True for a partition that the run does not change (default: by status); --changed hides it.
         `is_empty` is True for a partition without records.  On a terminal, many idle or empty partitions with the same
-        reason get no rows: `reasons` or the summary counts them.  Partitions that make the run fail come first; they
-        are neither idle nor empty.
+        reason get no rows: `reasons` or the summary counts them.  The same holds for many partitions that a stopped run
+        did not finish, which `failed` counts.  Other partitions that make the run fail come first; they are neither
+        idle nor empty.
         """
+        columns = of_dry_run(columns) if dry_run else columns
         idle = self._idle(is_idle)
         shown = [row for row in rows if not (self.view.changed and idle(row))]
         if self.view.by_topic:
@@ -92,18 +96,25 @@ class Screen:
             def has_nothing(row: Reported) -> bool:
                 return idle(row) or (is_empty is not None and is_empty(row))
 
-            folded = self._idle(has_nothing)
-            alike = Counter(_code(row) for row in shown if folded(row))
-            shown = [row for row in shown if not (folded(row) and alike[_code(row)] > _MOST_ALIKE)]
-            shown.sort(key=lambda row: not counts_as_failed(row, fails_on_unknown=self.view.fails_on_unknown))
+            is_healthy = self._idle(has_nothing)
+
+            def is_folded(row: Reported) -> bool:
+                return is_healthy(row) or is_stopped(row)
+
+            alike = Counter(_code(row) for row in shown if is_folded(row))
+            shown = [row for row in shown if not (is_folded(row) and alike[_code(row)] > _MOST_ALIKE)]
+            shown.sort(key=lambda row: is_stopped(row) or not self._fails(row))
         if shown:
             self.table(self._sorted([[row] for row in shown], columns), columns)
 
     def _idle(self, is_idle: Callable[[Reported], bool] | None) -> Callable[[Reported], bool]:
         """Return `is_idle`, or the rule by status, but False for a partition that makes the run fail."""
-        unknown = self.view.fails_on_unknown
         idle = is_idle or _is_idle
-        return lambda row: idle(row) and not counts_as_failed(row, fails_on_unknown=unknown)
+        return lambda row: idle(row) and not self._fails(row)
+
+    def _fails(self, row: OutcomeReport) -> bool:
+        """Return True if a partition makes the run fail."""
+        return counts_as_failed(row, fails_on_unknown=self.view.fails_on_unknown)
 
     def _by_topic(self, rows: Sequence[Reported], columns: Sequence[TableColumn[Reported]]) -> None:
         topics: dict[str, list[Reported]] = {}
@@ -199,7 +210,8 @@ class Screen:
         """Print one line for each reason: its partitions, their bytes, and the largest partition as an example.
 
         Reports with the same `key` share a line (default: the reason code).  The reason with the most bytes comes
-        first.  With --changed, idle partitions get no line.
+        first.  If `size_of` is None for all its partitions, the line has no bytes.  With --changed, idle partitions get
+        no line.
         """
         idle = self._idle(is_idle)
         for line in reason_lines(
@@ -209,6 +221,23 @@ class Screen:
             size_of=size_of,
         ):
             self.say(line, style=style)
+
+    def failed(
+        self, rows: Sequence[Reported], *, noun: str = "partition", name: Callable[[Reported], str] | None = None
+    ) -> None:
+        """Print the reasons of the rows that failed, then one line for those that a stopped run did not finish.
+
+        A row is a `noun` with this `name` (default: the name of its partition).
+        """
+        name_of = name or (lambda row: row.partition)
+        self.failures((name_of(row), row.reason) for row in rows if row.status in BAD_STATUSES and not is_stopped(row))
+        stopped = [name_of(row) for row in rows if is_stopped(row)]
+        if stopped:
+            self.say(
+                f"stopped: {len(stopped)} of {counted(len(rows), noun)} are not done; run the same command again to "
+                f"finish them: {named(stopped)}",
+                style="yellow",
+            )
 
     def failures(self, rows: Iterable[tuple[str, str | None]]) -> None:
         """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line."""
@@ -237,7 +266,7 @@ def reason_lines(
     """Return one line for each reason, in descending order of bytes.
 
     The line for a reason of only one partition is `name: reason`.  Otherwise the line has the code, the number of
-    partitions, their bytes, and the reason of the largest partition.
+    partitions, their bytes if `size_of` knows any, and the reason of the largest partition.
     """
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before
@@ -254,7 +283,9 @@ def reason_lines(
             lines += [f"{largest.partition}: {sentence}"] if sentence else []
             continue
         example = f"; for example {largest.partition}: {sentence}" if sentence else ""
-        lines.append(f"{_code(largest)}: {counted(len(found), 'partition')} with {human_bytes(sizes[each])}{example}")
+        is_sized = any(bytes_of(row) is not None for row in found)
+        size = f" with {human_bytes(sizes[each])}" if is_sized else ""
+        lines.append(f"{_code(largest)}: {counted(len(found), 'partition')}{size}{example}")
     return lines
 
 
@@ -273,8 +304,8 @@ def _code(row: OutcomeReport) -> str:
     return row.reason_code or row.status
 
 
-def _bytes_before(row: object) -> int:
-    return getattr(row, "bytes_before", None) or 0
+def _bytes_before(row: object) -> int | None:
+    return getattr(row, "bytes_before", None)
 
 
 def _layout(
@@ -282,12 +313,20 @@ def _layout(
 ) -> tuple[list[int], list[int] | None]:
     """Return the width of each column, and the indexes of the columns that fit into `width`; None if rows are lists.
 
-    A name that leaves no room for the other columns of rank 0 does not count in the width of the first column.
+    A name that leaves no room for the other columns of rank 0 does not count in the width of the first column.  Nor do
+    the longest of many names, if another column fits without them.
     """
     widths = [
         max([cell_len(column.name), *(cell_len(row[number]) for row in cells)]) for number, column in enumerate(columns)
     ]
     kept = _that_fit(columns, widths, cells, width)
+    if kept is not None and not columns[0].rank:
+        # A few long names must not cost all other rows a column.
+        names = sorted(cell_len(row[0]) for row in cells)
+        usual = max([cell_len(columns[0].name), *names[: len(names) - len(names) // _ROWS_PER_LONG_NAME]])
+        with_usual = _that_fit(columns, [usual, *widths[1:]], cells, width)
+        if with_usual is not None and len(with_usual) > len(kept):
+            widths[0], kept = usual, with_usual
     if kept is None and not columns[0].rank:
         others = [widths[number] for number, column in enumerate(columns) if number and not column.rank]
         room = width - _needed([0, *others])

@@ -7,3 +7,9 @@ BAD_STATUSES = frozenset({"failed", "quarantined", "wrong", "refused"})
 
 IDLE_STATUSES = frozenset({"skipped", "unchanged", "blocked", "kept"})
 """Statuses of a partition that a run does not change, or would not change."""
+
+RECOVERED = "recovered"
+UNCHANGED = "unchanged"
+
+STOPPED = "stopped"
+"""Reason code of a partition that failed because a signal ended the run; for people it is also the status."""

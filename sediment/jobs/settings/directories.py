@@ -114,11 +114,11 @@ def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 
 
-def metadata_only_dir(settings: Settings) -> Path | None:
-    """Return `metadata.log.dir` of the `--config` file if it is not an entry of `log.dirs`, otherwise None."""
+def keeps_metadata_apart(settings: Settings) -> bool:
+    """Return True if `metadata.log.dir` of the `--config` file is not an entry of `log.dirs`."""
     named = settings.config_file.get("metadata.log.dir", "").strip()
     entries = {path.resolve() for path in configured_log_dirs(settings)}
-    return Path(named) if named and Path(named).resolve() not in entries else None
+    return bool(named) and Path(named).resolve() not in entries
 
 
 def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirectory:

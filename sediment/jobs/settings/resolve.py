@@ -37,13 +37,13 @@ from sediment.engine.config_keys import (
     BrokerName,
     Key,
     Value,
-    ValueType,
     is_other_broker_key,
+    read_value,
 )
 from sediment.jobs.settings.properties_file import read_properties, shown_key
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
-from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.segment_io.format.layout import INT32_MAX
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata  # it loads compiled code
@@ -58,11 +58,8 @@ _POLICY_KEYS = ("cleanup.policy", "log.cleanup.policy")
 _DELETING_KEYS = ("cleanup.policy", "retention.ms", "retention.bytes", "delete.retention.ms")
 _SAME_AS_RETENTION = -2
 
+_NODE_ID = re.compile(r"[+-]?[0-9]+")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_COMMA = re.compile(r"\s*,\s*")
-_INT_BOUNDS = {ValueType.INT: INT32_MAX, ValueType.LONG: INT64_MAX}
 
 
 class Origin(StrEnum):
@@ -465,7 +462,7 @@ def _read_file(path: Path) -> _ConfigFile:
         raise SettingsError(error.what, path=str(path), advice=error.advice) from None
     node_id = found.get("node.id", "").strip()
     quorum = {name: found[name] for name in QUORUM_KEYS & found.keys()}
-    return _ConfigFile(known, marks, int(node_id) if _WHOLE_NUMBER.fullmatch(node_id) else None, quorum)
+    return _ConfigFile(known, marks, int(node_id) if _NODE_ID.fullmatch(node_id) else None, quorum)
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -540,27 +537,11 @@ def parse_value(key: Key, text: str, origin: Origin) -> Value:
         SettingsError: the value has the wrong type or is out of range; the error gives key, value and range.
     """
     text = text.strip()
-    value = _read_as(key.type, text)
+    value = read_value(key.type, text)
     if value is None:
         raise _bad_value(key, f"{key.name}={text}", origin)
     _check_range(key, value, f"{key.name}={text}", origin)
     return value
-
-
-def _read_as(kind: ValueType, text: str) -> Value | None:
-    match kind:
-        case ValueType.INT | ValueType.LONG:
-            whole = int(text) if _WHOLE_NUMBER.fullmatch(text) else None
-            bound = _INT_BOUNDS[kind]
-            return whole if whole is not None and -bound - 1 <= whole <= bound else None
-        case ValueType.DOUBLE:
-            return float(text) if _NUMBER.fullmatch(text) else None
-        case ValueType.BOOLEAN:
-            return {"true": True, "false": False}.get(text.lower())
-        case ValueType.STRING:
-            return text
-        case ValueType.LIST:
-            return tuple(dict.fromkeys(_COMMA.split(text))) if text else ()
 
 
 def _check_range(key: Key, value: Value, given: str, origin: Origin) -> None:

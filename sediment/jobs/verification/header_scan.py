@@ -232,7 +232,7 @@ class HeaderFacts:
 
 
 def _last_five(known: Int64s, rows: Rows) -> Int64s:
-    """Return (producer id, base offset) of each producer's last five batches in `known` followed by `rows`."""
+    """Return (producer id, base offset) of each producer's last five batches; `rows` follow the batches in `known`."""
     every = np.concatenate([known, np.stack([rows["producer_id"], rows["base_offset"]], axis=1)])
     every = every[np.argsort(every[:, 0], kind="stable")]
     ends = np.searchsorted(every[:, 0], every[:, 0], side="right")
@@ -257,7 +257,7 @@ def scan_headers(source: Source, fs: Fs) -> HeaderFacts:
     """Read all headers of a log and check all checksums.
 
     Raises:
-        SedimentError, OSError: the log cannot be read at all, or changed.
+        SedimentError, OSError: the log changed during the scan, or cannot be read at all.
     """
     facts = HeaderFacts()
     deciding: list[Rows] = []

@@ -111,7 +111,8 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
         for partition in report.partitions
         for difference in partition.differences
     )
-    screen.reasons(p for p in report.partitions if p.status == SKIPPED)
+    # The files of a skipped partition are not compared, so the report has no size of them.
+    screen.reasons((p for p in report.partitions if p.status == SKIPPED), size_of=lambda _: None)
     for partition in report.partitions:
         if partition.batches_reencoded:
             screen.say(f"{partition.partition}: {_reencoded(partition)}")

@@ -94,6 +94,24 @@ def test_a_terminal_lists_only_index_files_with_a_problem(tmp_path: Path) -> Non
     assert "00000000000000000000.index" in shown(tmp_path, "--what", "indexes", columns=None)
 
 
+def test_a_terminal_counts_many_empty_partitions_in_one_line_and_a_pipe_lists_them(tmp_path: Path) -> None:
+    write_segment(tmp_path / "full-0", 0, [batch_bytes(0, "abc")])
+    write_segment(tmp_path / "full-0", 3)
+    for number in range(10):
+        write_segment(tmp_path / f"empty-{number}", number)
+    few = shown(tmp_path)
+    assert few.count(" empty-") == 10 and "without records" not in few
+    for number in range(10, 300):
+        write_segment(tmp_path / f"empty-{number}", number)
+    lines = shown(tmp_path).splitlines()
+    assert [line.split()[:2] for line in lines[2:4]] == [["full-0", "0"], ["full-0", "3"]]
+    assert lines[-1] == "300 partitions without records; a pipe, or --json, lists every segment"
+    assert not any(line.startswith(" empty-") for line in lines)
+    assert shown(tmp_path, "--limit", 12).splitlines()[-1] == lines[-1]
+    assert shown(tmp_path, "--limit", 0, columns=None).count(" empty ") == 300
+    assert shown(tmp_path, "--columns", "topic,partition,size", "--limit", 0).count(" empty ") == 300
+
+
 def test_a_limit_counts_headings_and_the_counts_below_the_table_go_on(tmp_path: Path, log_dir: Path) -> None:
     log = CoordinatorLogBuilder(tmp_path)
     for number in range(5):

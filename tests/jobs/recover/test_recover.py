@@ -9,11 +9,14 @@ import pytest
 
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.command_line.options import CommonOptions
-from sediment.jobs.recover import recover
+from sediment.jobs.command_line.standard_output import SafeConsole
+from sediment.jobs.recover import RecoveryReport, RecoveryRunReport, print_report, recover
+from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
 from tests.corpus import assert_same_log, assert_same_snapshots, load_loading_case, loading_cases
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
+from tests.jobs.terminal_text import StreamText
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.segments import list_segments
 
@@ -402,6 +405,29 @@ def test_a_healthy_directory_is_said_to_be_checked(healthy):
     assert "2 checked, nothing to repair" in outcome.stdout
     assert "repairs," not in outcome.stdout
     assert "would be" not in outcome.stdout
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_same_repair_of_many_files_is_one_line_on_a_terminal_and_one_for_each_file_in_a_pipe(is_terminal):
+    rows = [
+        RecoveryReport(f"t-{number}", "/logs", "recovered", repairs=(f"{number:020}.timeindex rewritten: why",))
+        for number in range(20)
+    ]
+    report = RecoveryRunReport(
+        run_id="run",
+        command="recover",
+        now_ms=NOW_MS,
+        seconds=1.0,
+        partitions=(*rows, RecoveryReport("u-0", "/logs", "recovered")),
+        dry_run=True,
+        clean_directories=(),
+    )
+    text = StreamText(is_terminal=is_terminal)
+    print_report(report, Screen(SafeConsole(file=text, width=300, color_system=None)))
+    lines = [line for line in text.getvalue().splitlines() if ".timeindex" in line]
+    assert len(lines) == (1 if is_terminal else 20)
+    assert ("would be: N.timeindex rewritten: why; a pipe, or --json, names each file" in lines[0]) is is_terminal
+    assert "20 would be recovered with 20 repairs, 1 unchanged, 0 failed" in text.getvalue()
 
 
 def test_what_was_not_verified_is_not_said_to_be_checked(tmp_path):

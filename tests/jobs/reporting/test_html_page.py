@@ -192,6 +192,21 @@ def test_a_dry_run_says_so():
     page = Page(render_html(document(partition(), dry_run=True)))
     assert "nothing was changed" in page.text
     assert "75% would be saved" in page.text
+    assert "1 would be compacted" in page.text
+    assert [each["data-label"] for each in page.with_class("status")] == ["would be"]
+
+
+def test_partitions_that_a_stopped_run_did_not_finish_are_counted_and_not_said_to_have_failed():
+    late = {"status": "failed", "reason_code": "stopped", "reason": "the run was stopped before this partition"}
+    rows = [partition("t-0"), *(partition(f"t-{number}", **late) for number in range(1, 4))]
+    text = Page(render_html(document(*rows))).text
+    assert "3 of 4 partitions are not done. Run the same command again to finish them." in text
+    assert "3 stopped" in text and "failed" not in text
+
+
+def test_a_recovery_without_repairs_changed_nothing():
+    fine = {"partition": "t-0", "status": "recovered", "repairs": []}
+    assert "1 unchanged" in Page(render_html(document(fine, command="recover"))).text
 
 
 def test_a_run_that_ended_without_a_result_says_why():

@@ -95,6 +95,10 @@ def test_text_and_marks_differ_enough_from_their_ground(medium):
     assert low == []
 
 
+def test_a_link_in_a_cell_has_the_colour_of_its_status():
+    assert "td.good a, td.bad a, td.neutral a { color: inherit; }" in stylesheet()
+
+
 def test_print_has_a_light_ground():
     assert contrast(palettes()["print"]["ground"], "#ffffff") == 1
     assert stylesheet().count("@media screen and (prefers-color-scheme: dark)") == 1

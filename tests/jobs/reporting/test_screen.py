@@ -19,6 +19,7 @@ from sediment.jobs.reporting.columns import (
     name_and_status,
     number_column,
     offset_column,
+    status_counts,
     text_column,
 )
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH
@@ -119,6 +120,15 @@ def test_a_name_that_is_too_long_for_the_table_gets_a_line_above_its_row() -> No
         "            compacted        10      0",
         " c-0        compacted         8      0",
     ]
+
+
+def test_a_few_long_names_do_not_cost_the_other_rows_a_column() -> None:
+    long = f"{'a' * 60}-0"
+    rows = [*(Row(f"t-{number}", segments=7) for number in range(7)), Row(long, segments=8)]
+    lines = shown(rows).rstrip().splitlines()
+    assert lines[0].split() == ["partition", "status", "segments", "bytes"]
+    assert lines[-2:] == [long, "            compacted         8      0"]
+    assert "no room for segments" in shown(rows[1:])
 
 
 def test_many_idle_partitions_are_one_line_on_a_terminal_and_rows_in_a_pipe() -> None:
@@ -248,3 +258,49 @@ def test_a_terminal_shows_failures_above_the_other_rows() -> None:
     rows = [Row("a"), Row("b", "failed", "corrupt-batch"), Row("c"), Row("d", "quarantined", "corrupt-batch")]
     assert names(shown(rows, terminal=True)) == ["b", "d", "a", "c"]
     assert names(shown(rows, width=ENDLESS_WIDTH)) == ["a", "b", "c", "d"]
+
+
+def stopped(number: int) -> Row:
+    return Row(f"late-{number}", "failed", "stopped", "the run was stopped before this partition")
+
+
+def after_a_stop(rows: Sequence[Row], *, terminal: bool, view: View | None = None) -> list[str]:
+    text = StreamText(is_terminal=terminal)
+    screen = Screen(SafeConsole(file=text, width=400, color_system=None), view or View())
+    screen.partitions(rows, COLUMNS)
+    screen.failed(rows)
+    return text.getvalue().splitlines()
+
+
+def test_partitions_that_a_stopped_run_did_not_finish_are_one_line_with_their_number() -> None:
+    rows = [Row("a-0"), Row("b-0", "failed", "no-space", "the disk is full"), *map(stopped, range(75))]
+    first = ", ".join(f"late-{number}" for number in range(10))
+    lines = after_a_stop(rows, terminal=True)
+    assert names("\n".join(lines)) == ["b-0", "a-0"]
+    assert lines[-2:] == [
+        "b-0: the disk is full",
+        "stopped: 75 of 77 partitions are not done; run the same command again to finish them: "
+        f"{first} and 65 more (75 partitions)",
+    ]
+    pipe = after_a_stop(rows, terminal=False)
+    assert sum(line.startswith(" late-") for line in pipe) == 75
+    assert pipe[-2:] == lines[-2:]
+
+
+def test_a_stopped_partition_is_not_shown_as_failed_and_comes_after_real_failures() -> None:
+    rows = [stopped(0), Row("b-0", "failed", "no-space", "full"), Row("late-1")]
+    lines = after_a_stop(rows, terminal=True)
+    assert names("\n".join(lines)) == ["b-0", "late-0", "late-1"]
+    assert lines[3].split()[:2] == ["late-0", "stopped"]
+    by_topic = after_a_stop(rows, terminal=True, view=View(by_topic=True))
+    assert "1 stopped, 1 compacted" in by_topic[3]
+    assert status_counts(rows) == "1 compacted, 1 stopped, 1 failed"
+
+
+def test_a_dry_run_says_what_would_happen_and_sorts_by_the_same_names() -> None:
+    rows = [Row("a-0", "skipped", "nothing-dirty"), Row("b-0"), Row("c-0", "failed", "no-space", "full")]
+    text = StringIO()
+    Screen(SafeConsole(file=text, width=80), View(sort="status")).partitions(rows, COLUMNS, dry_run=True)
+    assert text.getvalue().splitlines()[0].split()[:3] == ["partition", "would", "be"]
+    assert names(text.getvalue()) == ["b-0", "c-0", "a-0"]
+    assert status_counts(rows, dry_run=True) == "1 would be compacted, 1 skipped, 1 failed"

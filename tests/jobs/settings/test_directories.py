@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.settings.directories import configured_log_dirs, configured_metadata_dirs, metadata_only_dir
+from sediment.jobs.settings.directories import configured_log_dirs, configured_metadata_dirs, keeps_metadata_apart
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import SettingsError
 
@@ -20,9 +20,9 @@ def test_a_brokers_file_names_its_log_directories(tmp_path: Path) -> None:
     assert configured_log_dirs(from_file(tmp_path, "log.dir=/c\n")) == (Path("/c"),)
     found = from_file(tmp_path, "log.dirs=/a,/b\nmetadata.log.dir=/m\n")
     assert configured_metadata_dirs(found) == (Path("/m"), Path("/a"), Path("/b"))
-    assert metadata_only_dir(found) == Path("/m")
-    assert metadata_only_dir(from_file(tmp_path, "log.dirs=/a,/b\nmetadata.log.dir=/a/\n")) is None
-    assert metadata_only_dir(from_file(tmp_path, "log.dirs=/a\n")) is None
+    assert keeps_metadata_apart(found)
+    assert not keeps_metadata_apart(from_file(tmp_path, "log.dirs=/a,/b\nmetadata.log.dir=/a/\n"))
+    assert not keeps_metadata_apart(from_file(tmp_path, "log.dirs=/a\n"))
 
 
 def test_settings_without_a_file_name_no_directory() -> None:

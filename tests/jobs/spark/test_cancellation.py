@@ -206,8 +206,8 @@ def test_a_run_that_is_stopped_while_spark_starts_reports_every_partition_and_ch
     wait_until(lambda: when_java_starts(process) or process.poll() is not None)
     status, stdout, stderr = end(process, signal.SIGINT)
     assert (status, stderr) == (1, "")
-    told = [line for line in stdout.splitlines() if "stopped before" in line]
-    assert len(told) == 1 and all(f"plain-{number}" in told[0] for number in range(4)), stdout
+    (told,) = (line for line in stdout.splitlines() if "run the same command again" in line)
+    assert told.startswith("stopped: 4 of 4 partitions are not done") and "plain-0, plain-1, plain-2, plain-3" in told
     assert tree(log_dir) == before
     (run,) = json.loads(sediment("history", ledger, "--json").stdout)["runs"]
     assert {partition["reason_code"] for partition in run["partitions"]} == {"stopped"}
