@@ -148,8 +148,13 @@ def test_the_wheel_in_an_empty_environment_dumps_and_with_spark_compacts(tmp_pat
         return done.stdout
 
     install(str(wheel))
+    assert not list(environment.glob("lib/python3.*/site-packages/pyspark*"))
+    assert "compact" in sediment("--help")
+    assert sediment("--version").startswith("sediment")
     dumped = [json.loads(line) for line in sediment("dump", log_dir, "--json", "--limit", 5).splitlines()]
     assert len(dumped) == 5
+    recovered = json.loads(sediment("recover", log_dir, "--json", "--dry-run"))["partitions"]
+    assert [partition["log_end_offset"] for partition in recovered] == [case.rounds[0].next_offset]
     install(f"{wheel}[spark]")
     report = json.loads(sediment("compact", log_dir, "--json", "--force", NOW, *sets))
     assert report["partitions"][0]["status"] == "compacted"
