@@ -328,7 +328,7 @@ def merge_metrics(texts: Mapping[str, str]) -> str:
 def unstated(summed: Mapping[str, Any]) -> list[str]:
     """Return a text for each unstated setting that left partitions alone, from the summary of a command."""
     return [
-        f"{summed['command']}: {reason} ({sums['partitions']} partitions, {_bytes_text(sums['bytes'])})"
+        f"{summed['command']}: {reason} ({_partitions_text(sums['partitions'])}, {_bytes_text(sums['bytes'])})"
         for reason, sums in summed["unknown"].items()
     ]
 
@@ -356,6 +356,10 @@ def figures(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "failed": str(sum(summed["failed"] for summed in summaries.values())) if summaries else "",
         "time": f"{seconds:.1f} s" if summaries else "",
     }
+
+
+def _partitions_text(count: int) -> str:
+    return f"{count} partition" if count == 1 else f"{count} partitions"
 
 
 def _bytes_text(count: float) -> str:

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-import sediment
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.reporting.error_text import error_text_of, first_line
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.spark.cancellation import was_stopped
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.uris import public_uri, without_credentials
+from sediment.version import __version__
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import InputDataset, OutputDataset
@@ -193,8 +193,8 @@ class _LineageRun:
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
         from openlineage.client.facet_v2 import error_message_run, job_type_job, processing_engine_run, tags_run
 
-        producer = f"pkg:pypi/kafka-sediment@{sediment.__version__}"
-        engine = processing_engine_run.ProcessingEngineRunFacet(sediment.__version__, "sediment", producer=producer)
+        producer = f"pkg:pypi/kafka-sediment@{__version__}"
+        engine = processing_engine_run.ProcessingEngineRunFacet(__version__, "sediment", producer=producer)
         facets: dict[str, Any] = {"processing_engine": engine}
         if failures:
             codes = ", ".join(sorted(set(failures)))
