@@ -157,7 +157,7 @@ def test_the_wheel_in_an_empty_environment_dumps_and_with_spark_compacts(tmp_pat
     ledger = tmp_path / "ledger"
     expired = json.loads(sediment("expire", log_dir, "--json", "--dry-run", "--ledger", ledger, NOW, *sets))
     assert [run["run_id"] for run in json.loads(sediment("history", ledger, "--json"))["runs"]] == [expired["run_id"]]
-    assert not list(environment.glob("lib/python3.*/site-packages/pyspark*"))
+    assert not list(environment.glob("lib/python3.*/site-packages/pyspark"))
     install(f"{wheel}[spark]")
     report = json.loads(sediment("compact", log_dir, "--json", "--force", NOW, *sets))
     assert report["partitions"][0]["status"] == "compacted"
