@@ -301,6 +301,7 @@ def expire(
     archive: Path | None = None,
     keep_originals: Path | None = None,
     allow_network_fs: bool = False,
+    lineage: Path | None = None,
     partitions: Texts = (),
     topics: Texts = (),
     allow_empty_selection: bool = False,
@@ -327,6 +328,7 @@ def expire(
         archive: first copy the records of the expired segments to the Delta table at this path or URI.
         keep_originals: first make hard links in this directory to the files that the run deletes.
         allow_network_fs: allow network filesystems.
+        lineage: send OpenLineage events about the archive to this URL, or as this YAML file prescribes.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.
@@ -829,6 +831,7 @@ def snapshot(
     as_of_ms: int | None = None,
     from_start: bool = False,
     enable_deletion_vectors: bool = False,
+    lineage: Path | None = None,
     partitions: Texts = (),
     topics: Texts = (),
     allow_empty_selection: bool = False,
@@ -853,6 +856,7 @@ def snapshot(
         as_of_ms: write the state of the records up to this timestamp, to a separate table.
         from_start: read the selected partitions from their start again.
         enable_deletion_vectors: set `delta.enableDeletionVectors` on a table that this run creates.
+        lineage: send OpenLineage events about the table to this URL, or as this YAML file prescribes.
         partitions: names or globs of partitions to select, such as `orders-*`.
         topics: names or globs of topics to select; if `partitions` is also given, a partition must match both.
         allow_empty_selection: accept a name or glob that matches nothing.

@@ -328,7 +328,7 @@ def merge_metrics(texts: Mapping[str, str]) -> str:
 def unstated(summed: Mapping[str, Any]) -> list[str]:
     """Return a text for each unstated setting that left partitions alone, from the summary of a command."""
     return [
-        f"{summed['command']}: {reason} ({sums['partitions']} partitions, {_bytes_text(sums['bytes'])})"
+        f"{summed['command']}: {reason} ({_counted(sums['partitions'], 'partition')}, {_bytes_text(sums['bytes'])})"
         for reason, sums in summed["unknown"].items()
     ]
 
@@ -348,7 +348,8 @@ def figures(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         "bytes before": _bytes_text(compact["bytes_before"]) if compact else "",
         "bytes after": _bytes_text(compact["bytes_after"]) if compact else "",
         "expired": (
-            f"{expire['segments_deleted']} segments, {_bytes_text(expire['bytes_before'] - expire['bytes_after'])}"
+            f"{_counted(expire['segments_deleted'], 'segment')}, "
+            f"{_bytes_text(expire['bytes_before'] - expire['bytes_after'])}"
             if expire
             else ""
         ),
@@ -392,7 +393,7 @@ def report_page(run: str, rows: Sequence[Mapping[str, Any]]) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Sediment, run {html.escape(run)}</title><style>{stylesheet()}</style>"
-        f'<main><h1>Sediment, run {html.escape(run)}</h1><p class="soft">{_counted(len(rows))}</p>'
+        f'<main><h1>Sediment, run {html.escape(run)}</h1><p class="soft">{_counted(len(rows), "log directory")}</p>'
         f'<div class="wide"><table class="rows"><thead><tr>{head}<tbody>{body}</table></div>'
         f"{'<h2>Failed, or left for a setting</h2><ul>' + notes + '</ul>' if notes else ''}</main></html>\n"
     )
@@ -412,8 +413,10 @@ def _kept(path: str) -> str:
     return f'<div class="soft">kept for rescue: <span class="mono">{html.escape(path)}</span></div>' if path else ""
 
 
-def _counted(directories: int) -> str:
-    return "1 log directory" if directories == 1 else f"{directories} log directories"
+def _counted(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
 def _name_of_run(run_id: str) -> str:

@@ -292,6 +292,7 @@ class SedimentExpireOperator(SedimentOperator):
         archive: PathText | None = None,
         keep_originals: PathText | None = None,
         allow_network_fs: bool = False,
+        lineage: PathText | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -302,6 +303,7 @@ class SedimentExpireOperator(SedimentOperator):
                 "archive": archive,
                 "keep_originals": keep_originals,
                 "allow_network_fs": allow_network_fs,
+                "lineage": lineage,
             },
             **kwargs,
         )

@@ -92,7 +92,10 @@ def register(spark: SparkSession) -> None:
         AnalysisException: another data source has the name.
         UsageError: Spark runs another Python, which lacks this package.
     """
-    check_worker_python(spark)
+    from pyspark.sql import SparkSession
+
+    if isinstance(spark, SparkSession):  # a session of Spark Connect has no SparkContext
+        check_worker_python(spark.sparkContext)
     try:
         spark.dataSource.register(KafkaLogSource)
     except AnalysisException as error:

@@ -391,7 +391,7 @@ class _Checked:
         """Return the exit status."""
         if not self.reads_all:
             return EXIT_DONE
-        options.messages().print(f"{self.count} files checked, {self.problems} problems")
+        options.messages().print(f"{counted(self.count, 'file')} checked, {counted(self.problems, 'problem')}")
         return EXIT_FAILED if self.problems else EXIT_DONE
 
 

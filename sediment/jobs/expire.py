@@ -23,7 +23,8 @@ if __name__ == "__main__":
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -49,7 +50,7 @@ from sediment.engine.directory.originals.catalogue import OriginalPartition, par
 from sediment.jobs.cleaning.backup_links import catalogue_of_run, end_originals
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.confirmation import ask_on_terminal, may_ask
-from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, lineage_option, screen_options
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.command_line.standard_output import error_console
 from sediment.jobs.delta_lake.paths import outside_log_dirs
@@ -84,6 +85,8 @@ from sediment.segment_io.partition.checkpoint_files import (
 from sediment.segment_io.partition.listing import LogListing, list_log
 
 if TYPE_CHECKING:
+    from sediment.jobs.delta_lake.archive import LogKey
+    from sediment.jobs.delta_lake.lineage import TableWrite
     from sediment.segment_io.partition.log_view import LogView
 
 EXPIRED = "expired"
@@ -229,13 +232,14 @@ class ExpireOptions:
 
     `archive` is the path or URI of a Delta table that first receives the records of the segments to delete.
     `keep_originals` is a directory on the same filesystem that first receives hard links to the files of these
-    segments.
+    segments.  `lineage` is the destination of OpenLineage events about the archive.
     """
 
     dry_run: bool = False
     archive: str | None = None
     keep_originals: Path | None = None
     allow_network_fs: bool = False
+    lineage: str | None = None
 
 
 def expire(
@@ -277,6 +281,7 @@ def perform(
     archive: str | None,
     keep_originals: Path | None,
     allow_network_fs: bool,
+    lineage: str | None,
 ) -> ExpiryRunReport:
     """Expire with the options of the command (`expire`)."""
     own = ExpireOptions(
@@ -284,6 +289,7 @@ def perform(
         archive=archive,
         keep_originals=None if keep_originals is None else keep_originals.absolute(),
         allow_network_fs=allow_network_fs,
+        lineage=lineage,
     )
     return expire(options, own, confirm=confirm, stop=stop)
 
@@ -315,9 +321,10 @@ class _ExpiryRun:
     def perform(self) -> list[ExpiryReport]:
         """Lock, decide, ask, archive, link and delete; return a report for every selected partition."""
         if self._own.archive is not None:
-            from sediment.jobs.delta_lake import archive
+            from sediment.jobs.delta_lake import archive, lineage
 
             archive.check(self._own.archive, self._options.log_dirs)
+            lineage.check(self._own.lineage)
         directories = self._open_directories()
         reports: list[ExpiryReport] = []
         expiring: list[ExpiryTask] = []
@@ -503,12 +510,16 @@ class _ExpiryRun:
     def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
         """Return the partitions whose expired segments are now in the archive, and reports of the other partitions."""
         from sediment.jobs.delta_lake.archive import archive_segments
+        from sediment.jobs.delta_lake.lineage import lineage_events
 
         wanted = {
             (each.log_dir, each.partition): [fate.segment.base_offset for fate in each.plan.deleted]
             for each in expiring
         }
-        results = archive_segments(path, wanted, self._options, self.run_id, self._stop)
+        topics = ((log_dir, partition.topic) for log_dir, partition in wanted)
+        with lineage_events(self._own.lineage, "expire", topics, path) as written:
+            results = archive_segments(path, wanted, self._options, self.run_id, self._stop)
+            written(_table_write(self.run_id, results))
         archived, failed = [], []
         for each in expiring:
             result = results[each.log_dir, each.partition]
@@ -585,6 +596,17 @@ class _ExpiryRun:
             with suppress(SedimentError, OSError):
                 self._locks[directory.path].check()
                 update_offset_checkpoint(self._fs, directory.path / LOG_START_FILE, {}, redundant)
+
+
+def _table_write(run_id: str, results: Mapping[LogKey, int | tuple[str, str]]) -> TableWrite:
+    """Return the results of the archive for the lineage."""
+    from sediment.jobs.delta_lake.lineage import LogTopic, TableWrite
+
+    records: Counter[LogTopic] = Counter()
+    for (log_dir, partition), result in results.items():
+        records[log_dir, partition.topic] += result if isinstance(result, int) else 0
+    failures = tuple(result[0] for result in results.values() if not isinstance(result, int))
+    return TableWrite(run_id, records, rows_written=records.total(), failures=failures)
 
 
 def delete_group(
@@ -754,6 +776,7 @@ def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
     is_flag=True,
     help="Allow NFS and other network filesystems; make sure no other host uses the directory.",
 )
+@lineage_option
 def command(options: CommonOptions, dry_run: bool, yes: bool, **own: Any) -> None:
     """Delete the segments of LOG_DIR... that are past their retention limits.
 

@@ -21,6 +21,7 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the imports that take time
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from sediment.jobs.command_line.configured_command import ConfiguredCommand
-from sediment.jobs.command_line.options import CommonOptions, common_options, screen_options
+from sediment.jobs.command_line.options import CommonOptions, common_options, lineage_option, screen_options
 from sediment.jobs.command_line.progress import stages_of
 from sediment.jobs.delta_lake.latest_per_key import (
     SPARK_SCHEMA,
@@ -39,6 +40,7 @@ from sediment.jobs.delta_lake.latest_per_key import (
     ReadSummary,
     parse_read_summary,
 )
+from sediment.jobs.delta_lake.lineage import LogTopic, TableWrite, lineage_events
 from sediment.jobs.delta_lake.paths import is_delta_table, is_uri, outside_log_dirs
 from sediment.jobs.delta_lake.refresh_plan import (
     AS_OF,
@@ -637,22 +639,43 @@ def perform(
     as_of_ms: int | None,
     from_start: bool,
     enable_deletion_vectors: bool,
+    lineage: str | None,
 ) -> SnapshotReport:
     """Refresh a table with the options of the command (`snapshot`), in a separate session.
 
     Raises:
-        UsageError: an option is wrong, Delta is missing, or Spark does not start.
+        UsageError: an option is wrong, Delta or the library of `lineage` is missing, or Spark does not start.
     """
     if to.startswith("file:///"):
         to = to.removeprefix("file://")
     _check_output(to, options.log_dirs)
-    selected = [str(log.partition) for log in _logs(options, Fs())]
+    logs = _logs(options, Fs())
+    selected = [str(log.partition) for log in logs]
     own = SnapshotOptions(to, parse_as_of(as_of_offsets, as_of_ms, selected), from_start, enable_deletion_vectors)
     with (
+        lineage_events(lineage, "snapshot", ((log.log_dir, log.partition.topic) for log in logs), to) as written,
         delta_session(options.master, "sediment snapshot", options.spark) as spark,
         stages_of(spark.sparkContext, options.messages()),
     ):
-        return snapshot(options, own, spark)
+        report = snapshot(options, own, spark)
+        written(_table_write(report, logs))
+        return report
+
+
+def _table_write(report: SnapshotReport, logs: Sequence[_Log]) -> TableWrite:
+    """Return the result of the run for the lineage; `logs` are the selected partitions."""
+    topics = {str(log.partition): (log.log_dir, log.partition.topic) for log in logs}
+    records_read: Counter[LogTopic] = Counter()
+    for row in report.partitions:
+        records_read[topics[row.partition]] += row.messages_read
+    inserted, updated = report.rows_inserted, report.rows_updated
+    return TableWrite(
+        report.run_id,
+        records_read,
+        rows_written=None if inserted is None else inserted + (updated or 0),
+        version=report.version,
+        failures=tuple(row.reason_code or FAILED for row in report.partitions if row.status == FAILED),
+    )
 
 
 @click.command("snapshot", cls=ConfiguredCommand)
@@ -678,6 +701,7 @@ def perform(
     help="Set delta.enableDeletionVectors on a table that this run creates.  Later refreshes of the table then rewrite "
     "less data, but delta-rs cannot read the table.  An existing table keeps its setting.",
 )
+@lineage_option
 def command(options: CommonOptions, **own: Any) -> None:
     """Write the latest value of each key in LOG_DIR... to a Delta table; later runs refresh the table."""
     options.conclude(perform(options, **own), print_report)

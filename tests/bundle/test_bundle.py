@@ -148,8 +148,16 @@ def test_the_wheel_in_an_empty_environment_dumps_and_with_spark_compacts(tmp_pat
         return done.stdout
 
     install(str(wheel))
-    dumped = [json.loads(line) for line in sediment("dump", log_dir, "--json", "--limit", 5).splitlines()]
-    assert len(dumped) == 5
+    assert "compact" in sediment("--help")
+    assert sediment("--version").startswith("sediment")
+    records = sediment("dump", log_dir, "--what", "records", "--json", "--limit", 0).splitlines()
+    (recovered,) = json.loads(sediment("recover", log_dir, "--json", "--dry-run"))["partitions"]
+    assert recovered["log_end_offset"] == json.loads(records[-1])["offset"] + 1
+    install("deltalake")
+    ledger = tmp_path / "ledger"
+    expired = json.loads(sediment("expire", log_dir, "--json", "--dry-run", "--ledger", ledger, NOW, *sets))
+    assert [run["run_id"] for run in json.loads(sediment("history", ledger, "--json"))["runs"]] == [expired["run_id"]]
+    assert not list(environment.glob("lib/python3.*/site-packages/pyspark"))
     install(f"{wheel}[spark]")
     report = json.loads(sediment("compact", log_dir, "--json", "--force", NOW, *sets))
     assert report["partitions"][0]["status"] == "compacted"

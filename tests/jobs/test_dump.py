@@ -248,7 +248,7 @@ def test_indexes_are_checked_and_problems_are_an_exit_status(log_dir):
     assert (result.exit_code, result.stderr) == (0, "7 files checked, 0 problems\n")
     (log_dir / "t-0" / f"{0:020d}.timeindex").write_bytes(b"\0" * 11 + b"\x09")
     result = run(log_dir, "--what", "indexes", "--limit", 1)
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "7 files checked, 1 problems")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "7 files checked, 1 problem")
     assert run(log_dir, "--what", "indexes", "--json").exit_code == 1
 
 

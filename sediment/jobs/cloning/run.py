@@ -396,8 +396,8 @@ class _CloneRun:
             return []
         names = ", ".join(str(each.partition.target) for each in orphans[:_NAMED])
         return [
-            f"open transactions without a coordinator in {len(orphans)} partitions ({names}): readers of committed "
-            "data stop there; clone with --abort-open-transactions to end them"
+            f"open transactions without a coordinator in {counted(len(orphans), 'partition')} ({names}): readers of "
+            "committed data stop there; clone with --abort-open-transactions to end them"
         ]
 
     def _print(self, text: str) -> None:

@@ -41,7 +41,19 @@ from sediment import jobs
 from sediment.jobs.command_line import stderr_log
 
 SHARED = frozenset(
-    {"config", "fail-on-unknown", "json", "ledger", "log-format", "master", "metadata", "metrics", "quiet", "report"}
+    {
+        "config",
+        "fail-on-unknown",
+        "json",
+        "ledger",
+        "lineage",
+        "log-format",
+        "master",
+        "metadata",
+        "metrics",
+        "quiet",
+        "report",
+    }
 )
 """Options that can be set once for all commands."""
 
@@ -55,6 +67,12 @@ FROM_SETTINGS = SHARED | {
     "enable-deletion-vectors",
 }
 """Options that a settings file and the environment may set."""
+
+_LISTED_LAST = SHARED | {
+    *("partition", "topic", "allow-empty-selection", "set", "broker-defaults", "now-ms"),
+    *("changed", "sort", "by-topic", "bytes", "help", "settings", "verbose"),
+}
+"""Options that several commands have with the same meaning."""
 
 SETTINGS_VARIABLE = "SEDIMENT_SETTINGS"
 _PREFIX = "SEDIMENT_"
@@ -79,6 +97,19 @@ class ConfiguredCommand(click.Command):
     def get_params(self, context: click.Context) -> list[click.Parameter]:
         """Return the parameters of the command, including the two that every command has."""
         return [*super().get_params(context), _SETTINGS_OPTION, VERBOSE_OPTION]
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of the help: those of this command first, then those that commands share."""
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for parameter in self.get_params(context):
+            line = parameter.get_help_record(context)
+            if isinstance(parameter, click.Option) and line is not None:
+                (common if long_name(parameter) in _LISTED_LAST else own).append(line)
+        for title, lines in (("Options", own), ("Common options", common)):
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; an error in a value from another source names that source."""

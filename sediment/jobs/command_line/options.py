@@ -353,6 +353,13 @@ BYTES_OPTION = click.option(
     help="Show sizes in bytes, without units such as kB or MB.",
 )
 
+lineage_option = click.option(
+    "--lineage",
+    metavar="URL_OR_FILE",
+    help="Send OpenLineage events of the table to this server, or as the `transport` in this YAML file prescribes.  "
+    "Needs the extra `lineage`; an event that cannot be sent is a warning.",
+)
+
 key_equality_option = click.option(
     "--key-equality",
     type=click.Choice([equality.value for equality in KeyEquality]),

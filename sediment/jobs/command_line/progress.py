@@ -30,7 +30,7 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 from sediment.jobs.command_line.standard_output import LogConsole
-from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.figures import counted, human_bytes
 
 _POLL_SECONDS = 0.5
 _LINE_SECONDS = 10.0
@@ -216,7 +216,7 @@ class Progress:
             self._bar.update(self._done_bytes + under_way, self._total_bytes, self._label())
 
     def _label(self) -> str:
-        return f"{self._phase}{self._done}/{self._partitions} partitions"
+        return f"{self._phase}{self._done}/{counted(self._partitions, 'partition')}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -48,6 +48,7 @@ from sediment.jobs.delta_lake.paths import (
 )
 from sediment.jobs.delta_lake.session import INSTALL
 from sediment.jobs.reporting.error_text import describe, describe_lost_task, first_line
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.spark.cancellation import RunStopped, cancel_when
 from sediment.jobs.spark.session import spark_context
@@ -626,7 +627,8 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
     name = segment_file_name(work.base_offset, SegmentFileKind.LOG)
     return (
         "archive-incomplete",
-        f"{name} of {work.source.partition} contains {records} records, but {rows} {where}; none of it was deleted",
+        f"{name} of {work.source.partition} contains {counted(records, 'record')}, but {rows} {where}; none of it was "
+        "deleted",
     )
 
 

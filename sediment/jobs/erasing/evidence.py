@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from sediment.jobs.erasing.erasure import FileDigest
 from sediment.jobs.erasing.places import Place
 from sediment.jobs.erasing.report import ERASED, RecordsNotReached
+from sediment.jobs.reporting.figures import counted
 from sediment.jobs.rewriting.report import UNCHANGED
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.fs import Fs
@@ -102,9 +103,9 @@ def why_incomplete(partitions: Sequence[PartitionEvidence], places: Iterable[Pla
         if each.status not in DONE:
             reasons.append(f"{where} is {each.status}")
         if each.matches_after:
-            reasons.append(f"{where} still has {each.matches_after} matching records")
+            reasons.append(f"{where} still has {counted(each.matches_after, 'matching record')}")
         for stays in each.not_reached:
-            reasons.append(f"{where} has {stays.records} records that were not reached: {stays.reason_code}")
+            reasons.append(f"{where} has {counted(stays.records, 'record')} out of reach: {stays.reason_code}")
         if each.replicas is None:
             reasons.append(f"the replicas of {where} are not known")
         elif set(each.replicas) - set(each.covered):

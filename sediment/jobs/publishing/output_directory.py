@@ -24,7 +24,7 @@ from sediment.engine.directory.output import Publisher, check_output_path
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.publishing.partition_output import PartitionOutput, files_by_folder, is_left_out
-from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import NotALogDirectoryError, UsageError
 from sediment.segment_io.format.checkpoints import format_offset_checkpoint
@@ -187,7 +187,7 @@ class OutputDirectory:
             written, sources=[str(source.store) for source in self.sources], now_ms=self._options.now_ms
         )
         size = human_bytes(sum(file.size_bytes for file in written))
-        self._print(f"{self.store} is complete: {len(written)} files, {size}")
+        self._print(f"{self.store} is complete: {counted(len(written), 'file')}, {size}")
         return None
 
     def _changed_partitions(self) -> set[str] | None:

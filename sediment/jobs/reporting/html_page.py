@@ -13,7 +13,7 @@ import importlib.metadata
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -265,7 +265,7 @@ def make_page(
         directories=directories,
         has_several_directories=sum(not role for role, _ in directories) > 1,
         counts=tuple((status, _tone(status), counts[status]) for status in sorted(counts, key=_tone_order)),
-        tiles=_tiles(partitions, now_ms, only_would=only_would),
+        tiles=_tiles(document, partitions, now_ms, only_would=only_would),
         sizes=sizes[:SHOWN_BARS],
         sizes_left_out=max(len(sizes) - SHOWN_BARS, 0),
         stages=stages,
@@ -325,18 +325,16 @@ def _tone(status: str) -> str:
 
 
 def _tiles(
-    partitions: Sequence[Mapping[str, Any]], now_ms: int, *, only_would: bool
+    document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], now_ms: int, *, only_would: bool
 ) -> tuple[tuple[str, str, str], ...]:
+    """Return the figures on top of the page, each as name, value and note."""
     tiles = [("partitions", f"{len(partitions):,}", "")]
     changed = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
     if changed:
         before, after = (sum(p[key] for p in changed) for key in ("bytes_before", "bytes_after"))
         share = _share(before, after, "would be saved" if only_would else "saved")
         tiles.append(("bytes", f"{human_bytes(before)} → {human_bytes(after)}", share))
-    done = [p for p in partitions if _whole(p, "messages_read")]
-    if done:
-        read, written = (sum(p[key] for p in done) for key in ("messages_read", "messages_written"))
-        tiles.append(("records", f"{read:,} → {written:,}", f"{read - written:,} superseded or expired"))
+    tiles += _record_tiles(document, partitions, only_would=only_would)
     ratios = [p["dirty_ratio"] for p in partitions if p.get("dirty_ratio") is not None]
     if ratios:
         tiles.append(("filthiest log before", f"{max(ratios):.0%}", "of its bytes not cleaned yet"))
@@ -349,6 +347,35 @@ def _tiles(
     if any("repairs" in p for p in partitions):
         tiles.append(("repairs", f"{repairs:,}", "would be made" if only_would else "made"))
     return tuple(tiles)
+
+
+def _record_tiles(
+    document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], *, only_would: bool
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the figures of records, of rows of a table, and of deleted segments."""
+
+    def total(name: str) -> int | None:
+        counts = [count for p in partitions if (count := _whole(p, name)) is not None]
+        return sum(counts) if counts else None
+
+    read, written, erased = total("messages_read"), total("messages_written"), total("records_erased")
+    if read and written is not None:
+        yield "records", f"{read:,} → {written:,}", f"{read - written:,} superseded or expired"
+    elif read:
+        yield "records read", f"{read:,}", ""
+    rows = [(key, _whole(document, f"rows_{key}")) for key in ("inserted", "updated", "deleted")]
+    for key, count in rows:
+        if count:
+            yield f"rows {key}", f"{count:,}", "in the table"
+    if erased is not None:
+        matched = f"{total('records_matched') or 0:,} matched"
+        yield ("records to erase" if only_would else "records erased"), f"{erased:,}", matched
+    if any("deleted_segments" in p for p in partitions):
+        segments = sum(len(p.get("deleted_segments") or ()) for p in partitions)
+        yield "segments", f"{segments:,}", "would be deleted" if only_would else "deleted"
+    archived = total("messages_archived")
+    if archived is not None:
+        yield "records archived", f"{archived:,}", "of the deleted segments"
 
 
 def _share(before: int, after: int, saved: str) -> str:

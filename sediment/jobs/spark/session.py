@@ -38,7 +38,7 @@ from sediment.jobs.spark.cancellation import (
 )
 from sediment.jobs.spark.cds_options import archive_options
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
-from sediment.jobs.spark.worker_python import is_beside
+from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     `more` gets the user's settings and returns the settings that this use of Spark needs, which override the user's.
 
     Raises:
-        UsageError: Spark does not start, because Java is missing or too old, or because of an error of Spark.
+        UsageError: Spark does not start, because Java is missing or too old, or because of an error of Spark; or the
+            active SparkContext runs another Python, which lacks this package.
         RunStopped: a signal arrived before Spark had started.
     """
     require_spark()
@@ -123,7 +124,8 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     finish_stopping()
     active = SparkContext._active_spark_context
     if active is not None:
-        _warn_of_other_python(active)
+        if str(active.master).startswith("local"):
+            check_worker_python(active)
         yield active
         return
     with interruptible():
@@ -450,18 +452,6 @@ def _check_python(master: str, given: Mapping[str, str]) -> None:
     if master.startswith("local") and shutil.which(python) is None:
         raise UsageError(
             f"the Python for Spark's workers cannot be run: {python}", advice="correct PYSPARK_PYTHON or leave it out"
-        )
-
-
-def _warn_of_other_python(sc: SparkContext) -> None:
-    """Warn if local workers run a different Python from this process, because it may lack this package."""
-    python = shutil.which(sc.pythonExec)
-    if str(sc.master).startswith("local") and (python is None or not is_beside(python, sys.executable)):
-        _LOGGER.warning(
-            "Spark's workers run the Python %s, and this process %s; if tasks lack modules, set PYSPARK_PYTHON before "
-            "the session is started",
-            python or sc.pythonExec,
-            sys.executable,
         )
 
 

@@ -1,4 +1,4 @@
-"""Check that the Python that Spark runs has this package, without which it can neither plan nor read `kafka-log`."""
+"""Check that the Python that Spark runs has this package, without which its tasks fail."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from typing import TYPE_CHECKING
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 _PACKAGE = "sediment"
 _HAS_PACKAGE = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({_PACKAGE!r}) is None)"
 _LIMIT_SECONDS = 60
 
 
-def check_worker_python(spark: SparkSession) -> None:
+def check_worker_python(sc: SparkContext) -> None:
     """Check that the Python that Spark runs on the driver's machine has this package.
 
-    Sessions of Spark Connect, and applications that distribute Python files themselves, are not checked.
+    Applications that distribute Python files themselves are not checked.
 
     Raises:
         UsageError: that Python lacks the package.
     """
-    from pyspark.sql import SparkSession
-
-    if not isinstance(spark, SparkSession) or spark.sparkContext._python_includes:
+    if sc._python_includes:
         return
-    python = shutil.which(spark.sparkContext.pythonExec)
+    python = shutil.which(sc.pythonExec)
     if python is not None and not is_beside(python, sys.executable) and not _has_package(python):
         raise UsageError(
             f"Spark runs Python code with {python}, which lacks the package {_PACKAGE}",

@@ -13,7 +13,7 @@ from sediment.jobs.reporting.columns import (
     offset_column,
     status_text,
 )
-from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, WRONG, RunReport
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.reporting.statuses import BAD_STATUSES
@@ -121,8 +121,9 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
     empty = sum(map(_is_empty, report.partitions))
     others = f", {empty} of them without records" if empty else ""
     others += f", {unchanged} did not change" if unchanged else ""
+    compared = counted(len(report.partitions) - unchanged, "partition")
     screen.say(
-        f"{right} of {len(report.partitions) - unchanged} partitions are a correct compaction{others}; "
+        f"{right} of {compared} {'is' if compared.startswith('1 ') else 'are'} a correct compaction{others}; "
         f"{report.seconds:.1f} s (run {report.run_id})"
     )
 

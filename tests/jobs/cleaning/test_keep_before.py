@@ -157,9 +157,18 @@ def test_partitions_that_did_not_change_are_skipped(rescue):
     assert everything.status == 0
 
 
+@pytest.mark.parametrize("command", ["originals", "vacuum"])
+def test_a_directory_of_keep_before_is_no_directory_of_originals(rescue, command):
+    before = tree(rescue.kept)
+    outcome = sediment(command, rescue.kept, *(["--older-than=1d", "--yes"] if command == "vacuum" else []))
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert "this is a directory of --keep-before" in outcome.stderr
+    assert tree(rescue.kept) == before
+
+
 def test_the_table_counts_partitions_that_did_not_change_apart(rescue):
     outcome = sediment("verify", rescue.kept, rescue.log_dir, NOW, *rescue.sets, "--quiet")
-    assert "1 of 1 partitions are a correct compaction, 3 did not change" in outcome.stdout
+    assert "1 of 1 partition is a correct compaction, 3 did not change" in outcome.stdout
     assert "orders-0" in outcome.stdout
     assert "skipped: not-changed" in outcome.stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import click
@@ -218,3 +219,16 @@ def test_the_version_is_short_and_with_verbose_has_those_of_packages_in_either_o
     long = sediment("--version", "--verbose").stdout
     assert long.startswith(short) and "\nnumba " in long and "\nJava " in long
     assert sediment("-v", "--version").stdout == long
+
+
+# ----------------------------------------------------------------------------------------------------------------- help
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_lists_the_options_of_the_command_before_the_common_ones(name: str) -> None:
+    text = sediment(name, "--help").stdout
+    own, _, common = text.partition("\nCommon options:\n")
+    first = re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", own, re.MULTILINE)
+    last = re.findall(r"^  (?:-\w, )?--([a-z0-9-]+)", common, re.MULTILINE)
+    assert {"help", "settings", "verbose"} <= set(last)
+    assert not {*first} & SHARED
+    listed = {each for option in command(name).params if isinstance(option, click.Option) for each in option.opts}
+    assert {f"--{each}" for each in first + last} >= {each for each in listed if each.startswith("--")}

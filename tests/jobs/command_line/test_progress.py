@@ -85,7 +85,8 @@ def test_what_is_under_way_counts_before_it_is_done():
     with Progress(console, partitions=1, total_bytes=4000) as progress:
         progress.watch(lambda: 3000)
         assert wait_for(console, "3.0/4.0 kB")
-        assert "1/1 partitions" not in shown(console)
+        assert wait_for(console, "0/1 partition ")
+        assert "1/1 partition" not in shown(console)
 
 
 @pytest.mark.filterwarnings("ignore::tqdm.TqdmWarning")  # there are no widgets here

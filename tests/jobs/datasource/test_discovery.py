@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from sediment.jobs.datasource import register
+from sediment.jobs.spark.session import spark_context
 from sediment.segment_io.errors import UsageError
 from tests.segments import batch_bytes, write_segment
 
@@ -71,14 +72,30 @@ def test_a_table_with_wrong_options_is_refused_when_it_is_created(definition, se
     assert "sediment." not in str(raised.value)
 
 
-def test_a_python_of_spark_without_the_package_is_named_by_register(spark, sc, tmp_path, monkeypatch):
+@pytest.fixture
+def other_python(sc, tmp_path, monkeypatch):
+    """A Python without this package, which Spark runs in this test."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "other")], check=True)
     other = str(tmp_path / "other" / "bin" / "python")
     monkeypatch.setattr(sc, "pythonExec", other)
     monkeypatch.chdir(tmp_path)
+    return other
+
+
+def register_again(spark):
+    register(spark)
+
+
+def compact(spark):
+    with spark_context(None, "a command"):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("use", [register_again, compact])
+def test_a_python_of_spark_without_the_package_is_named(use, spark, other_python):
     with pytest.raises(UsageError) as raised:
-        register(spark)
+        use(spark)
     assert str(raised.value) == (
-        f"Spark runs Python code with {other}, which lacks the package sediment; activate the virtual environment, or "
-        f"set PYSPARK_PYTHON to {sys.executable}, before the session starts"
+        f"Spark runs Python code with {other_python}, which lacks the package sediment; activate the virtual "
+        f"environment, or set PYSPARK_PYTHON to {sys.executable}, before the session starts"
     )

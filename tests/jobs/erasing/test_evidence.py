@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sediment import api
 from sediment.jobs.erasing.envelope import load_signer, signed
 from sediment.jobs.erasing.evidence import page_file
+from sediment.jobs.erasing.evidence_page import render_evidence
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from tests.faults.inline_spark import inline_spark
@@ -379,6 +380,30 @@ def test_no_output_holds_a_key(hidden, tmp_path):
     assert SUBJECT.encode() not in b"".join(tree(hidden.logs).values())
     (catalogue,) = (tmp_path / "kept").glob("catalogue-*.json")
     assert SUBJECT not in catalogue.read_text()
+
+
+@pytest.mark.parametrize(("second", "times"), [("/kafka-a", 1), ("/kafka-b", 2)])
+def test_the_page_names_a_log_directory_of_all_partitions_once(second, times):
+    partition = {"status": "erased", "action": "drop", "scanned": 1, "matched": 1, "removed": 1, "records_after": 0}
+    partition |= {"matches_after": 0, "replicas": [1], "segments": []}
+    page = render_evidence(
+        {
+            "run_id": "5a4d819de964",
+            "sediment": "1",
+            "finished_ms": NOW_MS,
+            "complete": True,
+            "partitions": [
+                {**partition, "partition": "t-0", "log_dir": "/kafka-a"},
+                {**partition, "partition": "t-1", "log_dir": "/kafka-a"},
+                {**partition, "partition": "t-2", "log_dir": second},
+            ],
+            "not_reached": [],
+            "subjects": {"algorithm": "HMAC-SHA256", "by": "keys", "hmacs": []},
+        },
+        "evidence.json",
+    )
+    assert page.count("/kafka-a") == times
+    assert page.count("log directory") == times - 1
 
 
 def test_no_output_holds_a_condition_also_not_the_event_log_of_spark(hidden, tmp_path):

@@ -239,6 +239,33 @@ def test_reports_of_other_commands_show_what_they_have():
     assert "unblocks at ms 2023-11-14 22:13:20 UTC" in text
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_figures_on_top_are_those_of_the_command(dry_run):
+    def tiles(*partitions, **fields):
+        shown = make_page(document(*partitions, dry_run=dry_run, **fields)).tiles
+        return [tile for tile in shown if tile[0] not in ("partitions", "bytes")]
+
+    log = {"partition": "t-0", "log_dir": "/logs", "status": "done", "bytes_before": 9, "bytes_after": 5}
+    refreshed = {**log, "messages_read": 7000}
+    assert tiles(refreshed, refreshed, command="snapshot", rows_inserted=1200, rows_updated=3, rows_deleted=0) == [
+        ("records read", "14,000", ""),
+        ("rows inserted", "1,200", "in the table"),
+        ("rows updated", "3", "in the table"),
+    ]
+    erased = {**log, "records_scanned": 50, "records_matched": 1100, "records_erased": 1000}
+    unread = {**log, "records_scanned": None, "records_matched": 0, "records_erased": 0}
+    name = "records to erase" if dry_run else "records erased"
+    assert tiles(erased, unread, command="erase") == [(name, "1,000", "1,100 matched")]
+    expired = {**log, "deleted_segments": [{"base_offset": 5, "bytes": 10, "rule": "retention.ms"}]}
+    segments = ("segments", "1", "would be deleted" if dry_run else "deleted")
+    assert tiles({**expired, "messages_archived": None}, command="expire") == [segments]
+    assert tiles({**expired, "messages_archived": 1234}, command="expire") == [
+        segments,
+        ("records archived", "1,234", "of the deleted segments"),
+    ]
+    assert tiles(partition(), command="compact") == [("records", "5,000 → 1,200", "3,800 superseded or expired")]
+
+
 def test_settings_in_force_name_their_origin_and_topics_that_have_the_same_stand_together():
     settings = Settings.load(None, ["a:cleanup.policy=compact", "b:cleanup.policy=compact", "retention.ms=5000"])
     page = make_page(document(partition("a-0"), partition("b-0"), partition("c-0")), settings={"": settings})

@@ -187,7 +187,7 @@ def test_two_directories_of_one_partition_are_compared_whatever_their_names(tmp_
     outcome = sediment("verify", given.before, given.after)
     assert outcome.status == 0
     assert "before" in outcome.stdout
-    assert "1 of 1 partitions are a correct compaction" in outcome.stdout
+    assert "1 of 1 partition is a correct compaction" in outcome.stdout
     report = sediment("verify", given.after, given.before, "--json", "--quiet").report
     assert (report["schema"], report["command"]) == (1, "verify")
     (partition,) = report["partitions"]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sediment.engine.directory.originals.backup_links import BEFORE_OF_FILE
 from sediment.engine.directory.originals.catalogue import (
     ERASE,
     Catalogue,
@@ -83,7 +84,7 @@ def read_history(target: Path, fs: Fs) -> History:
     """Return the runs with a catalogue in `target`; paths of log directories are resolved through links.
 
     Raises:
-        UsageError: `target` is not a directory.
+        UsageError: `target` is not a directory, or is one of --keep-before.
         CorruptDataError: a catalogue is malformed, or of another version.
         OSError: a catalogue cannot be read.
     """
@@ -91,7 +92,14 @@ def read_history(target: Path, fs: Fs) -> History:
         raise UsageError("no such directory of originals", path=str(target), advice="give the DIR of --keep-originals")
     resolve = functools.cache(lambda path: str(Path(path).resolve()))
     runs = []
-    for run_id in run_ids(target, fs):
+    found = run_ids(target, fs)
+    if not found and fs.exists(target / BEFORE_OF_FILE):
+        raise UsageError(
+            "this is a directory of --keep-before, which has the files from before a run, but no runs to undo",
+            path=str(target),
+            advice="give the DIR of --keep-originals, or copy the files back while the broker is stopped",
+        )
+    for run_id in found:
         run = read_catalogue(target, run_id, fs)
         entries = (replace(entry, log_dir=resolve(entry.log_dir)) for entry in run.partitions)
         runs.append(replace(run, partitions=tuple(entries)))
