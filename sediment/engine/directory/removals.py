@@ -25,7 +25,7 @@ class Removals:
     def submit(
         self, directory: Path, remove: Callable[[], None], describe: Callable[[Exception], SedimentError]
     ) -> None:
-        """Call `remove` for files of `directory` in the background; `describe` turns its error into that of a commit."""
+        """Call `remove` for files of `directory` in the background; `describe` turns its error into that of a run."""
         self._submitted.append((directory, self._threads.submit(remove), describe))
 
     def finish(self) -> Mapping[Path, SedimentError]:
