@@ -98,7 +98,8 @@ _FOR_ROWS = {
     "spark.python.unix.domain.socket.enabled": "false",
 }
 
-_WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])  # of a JVM that would have used an archive
+_WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
+"""Ends of the driver's options, after Spark's own ones, if a JVM would have used an archive and there was none."""
 
 # A cluster's executors may get this package only with the application's files, after the daemon has started.
 _LOCALLY = {
@@ -367,7 +368,7 @@ def _stop(sc: SparkContext) -> None:
     with contextlib.suppress(Py4JError):
         if is_stopping():
             sc.setLogLevel("OFF")  # otherwise tasks that are still running would log errors
-        elif sc.getConf().get("spark.driver.extraJavaOptions", "") in _WITHOUT_ARCHIVE:
+        elif sc.getConf().get("spark.driver.extraJavaOptions", "").endswith(_WITHOUT_ARCHIVE):
             _make_archive_in_background()
         sc._jsc.stop()
     if isinstance(address, str):
