@@ -94,7 +94,7 @@ def test_the_json_keeps_its_contract(log_dir, plain):
     assert partition["segments"] == sorted(int(f.stem) for f in (log_dir / "plain-0").glob("*.log"))
 
 
-def test_partitions_are_committed_together_and_one_that_cannot_be_made_durable_is_left_alone(tmp_path, plain, monkeypatch):
+def test_partitions_are_committed_together_and_one_that_cannot_be_is_left_alone(tmp_path, plain, monkeypatch):
     class OneDiskAreaIsBroken(Fs):
         def sync_file(self, path: Path) -> None:
             if path.parent.name == "plain-1" and path.name.endswith(".part"):
