@@ -13,7 +13,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -85,6 +85,9 @@ bench-records: setup ## compare building and reading record batches with Python 
 
 bench-verify: setup ## compare verify with compact on the same data, warm and cold
 	@$(BIN)/python -m benchmarks.verify $(ARGS)
+
+bench-driver: setup ## measure a plan of 1,000 partitions and a cold compact of 45 MB beside their limits
+	@$(BIN)/python -m benchmarks.driver.commands $(ARGS)
 
 bench-serve: setup ## compare serve with a Kafka broker on the same files, 4 GB of disk (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.serve $(ARGS)

@@ -141,6 +141,14 @@ def linked_copy(directories: Sequence[Path], target: Path) -> Path:
     return target
 
 
+def copied(directories: Sequence[Path], target: Path) -> Path:
+    """Create a log directory of real copies, whose replaced files the filesystem has to free."""
+    for directory in directories:
+        shutil.copytree(directory, target / directory.name)
+    (target / ".kafka_cleanshutdown").touch()
+    return target
+
+
 # ---------------------------------------------------------------------------------------------------------- timed runs
 def time_kafka(course: Course, directories: Sequence[Path], scratch: Path, oracle: KafkaOracle, threads: int) -> Any:
     """Return the seconds of Kafka's cleaner, and its result."""
@@ -171,8 +179,8 @@ def time_ours(directories: Sequence[Path], scratch: Path) -> tuple[float, Compac
 
 
 def time_process(directories: Sequence[Path], scratch: Path, environment: dict[str, str]) -> tuple[float, int]:
-    """Return the seconds of a whole process, and the bytes of its result."""
-    log_dir = linked_copy(directories, scratch / "ours")
+    """Return the seconds of a whole process on real copies, and the bytes of its result."""
+    log_dir = copied(directories, scratch / "ours")
     command = [sys.executable, "-m", "sediment.jobs.cli", "compact", str(log_dir), "--force", "--json", "--quiet"]
     sets = [f"--set={one}" for one in SETS]
     command += [f"--now-ms={NOW_MS}", "--master=local[2]", *sets]

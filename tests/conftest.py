@@ -24,6 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts backgrou
 for _width in ("COLUMNS", "LINES"):  # pytest-xdist sets them
     os.environ.pop(_width, None)
 os.environ["SEDIMENT_SETTINGS"] = os.devnull  # not the settings of the user that runs the tests
+os.environ.setdefault("SEDIMENT_CLASS_ARCHIVE", "off")  # no background process outlives a test
 os.environ.setdefault("SEDIMENT_TRACEBACK", "1")  # a fault of a command is a fault of the test, with its trace
 
 

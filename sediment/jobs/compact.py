@@ -3,8 +3,10 @@
     driver    lock · list · finish_interrupted            commit (one group at a time, ascending) · checkpoint · report
     tasks                                       view · plan · clean
 
-Invariants: only the driver renames files.  A partition is committed after its task has finished, and its checkpoint is
-written after its last group.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
+Invariants: only the driver renames files.  Its threads commit several partitions at the same time, each partition in
+one thread.  A partition is committed after its task has finished, and its checkpoint is written after its last group.
+Replaced files are removed in the background; the locks are held until the last one is removed, and a failed removal is
+in the report.  A partition that fails stays unchanged, and the others continue.  If the run has a limit,
 all partitions are first surveyed and then cleaned, the filthiest first; partitions beyond the limit stay unchanged.
 """
 
@@ -17,10 +19,11 @@ if __name__ == "__main__":
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +40,9 @@ from sediment.engine.directory.originals.backup_links import (
     snapshot_log_dir,
     snapshot_partition,
 )
+from sediment.engine.directory.removals import Removals
 from sediment.engine.directory.spool import check_announced, spool_swap
-from sediment.engine.directory.swap import commit, discard_parts, make_durable
+from sediment.engine.directory.swap import commit, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.backup_links import begin_originals, end_originals
 from sediment.jobs.cleaning.cleaning_run import CleaningRun, perform_run, update_cleaner_checkpoint
@@ -87,8 +91,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _FEW = 1000  # partitions; the driver can open as many logs in the time of Spark's start
 _LIMITS = ("max-bytes", "max-seconds")
-_WORTH_SYNCING_TOGETHER = 8  # swaps; fewer are just as fast if synced one by one
-_SYNCS_AT_ONCE = 8
+_COMMITS_AT_ONCE = 16  # a commit mostly waits for the disk, which does the syncs of many threads in one flush
 _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is finished before its progress would be useful
 
 MAX_BYTES = "max-bytes"
@@ -141,9 +144,12 @@ class _CompactionRun(CleaningRun):
         self._locks: dict[Path, DirectoryLock] = {}
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self._handed_over: dict[Path, set[str]] = {}
-        self._synced: dict[Path, Future[None]] = {}
         self._running: Mapping[str, str] = {}
         self._originals: BackupLinks | None = None
+        self._keeping = threading.Lock()  # the directories for kept files are shared by all partitions
+        self._committers = ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="sediment-commit")
+        self._removals = Removals()
+        self._not_removed: Mapping[Path, SedimentError] = {}
 
     def perform(self) -> list[PartitionReport]:
         """Lock, list, clean and commit; return a report for every selected partition."""
@@ -163,8 +169,26 @@ class _CompactionRun(CleaningRun):
         if tasks:
             reports.extend(self._clean_and_commit(tasks))
             if self._originals is not None:
+                self._finish_removals()
+                reports = self.concluded(reports)
                 end_originals(self._originals, reports)
         return reports
+
+    def concluded(self, reports: Sequence[PartitionReport]) -> list[PartitionReport]:
+        """Return the reports, with a failure for each partition whose replaced files could not be removed."""
+        return list(map(self._with_removal, reports))
+
+    def _with_removal(self, report: PartitionReport) -> PartitionReport:
+        error = self._not_removed.get(Path(report.log_dir, report.partition))
+        if error is None or report.status != COMPACTED:
+            return report
+        code, reason = describe(error)
+        left = replace(report, status=FAILED, reason_code=code, reason=reason)
+        log_partition(self.run_id, "compact", left)
+        return left
+
+    def _finish_removals(self) -> None:
+        self._not_removed = self._removals.finish()
 
     def _begin_originals(self, tasks: Sequence[CleaningTask]) -> tuple[list[CleaningTask], list[PartitionReport]]:
         """Write the catalogue of the files that the tasks may replace, before any of them is replaced.
@@ -213,6 +237,8 @@ class _CompactionRun(CleaningRun):
                     snapshot_log_dir(path, own.keep_before, self._fs)
                 place_run_token(path, self.run_id)
                 self._stack.callback(remove_run_token, path)
+        self._stack.callback(self._finish_removals)
+        self._stack.enter_context(self._committers)
         directories = options.open_directories(self._fs, in_place=not own.dry_run)
         warn_of_unstated_lag(directories)
         if own.dry_run:
@@ -412,12 +438,10 @@ class _CompactionRun(CleaningRun):
         checkpoints: dict[Path, dict[TopicPartition, int]] = {}
         marked: dict[Path, list[Uncleanable]] = {}
         unmarked: dict[Path, list[TopicPartition]] = {}
-        self._sync_together([each.result.swap for each in results if each.result and each.result.swap])
-        for each in results:
-            result = each.result or self._lost(each.error)
-            report, offset = self._settle(each.item, result)
+        settled_results = [(each.item, each.result or self._lost(each.error)) for each in results]
+        for (task, result), (report, offset) in zip(settled_results, self._settle_each(settled_results), strict=True):
             reports.append(report)
-            partition, log_dir = each.item.listing.partition, each.item.listing.path.parent
+            partition, log_dir = task.listing.partition, task.listing.path.parent
             if offset is not None:
                 checkpoints.setdefault(log_dir, {})[partition] = offset
             if result.uncleanable is not None:
@@ -451,15 +475,13 @@ class _CompactionRun(CleaningRun):
     def _lost(self, error: Exception | None) -> CleaningResult:
         return failure(*self._why_lost(error, "clean"))
 
-    def _sync_together(self, swaps: Sequence[PreparedSwap]) -> None:
-        """Make many small swaps durable together before the first commit, so their flushes overlap."""
-        self._synced = {}
-        if self._own.dry_run or self._own.hand_off is not None or len(swaps) < _WORTH_SYNCING_TOGETHER:
-            return
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sediment-sync") as pool:
-            for swap in swaps:
-                if swap.parts():
-                    self._synced[Path(swap.directory)] = pool.submit(make_durable, swap, self._fs)
+    def _settle_each(
+        self, results: Sequence[tuple[CleaningTask, CleaningResult]]
+    ) -> Iterable[tuple[PartitionReport, int | None]]:
+        """Settle each partition, several at the same time if there are several swaps to commit."""
+        if sum(result.swap is not None for _, result in results) < 2:
+            return starmap(self._settle, results)
+        return self._committers.map(self._settle, *zip(*results, strict=True))
 
     def _settle(self, task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport, int | None]:
         """Commit one partition; return its report, and its new first dirty offset if the checkpoint has to change."""
@@ -487,15 +509,13 @@ class _CompactionRun(CleaningRun):
             spool_swap(swap, self._own.hand_off, self.run_id, self._fs)
             self._handed_over[task.listing.path] = {part.part_name for part in swap.parts()}
             return True
-        if self._originals is not None:
-            self._originals.keep_swap(swap)
-        if swap.parts():
-            self._keep_before(swap.partition, task.listing.path.parent)
-        lock, synced = self._locks[task.listing.path.parent], self._synced.get(Path(swap.directory))
-        if synced is not None:
-            synced.result()
-        is_durable = synced is not None
-        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, is_durable=is_durable)
+        with self._keeping:
+            if self._originals is not None:
+                self._originals.keep_swap(swap)
+            if swap.parts():
+                self._keep_before(swap.partition, task.listing.path.parent)
+        lock = self._locks[task.listing.path.parent]
+        return commit(swap, self._fs, before_group=lock.check, should_stop=self._stop.is_set, removals=self._removals)
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
         """Hard-link a partition before this run changes it, even if an interrupted run has changed it already."""

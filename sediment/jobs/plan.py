@@ -53,6 +53,7 @@ from sediment.jobs.rewriting.options import encoding_options, parse_optional_enc
 from sediment.jobs.settings.running_brokers import UNCLEAN, warn_of_running
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
@@ -68,8 +69,12 @@ if TYPE_CHECKING:
 
 CLEANABLE = "cleanable"
 BLOCKED = "blocked"
-_LITTLE_BYTES = 1 << 30  # to read; planning this in one process takes as long as Spark's start
-_PARTITION_BYTES = 256 << 10  # opening a log takes as long as reading this many bytes
+# One process plans this much in the time of Spark's start; the unit is a byte of a sample, whose records are decoded.
+_LITTLE_BYTES = 1 << 30
+_PARTITION_BYTES = 256 << 10  # opening a log takes as long as sampling this many bytes
+_HEADERS = 16  # bytes whose headers are read in the time of one sampled byte
+_ENCODED = 8  # sampled bytes in the time in which one byte is also encoded again
+_QUICK_SAMPLE_BYTES, _LEAST_SAMPLE_BYTES = 256 << 20, 1 << 20  # without Spark: of all partitions, and of one
 _NO_SPLITS = "the log cannot be split (transactions or unordered offsets); one task cleans it"
 
 
@@ -169,7 +174,7 @@ class PlanningTask:
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting that would make `compact` or `expire` leave the partition
     alone.  `at_work` is the reason to report for a log that counts as unclean because a broker is running.  `encoding`
-    is the encoding for which the size is estimated.
+    is the encoding for which the size is estimated.  `sample_bytes` limits the sample of a large log.
     """
 
     cleaning: CleaningTask
@@ -180,14 +185,23 @@ class PlanningTask:
     retention_held: tuple[str, str] | None
     at_work: str | None
     encoding: Encoding | None
+    sample_bytes: int = SAMPLE_BYTES
 
     def is_cleaned(self) -> bool:
         """Return True if `compact` would start a task for the partition, even if nothing is cleanable."""
         return self.cleaning.config.compacts and self.quarantine is None
 
     def weight(self) -> int:
-        """Return the bytes to read for planning; tasks are packed by this number."""
-        return min(self.cleaning.weight(), SAMPLE_BYTES)
+        """Return the bytes to sample for planning; tasks are packed by this number."""
+        return min(self.cleaning.weight(), self.sample_bytes)
+
+    def effort_bytes(self) -> int:
+        """Return the effort of planning, as a number of sampled bytes that takes as long."""
+        listing = self.cleaning.listing
+        last = listing.snapshots[-1] if listing.snapshots else 0
+        replayed_bytes = sum(segment.log_bytes for segment in listing.segments if segment.base_offset >= last)
+        sampled_bytes = self.weight() * (1 if self.encoding is None else 1 + _ENCODED)
+        return _PARTITION_BYTES + sampled_bytes + replayed_bytes // _HEADERS
 
 
 def plan_partition(task: PlanningTask, _attempt: str) -> PartitionPlan:
@@ -245,7 +259,7 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
     if task.encoding is not None:
         from sediment.compaction.reencode.estimate import estimate_reencode
 
-        size = estimate_reencode(view, task.encoding, config, fs, sample_bytes=SAMPLE_BYTES)
+        size = estimate_reencode(view, task.encoding, config, fs, sample_bytes=task.sample_bytes)
         found = replace(found, reencoded_bytes=size.log_bytes, reencode_sampled_bytes=size.sampled_bytes)
     if task.compaction_held is not None:
         code, reason = task.compaction_held
@@ -290,7 +304,7 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
     if cleanable.blocked_by is not None or task.quarantine is not None:
         return _with_tombstones(found, _estimate(task, view, cleanable.first_dirty_offset))
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
-    choice = strategy_for(cleaning, plan, lambda: estimate_plan(plan, Fs(), sample_bytes=SAMPLE_BYTES))
+    choice = strategy_for(cleaning, plan, lambda: estimate_plan(plan, Fs(), sample_bytes=task.sample_bytes))
     found = replace(
         found,
         status=CLEANABLE,
@@ -324,7 +338,7 @@ def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
         cleaning.config,
         Fs(),
         now_ms=cleaning.now_ms,
-        sample_bytes=SAMPLE_BYTES,
+        sample_bytes=task.sample_bytes,
     )
 
 
@@ -439,9 +453,11 @@ def _plan_each(
     """Return the plans, and the partitions that --exact cleans, by directory; `stack` stops a Spark started here."""
     plans: list[PartitionPlan] = []
     to_clean: dict[Path, tuple[CleaningTask, PartitionPlan]] = {}
+    quick = None if options.asks_for_spark else _quick(tasks)
+    tasks = quick or tasks
     total_bytes = sum(task.weight() for task in tasks)
     with Progress(options.messages(), len(tasks), total_bytes, phase="planning") as progress:
-        for each in _results(options, tasks, stack, group=group):
+        for each in _results(options, tasks, stack, group=group, is_here=quick is not None):
             found = each.result or _lost(each.item.cleaning, each.error)
             if each.item.is_exact and found.status == CLEANABLE:
                 to_clean[each.item.cleaning.listing.path] = each.item.cleaning, found
@@ -451,11 +467,23 @@ def _plan_each(
     return plans, to_clean
 
 
+def _quick(tasks: Sequence[PlanningTask]) -> list[PlanningTask] | None:
+    """Return the tasks with smaller samples if this process plans them as fast as Spark would; None otherwise.
+
+    With one slot, Spark is never faster.
+    """
+    all_bytes = _QUICK_SAMPLE_BYTES // (1 if tasks[0].encoding is None else 1 + _ENCODED)
+    sample_bytes = min(SAMPLE_BYTES, max(all_bytes // len(tasks), _LEAST_SAMPLE_BYTES))
+    quick = [replace(task, sample_bytes=sample_bytes) for task in tasks]
+    if sum(task.effort_bytes() for task in quick) > _LITTLE_BYTES and available_slots() > 1:
+        return None
+    return quick
+
+
 def _results(
-    options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str
+    options: CommonOptions, tasks: Sequence[PlanningTask], stack: ExitStack, *, group: str, is_here: bool
 ) -> Iterator[TaskResult[PlanningTask, PartitionPlan]]:
-    """Plan on Spark, or in this process if there is little to read and no option asks for Spark."""
-    is_here = not options.asks_for_spark and sum(task.weight() + _PARTITION_BYTES for task in tasks) <= _LITTLE_BYTES
+    """Plan in this process, or else on Spark."""
     sc = None if is_here else stack.enter_context(spark_context(options.master, "sediment plan"))
     cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
     resources = find_resources(sc, cleaned_bytes, asked=None)

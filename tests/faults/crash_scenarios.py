@@ -2,7 +2,8 @@
 
 A `CrashScenario` lays out a directory, runs a command in it, and checks the files after a crash or a failed step:
 
-    compact            our start finds each group old or new, the new ones first; the checkpoint never runs ahead
+    compact            our start finds each group of each partition old or new, the new ones first; the checkpoint never
+                       runs ahead
     compact, rolled    no record lost or invented
     --keep-originals   every replaced file is kept
     --output           the source unchanged; with a manifest the output is complete, without one it is started over
@@ -48,6 +49,7 @@ from tests.twin.segments import file_batches, list_segments
 
 LOGS = "logs"
 ELSEWHERE = "elsewhere"
+SEVERAL = "compact, several partitions"
 TEMPORARY = (".part", ".cleaned", ".swap", ".deleted")
 RUN_TOKEN = ".sediment-run"
 
@@ -236,6 +238,13 @@ def _lay_out_for_compact(root: Path) -> None:
     (root / LOGS / CLEAN_SHUTDOWN_FILE).touch()
 
 
+def _lay_out_several(root: Path) -> None:
+    for number in range(2):
+        shape = LogShape(batches=12, segment_bytes=700, interval_bytes=_INTERVAL_BYTES)
+        write_random_log(root / LOGS / f"t-{number}", 5 + number, shape)
+    (root / LOGS / CLEAN_SHUTDOWN_FILE).touch()
+
+
 _COMPACT = (
     "--force",
     f"--now-ms={START_MS + 1_000_000}",
@@ -274,20 +283,21 @@ def _segments(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def _check_records(scenario: CrashScenario, tree: Tree) -> None:
     """Check that no surviving record is lost, none is invented, and the next run completes the cleaning."""
-    (directory,) = scenario.partitions()
+    directories = scenario.partitions()
     scenario.restore(scenario.after)
-    survivors = records_of(directory)
+    survivors = {directory: records_of(directory) for directory in directories}
     scenario.restore(scenario.before)
-    all_records = records_of(directory)
+    all_records = {directory: records_of(directory) for directory in directories}
     scenario.restore(tree)
-    log = scenario.load(directory)
-    assert not log.damage
-    assert log.log_end_offset == max(all_records) + 1
-    found = records_of(directory)
-    assert survivors.items() <= found.items() <= all_records.items()
+    for directory in directories:
+        log = scenario.load(directory)
+        assert not log.damage
+        assert log.log_end_offset == max(all_records[directory]) + 1
+        found = records_of(directory)
+        assert survivors[directory].items() <= found.items() <= all_records[directory].items()
     scenario.restore(tree)
     scenario.assert_repeats()
-    assert records_of(directory) == survivors
+    assert {directory: records_of(directory) for directory in directories} == survivors
     assert read_checkpoint(scenario.log_dir / "cleaner-offset-checkpoint") == _checkpoint(scenario.after)
 
 
@@ -297,13 +307,15 @@ def _checkpoint(tree: Tree) -> dict[str, int]:
 
 
 def _check_groups(scenario: CrashScenario, tree: Tree) -> None:
-    (directory,) = scenario.partitions()
-    scenario.restore(tree)
-    has_checkpoint = (scenario.log_dir / "cleaner-offset-checkpoint").exists()
-    scenario.load(directory)
-    committed = committed_groups(scenario, directory)
     scenario.restore(scenario.after)
-    assert not has_checkpoint or committed == committed_groups(scenario, directory), "the checkpoint runs ahead"
+    all_groups = {directory: committed_groups(scenario, directory) for directory in scenario.partitions()}
+    scenario.restore(tree)
+    path = scenario.log_dir / "cleaner-offset-checkpoint"
+    in_checkpoint = read_checkpoint(path) if path.exists() else {}
+    for directory, groups in all_groups.items():
+        scenario.load(directory)
+        committed = committed_groups(scenario, directory)
+        assert directory.name not in in_checkpoint or committed == groups, "the checkpoint runs ahead"
     _check_records(scenario, tree)
 
 
@@ -770,6 +782,7 @@ def crash_scenarios() -> Mapping[str, CrashScenario]:
         CrashScenario(
             "compact, split", "compact", (*_COMPACT, "--strategy=split"), _lay_out_for_compact, _check_groups
         ),
+        CrashScenario(SEVERAL, "compact", _COMPACT, _lay_out_several, _check_groups),
         CrashScenario("compact, re-encoded", "compact", (*_COMPACT, *_REENCODE), _lay_out_for_compact, _check_groups),
         CrashScenario("compact, rolled", "compact", (*_COMPACT, "--roll-active"), _lay_out_for_compact, _check_records),
         CrashScenario(

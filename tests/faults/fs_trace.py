@@ -140,7 +140,7 @@ class FsTrace:
         self._records = records
         self._fault = fault
         self._kill_after = kill_after
-        self._lock = threading.RLock()
+        self._lock = _FairLock()
         self._disks: dict[Path, Disk] = {}
         self._seen: set[tuple[Crash, frozenset[tuple[str, bytes]]]] = set()
         self._patches = ExitStack()
@@ -339,6 +339,33 @@ class FsTrace:
                 above = "" if folder == "." else f"{folder}/"
                 tree |= {f"{above}{name}": entry for name, entry in image.items() if name != ".lock"}
             yield tree
+
+
+class _FairLock:
+    """A lock that threads get in the order in which they ask, so that the steps of several commits alternate.
+
+    The thread that holds it may take it again.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[int] = []  # the thread that holds the lock is the first
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        with self._changed:
+            if thread not in self._waiting:
+                self._waiting.append(thread)
+            self._changed.wait_for(lambda: self._waiting[0] == thread)
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._depth -= 1
+            if not self._depth:
+                del self._waiting[0]
+                self._changed.notify_all()
 
 
 def _method(wrapper: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:

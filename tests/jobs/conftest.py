@@ -4,7 +4,7 @@ import fcntl
 
 import pytest
 
-from sediment.jobs.spark.cds_options import archive_path
+from sediment.jobs.spark.cds_options import archive_path, usable_archive
 from sediment.jobs.spark.session import spark_context
 from tests.jobs.log_dirs import sediment_process
 
@@ -22,7 +22,7 @@ def class_archive():
     archive_path().parent.mkdir(parents=True, exist_ok=True)
     with archive_path().with_name("tests.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the run may be making it
-        if not archive_path().is_file():
+        if usable_archive() is None:
             sediment_process("warm-up")  # without an archive everything works too
 
 

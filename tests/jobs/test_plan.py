@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+from pathlib import Path
 
 import pytest
 
 import sediment.jobs.plan as plan_command
+from sediment.compaction.config import CompactionConfig
+from sediment.compaction.reencode.plan import Encoding
+from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
+from sediment.retention.policy import RetentionConfig
+from sediment.segment_io.format import layout
+from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
+from sediment.segment_io.partition.listing import LogListing, SegmentRef
 from tests.corpus import cleaning_cases, load_case
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, topic_sets, tree, write_checkpoint
@@ -304,6 +313,58 @@ def test_a_partition_that_went_away_fails_alone(tmp_path, plain):
     partitions = plan(log_dir, *topic_sets("plain", plain.configs)).partitions()
     assert partitions["plain-1"]["reason_code"] == "nothing-dirty"
     assert partitions["plain-0"]["status"] == "cleanable"
+
+
+def test_a_fault_in_one_partition_fails_it_alone_without_spark_too(tmp_path, plain, monkeypatch):
+    log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before})
+    open_and_select = plan_command.open_and_select
+
+    def faulty(cleaning, fs):
+        if cleaning.listing.partition.partition == 1:
+            raise ZeroDivisionError("a fault")
+        return open_and_select(cleaning, fs)
+
+    monkeypatch.setattr(plan_command, "open_and_select", faulty)
+    monkeypatch.setattr(plan_command, "spark_context", lambda *_: pytest.fail("a small plan started Spark"))
+    outcome = plan(log_dir, *topic_sets("plain", plain.configs))
+    assert outcome.status == 1
+    partitions = outcome.partitions()
+    assert partitions["plain-0"]["status"] == "cleanable"
+    assert (partitions["plain-1"]["status"], partitions["plain-1"]["reason_code"]) == ("failed", "task-lost")
+    assert partitions["plain-1"]["reason"] == "the task failed: ZeroDivisionError: a fault"
+
+
+MIB = 1 << 20
+
+
+def planning_tasks(count, *, rolled, active, encoding=None, has_snapshot=True):
+    """Return tasks for partitions with a rolled and an active segment of so many MiB."""
+    segments = (SegmentRef(0, rolled * MIB, 0, 0, None, 0), SegmentRef(9, active * MIB, 0, 0, None, 0))
+    listing = LogListing(TopicPartition("t", 0), Path("t-0"), segments, (9,) if has_snapshot else (), ())
+    own = CompactOptions(force=True, dry_run=True, from_start=False)
+    cleaning = CleaningTask(listing, PartitionCheckpoints(), CompactionConfig(), own, NOW_MS, "run")
+    return [plan_command.PlanningTask(cleaning, RetentionConfig(), False, None, None, None, None, encoding)] * count
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes", "sampled_mib"),
+    [
+        (1, {"rolled": 900, "active": 100}, 32),
+        (40, {"rolled": 700, "active": 300}, 6.4),
+        (300, {"rolled": 80, "active": 20}, 1),
+        (1000, {"rolled": 0.1, "active": 0}, 0.1),
+        (30, {"rolled": 700, "active": 300, "encoding": Encoding(layout.CODEC_ZSTD)}, 1),
+        (40, {"rolled": 700, "active": 300, "has_snapshot": False}, None),
+        (2000, {"rolled": 80, "active": 20}, None),
+        (200, {"rolled": 700, "active": 0, "encoding": Encoding(layout.CODEC_ZSTD)}, None),
+    ],
+)
+def test_tens_of_gigabytes_are_planned_without_spark_from_smaller_samples(count, sizes, sampled_mib, monkeypatch):
+    monkeypatch.setattr(plan_command, "available_slots", lambda: 2)
+    quick = plan_command._quick(planning_tasks(count, **sizes))
+    assert (None if quick is None else quick[0].weight() // (MIB // 10) / 10) == sampled_mib
+    monkeypatch.setattr(plan_command, "available_slots", lambda: 1)
+    assert plan_command._quick(planning_tasks(count, **sizes)) is not None
 
 
 def test_the_size_after_a_reencoding_is_estimated_and_nothing_changes(log_dir, plain):

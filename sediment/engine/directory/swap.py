@@ -12,9 +12,10 @@ So the suffixes decide what happens to a whole group, and two groups must never 
 same time.
 
 Invariants of `commit`: groups are committed one at a time, in the order of their offsets.  A group's old files keep
-their names until all its new files are durably `.swap`.  The old files are removed after the new ones durably have
-their final names.  Only then does the next group's first `.cleaned` appear.  So after a crash and a start, each group
-is either old or new, and all new groups come first.
+their names until all its new files are durably `.swap`.  The new files durably have their final names before an old
+file is removed, and before the next group's first `.cleaned` appears.  So after a crash and a start, each group is
+either old or new, and all new groups come first.  Commits of different partitions do not depend on each other, so
+several threads may commit one partition each.
 
 The next start completes or undoes an interrupted replacement: see `interrupted_swaps`.
 """
@@ -22,10 +23,12 @@ The next start completes or undoes an interrupted replacement: see `interrupted_
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PartSegment, PreparedSwap
+from sediment.engine.directory.removals import Removals
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     SourceChangedError,
@@ -56,13 +59,12 @@ def commit(
     *,
     before_group: Callable[[], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
-    is_durable: bool = False,
+    removals: Removals | None = None,
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    All parts are made durable first; with `is_durable`, the caller has just done this with `make_durable`.  For each
-    group, `before_group` is called; it may raise an error to end the commit, as `DirectoryLock.check` does.  Then the
-    sources are compared with the existing files.  Then:
+    All parts are made durable first.  For each group, `before_group` is called; it may raise an error to end the
+    commit, as `DirectoryLock.check` does.  Then the sources are compared with the existing files.  Then:
 
     1. `.part` -> `.cleaned`, ascending.
        Start: `.cleaned` is deleted, the sources are untouched.  A broker ignores the remaining `.part`; a start of
@@ -83,7 +85,8 @@ def commit(
        Start: the remaining `.swap` becomes final.  No `.log.swap` is left below a finished segment, so none covers it.
     7. Sync the directory.
        Start: `.deleted` is removed.
-    8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked.
+    8. Snapshots of old bases that are not new bases -> `.snapshot.deleted`; `.deleted` is unlinked, or is passed to
+       `removals`, which unlinks it while the next group is committed.
        Start: as after step 7; the loader removes snapshots without a segment.
 
     Step 8 need not be durable, because the next start removes the remaining files.  A group without parts is not
@@ -106,34 +109,42 @@ def commit(
     groups = [group for group in swap.groups if group.parts]
     _check_shape(swap.partition, groups)
     _check_listing(swap.partition, directory, groups, fs)
-    if not is_durable:
-        make_durable(swap, fs)
+    _make_durable(swap, fs)
     for group in groups:
         if should_stop is not None and should_stop():
             return False
         if before_group is not None:
             before_group()
         _check_files(swap.partition, directory, group, fs)
+        interrupted = partial(_interrupted, swap.partition, directory, group)
         try:
-            _replace(directory, group, fs)
+            replaced = _replace(directory, group, fs)
+            if removals is None:
+                _remove(directory, replaced, fs)
         except Exception as error:
             if _is_untouched(directory, group, fs):
                 raise
-            raise CommitStateUnknownError(
-                f"the replacement of the segments from {group.sources[0].base_offset} on was interrupted: {error}",
-                partition=str(swap.partition),
-                path=str(directory),
-                advice="run again: the next run, or a broker's start, completes or undoes it, and no record is lost",
-            ) from error
+            raise interrupted(error) from error
+        if removals is not None:
+            removals.submit(directory, partial(_remove, directory, replaced, fs), interrupted)
     return True
 
 
-def make_durable(swap: PreparedSwap, fs: Fs) -> None:
-    """Sync the parts of a swap and their names before the first rename; many swaps may be synced in parallel.
+def _interrupted(
+    partition: TopicPartition, directory: Path, group: CleanedGroup, error: Exception
+) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"the replacement of the segments from {group.sources[0].base_offset} on was interrupted: {error}",
+        partition=str(partition),
+        path=str(directory),
+        advice="run again: the next run, or a broker's start, completes or undoes it, and no record is lost",
+    )
 
-    Raises:
-        OSError: a part is missing or could not be synced.  Do not commit that swap, even if a second sync succeeds,
-            because the failed sync may have dropped dirty pages.
+
+def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
+    """Sync the parts of a swap and their names before the first rename.
+
+    If a sync fails, a second one may succeed although the first has dropped dirty pages; so the commit must end.
     """
     directory = Path(swap.directory)
     for part in swap.parts():
@@ -141,8 +152,8 @@ def make_durable(swap: PreparedSwap, fs: Fs) -> None:
     fs.sync_directory(directory)
 
 
-def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
-    """Do steps 1 to 8 of `commit` for one group."""
+def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
+    """Do steps 1 to 8 of `commit` for one group, except for the removal; return the names of the files to remove."""
     ascending = [part.final_name for segment in group.parts for part in segment.files]
     descending = [part.final_name for segment in reversed(group.parts) for part in segment.files]
     old = [name for source in group.sources for name in _file_names(source)]
@@ -164,8 +175,12 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> None:
     for snapshot in _snapshots_without_segment(directory, group, fs):
         fs.rename(directory / snapshot, directory / (snapshot + DELETED_SUFFIX))
         old.append(snapshot)
-    for name in old:
-        fs.unlink(directory / (name + DELETED_SUFFIX))
+    return [name + DELETED_SUFFIX for name in old]
+
+
+def _remove(directory: Path, names: Iterable[str], fs: Fs) -> None:
+    for name in names:
+        fs.unlink(directory / name)
 
 
 def replaced_files(directory: Path, group: CleanedGroup, fs: Fs) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,10 @@ class CleaningRun(ABC):
     @abstractmethod
     def perform(self) -> list[PartitionReport]:
         """Return a report for every selected partition."""
+
+    def concluded(self, reports: Sequence[PartitionReport]) -> list[PartitionReport]:
+        """Return the final reports, after the run has released its resources."""
+        return list(reports)
 
     def _task(self, directory: SelectedDirectory, listing: LogListing, config: CompactionConfig) -> CleaningTask:
         checkpoints = directory.checkpoints.of(listing.partition)
@@ -103,7 +107,7 @@ def perform_run(
         now_ms=options.now_ms,
         seconds=time.monotonic() - started,
         dry_run=own.dry_run,
-        partitions=in_order(reports),
+        partitions=in_order(run.concluded(reports)),
         seconds_by_stage=run.timer.seconds(),
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sediment.compaction.strategy import Resources, Strategy, StrategyChoice, choose_strategy
 from sediment.jobs.cleaning.options import CleaningTask
+from sediment.jobs.spark.slots import available_slots
 from sediment.segment_io.errors import CorruptBatchError, NoSpaceError
 from sediment.segment_io.fs import Fs
 
@@ -23,11 +24,11 @@ SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as
 def find_resources(sc: Any | None, all_bytes: int, *, asked: Strategy | None) -> Resources:
     """Return the resources of a run over `all_bytes` of log; the choice of a strategy depends on them.
 
-    Without a SparkContext, these are the resources of Spark's default master, which uses all cores of this host.
+    Without a SparkContext, these are the resources of Spark's default master, which uses all CPUs of this process.
     Half of this host's memory is divided evenly among the tasks that run at the same time.  The hosts of the executors
     are assumed to have as much memory as this host.
     """
-    slots = len(os.sched_getaffinity(0)) if sc is None else max(1, sc.defaultParallelism)
+    slots = available_slots() if sc is None else max(1, sc.defaultParallelism)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Resources(asked, slots, all_bytes, memory_bytes // 2 // slots)
 

@@ -131,13 +131,13 @@ def _virtual_environment() -> Check:
 
 
 def _class_archive() -> Check:
-    from sediment.jobs.spark.cds_options import archive_path
+    from sediment.jobs.spark.cds_options import archive_path, usable_archive
 
-    path = archive_path()
-    if path.is_file():
+    path = usable_archive()
+    if path is not None:
         return passed("class-archive", str(path))
-    text = f"there is none, so Spark takes about two seconds longer to start ({path})"
-    return warned("class-archive", text, "create it once with: sediment warm-up")
+    text = f"there is none, so Spark takes about two seconds longer to start ({archive_path()})"
+    return warned("class-archive", text, "the next run makes one in the background; or run: sediment warm-up")
 
 
 def _delta(defaults: Mapping[str, str]) -> Check:

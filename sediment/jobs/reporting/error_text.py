@@ -56,8 +56,10 @@ def error_text_of(error: BaseException) -> ErrorText:
 
 
 def describe_lost_task(error: Exception | None) -> tuple[str, str]:
-    """Return reason code and sentence of a task that Spark gave up on, with the error of the worker."""
-    return TASK_LOST, f"Spark gave up on the task: {error_line(_raised(error))}"
+    """Return reason code and sentence of a task that Spark gave up on, or that failed in this process without Spark."""
+    if error is None or type(error).__module__.startswith(_OF_SPARK):
+        return TASK_LOST, f"Spark gave up on the task: {error_line(_raised(error))}"
+    return TASK_LOST, error_line(f"the task failed: {type(error).__name__}: {first_line(error)}")
 
 
 def _raised(error: BaseException | None) -> str:

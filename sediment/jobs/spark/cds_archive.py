@@ -1,26 +1,90 @@
-"""Creation of the class data sharing (CDS) archive of `cds_options`; `sediment warm-up` runs it once."""
+"""Creation of the class data sharing (CDS) archive of `cds_options`, by `sediment warm-up` or in the background.
+
+1. Take the lock of the cache folder, and remove files of interrupted attempts.
+2. Start Spark and run a job; the JVM writes the archive when it exits.
+3. Sync the archive, give it its name, write its stamp.
+4. Remove archives of other versions that were not used for a month.
+
+Invariant: at most one process per cache folder makes archives.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sediment.jobs.spark.cds_options import archive_path
+from sediment.jobs.spark.cds_options import (
+    archive_path,
+    is_worth_making,
+    stamp_complete,
+    stamp_failed,
+    stamp_path,
+)
 from sediment.jobs.spark.session import QUICK_JVM, finish_stopping, spark_context
+from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.fs import Fs
+
+_LIMIT_SECONDS = 600
+_UNUSED_SECONDS = 30 * 86_400
+_NICENESS = 10
 
 
 def make_archive(master: str = "local[2]") -> Path:
-    """Start Spark and run a job; the JVM writes the archive when it exits.  Return the path of the archive.
+    """Make the archive, even if there is one, and return its path; wait if another process is making it.
 
     Raises:
         UsageError: Spark does not start.
         OSError: the cache folder cannot be written, or the JVM left no archive.
     """
+    path = archive_path()
+    with _locked(path.parent, wait=True):
+        return _make(path, master)
+
+
+def make_in_background() -> None:
+    """Start a process of low priority that makes the archive if it is worth making; the caller does not wait."""
+    if not is_worth_making():
+        return
+    with suppress(OSError):
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        threading.Thread(target=process.wait, name="sediment-archive", daemon=True).start()
+
+
+def main() -> None:
+    """Make the archive in this background process, unless another process is making it."""
+    signal.alarm(_LIMIT_SECONDS)  # the JVM ends when this process does
+    os.nice(_NICENESS)
+    path = archive_path()
+    with suppress(OSError), _locked(path.parent, wait=False):
+        if not is_worth_making():
+            return
+        try:
+            _make(path, "local[2]")
+        except (SedimentError, OSError) as error:
+            stamp_failed(path, str(error), Fs())
+
+
+def _make(path: Path, master: str) -> Path:
     from pyspark import SparkContext
 
-    path = archive_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fs = Fs()
+    fresh = path.with_name(f"{path.name}.new")
+    for name in (fresh, stamp_path(path)):
+        fs.unlink(name, missing_ok=True)
     options = f"{QUICK_JVM} -Xlog:cds*=off -XX:ArchiveClassesAtExit={fresh}"
     with spark_context(master, "sediment warm-up", lambda _given: {"spark.driver.extraJavaOptions": options}) as sc:
         sc.parallelize([0], 1).mapPartitions(_everything).collect()
@@ -31,8 +95,37 @@ def make_archive(master: str = "local[2]") -> Path:
     gateway.proc.stdin.close()
     gateway.proc.wait()
     SparkContext._gateway = None
-    fresh.replace(path)
+    fs.sync_file(fresh)
+    fs.rename(fresh, path)
+    fs.sync_directory(path.parent)
+    stamp_complete(path, fs)
+    _remove_unused(path, fs)
     return path
+
+
+def _remove_unused(path: Path, fs: Fs) -> None:
+    """Remove other archives that no JVM has read for a month."""
+    for other in path.parent.glob("spark-*.jsa"):
+        used = max(other.stat().st_atime, other.stat().st_mtime)
+        if other != path and time.time() - used > _UNUSED_SECONDS:
+            fs.unlink(other, missing_ok=True)
+            fs.unlink(stamp_path(other), missing_ok=True)
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
+    """Lock the cache folder.
+
+    Raises:
+        OSError: the folder cannot be made or opened, or without `wait`, another process holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _everything(rows: object) -> list[int]:
@@ -41,3 +134,10 @@ def _everything(rows: object) -> list[int]:
 
     warm_up()
     return [0]
+
+
+if __name__ == "__main__":
+    # Tasks are pickled by the name of their module, and in a worker `__main__` is another module.
+    from sediment.jobs.spark.cds_archive import main as importable
+
+    importable()

@@ -1,29 +1,108 @@
-"""JVM options for an archive of the classes that Spark loads when it starts.
+"""JVM options for an archive of the classes that Spark loads when it starts, and the check whether it may be used.
 
-With the archive, a JVM maps the classes instead of parsing JARs.  `sediment warm-up` creates the archive once
-(`cds_archive`), and every later local run uses it.  Invariant: an archive never makes a run fail, because a JVM ignores
-an archive that was made by another JVM or from other JARs.
+With the archive, a JVM maps the classes instead of parsing JARs.  `cds_archive` makes it: in the background after the
+first local run without one, or when `sediment warm-up` is called.  Every later local run uses it.
+
+    spark-<version>-<digest>.jsa          the archive; the digest is that of Java's and Spark's files
+    spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete file, or why there is none
+
+Invariants: an archive is used only if its stamp describes its file, so a torn or changed one is never used.  A run with
+another Java or Spark looks for another file.  A JVM ignores an archive that was made by another JVM or from other JARs.
 
 Source: JEP 350, dynamic archives of class data sharing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
+import time
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import platformdirs
 
+from sediment.jobs.spark.java import java_command
+from sediment.segment_io.fs import FileStamp, Fs
+
+BACKGROUND_VARIABLE = "SEDIMENT_CLASS_ARCHIVE"
+"""The environment variable that is `off` if no archive is to be made in the background."""
+
+_RETRY_SECONDS = 86_400
+_OF_JAVA = ("release", "lib/modules", "lib/server/libjvm.so")
+_STATE, _FAILURE = "file", "failure"
+
 
 def archive_path() -> Path:
-    """Return the path of the archive for this version of Spark, whether it exists or not."""
+    """Return the path of the archive for these versions of Spark and Java, whether it exists or not."""
     from pyspark import __version__
 
-    return Path(platformdirs.user_cache_dir("sediment")) / f"spark-{__version__}.jsa"
+    return Path(platformdirs.user_cache_dir("sediment")) / f"spark-{__version__}-{_digest()}.jsa"
+
+
+def stamp_path(archive: Path) -> Path:
+    """Return the path of the archive's stamp."""
+    return archive.with_name(f"{archive.name}.stamp")
+
+
+def usable_archive() -> Path | None:
+    """Return the path of the archive; None if there is none that may be used."""
+    path = archive_path()
+    is_complete = _stamp(path).get(_STATE) is not None and _stamp(path)[_STATE] == _state(path)
+    return path if is_complete and " " not in str(path) else None
 
 
 def archive_options() -> str:
     """Return the JVM options that use the archive; empty if there is none."""
+    path = usable_archive()
+    return "" if path is None else f"-Xshare:auto -Xlog:cds*=off -XX:SharedArchiveFile={path}"
+
+
+def is_worth_making() -> bool:
+    """Return True if a background process is to make the archive: there is none, and no attempt failed today."""
+    if os.environ.get(BACKGROUND_VARIABLE) == "off" or usable_archive() is not None:
+        return False
     path = archive_path()
-    if not path.is_file() or " " in str(path):
-        return ""
-    return f"-Xshare:auto -Xlog:cds*=off -XX:SharedArchiveFile={path}"
+    if _FAILURE not in _stamp(path):
+        return True
+    return time.time() - stamp_path(path).stat().st_mtime > _RETRY_SECONDS
+
+
+def stamp_complete(archive: Path, fs: Fs) -> None:
+    """Record that the archive is complete and durable."""
+    fs.replace_file(stamp_path(archive), json.dumps({_STATE: _state(archive)}).encode())
+
+
+def stamp_failed(archive: Path, why: str, fs: Fs) -> None:
+    """Record that the archive could not be made."""
+    fs.replace_file(stamp_path(archive), json.dumps({_FAILURE: why}).encode())
+
+
+def _stamp(archive: Path) -> dict[str, object]:
+    try:
+        found = json.loads(stamp_path(archive).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _state(archive: Path) -> dict[str, int | None] | None:
+    stamp: FileStamp | None = Fs().file_stamp(archive)
+    return None if stamp is None else asdict(stamp)
+
+
+@cache
+def _digest() -> str:
+    """Return a digest of the paths, sizes and times of Java's and Spark's files."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    java = Path(shutil.which(java_command()) or java_command()).resolve()
+    files = [java, *(java.parent.parent / name for name in _OF_JAVA)]
+    files += sorted((Path(_find_spark_home()) / "jars").glob("*.jar"))
+    fs = Fs()
+    found = [(str(file), fs.identity(str(file))) for file in files]
+    lines = "\n".join(f"{name} {state and state[1:]}" for name, state in found)
+    return hashlib.sha256(lines.encode()).hexdigest()[:12]

@@ -98,6 +98,9 @@ _FOR_ROWS = {
     "spark.python.unix.domain.socket.enabled": "false",
 }
 
+_WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
+"""Ends of the driver's options, after Spark's own ones, if a JVM would have used an archive and there was none."""
+
 # A cluster's executors may get this package only with the application's files, after the daemon has started.
 _LOCALLY = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -217,7 +220,9 @@ def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
 def _for_rows(given: Mapping[str, str]) -> dict[str, str]:
     wanted = {key: given.get(key, value) for key, value in _FOR_ROWS.items()}
     if "spark.driver.extraJavaOptions" not in given:
-        wanted["spark.driver.extraJavaOptions"] += f" {archive_options()}"
+        wanted["spark.driver.extraJavaOptions"] = (
+            f"{_FOR_ROWS['spark.driver.extraJavaOptions']} {archive_options()}".strip()
+        )
     return wanted
 
 
@@ -365,12 +370,21 @@ def _stop(sc: SparkContext) -> None:
     with contextlib.suppress(Py4JError):
         if is_stopping():
             sc.setLogLevel("OFF")  # otherwise tasks that are still running would log errors
+        elif sc.getConf().get("spark.driver.extraJavaOptions", "").endswith(_WITHOUT_ARCHIVE):
+            _make_archive_in_background()
         sc._jsc.stop()
     if isinstance(address, str):
         Path(address).unlink(missing_ok=True)  # the process may end before the background thread reaches this point
     thread = threading.Thread(target=_stop_in_background, args=(sc,), name="sediment-spark-stop", daemon=True)
     thread.start()
     _stopping.append(thread)
+
+
+def _make_archive_in_background() -> None:
+    # Imported late, because that module imports this one.
+    from sediment.jobs.spark.cds_archive import make_in_background
+
+    make_in_background()
 
 
 def _stop_in_background(sc: SparkContext) -> None:

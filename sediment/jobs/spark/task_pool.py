@@ -96,9 +96,14 @@ def run_on_executors(
 
 
 def run_here(items: Iterable[Item], perform: Callable[[Item, str], Result]) -> Iterator[TaskResult[Item, Result]]:
-    """Perform `items` one after the other in this process, without Spark; an error of an item is raised."""
+    """Perform `items` one after the other in this process, without Spark; an error of an item is part of its result."""
     for item in items:
-        yield TaskResult(item, perform(item, _HERE), None)
+        try:
+            result = perform(item, _HERE)
+        except Exception as error:
+            yield TaskResult(item, None, error)
+        else:
+            yield TaskResult(item, result, None)
 
 
 def run_pending(

@@ -10,7 +10,7 @@ import re
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
@@ -194,6 +194,7 @@ _SEGMENT_FILE = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Parse the name of a segment file, or return None for any other file; an offset is at most 2^63 - 1.
 

@@ -6,6 +6,7 @@ result is compared with that of Sediment's loader on the same image.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.faults.crash_scenarios import (
     readable_batches,
     segment_files,
 )
-from tests.faults.fs_trace import contents
+from tests.faults.fs_trace import CrashImage, contents
 from tests.faults.matrix import TALLY, recorded, sampled_by_crash
 from tests.logs import START_MS
 
@@ -64,7 +65,14 @@ def scenario(request: pytest.FixtureRequest, tmp_path: Path) -> CrashScenario:
 def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(
     scenario: CrashScenario, oracle: KafkaOracle
 ):
-    (directory,) = scenario.partitions()
+    images = list(sampled_by_crash(recorded(scenario).images))
+    for directory in scenario.partitions():
+        _assert_kafka_has_what_we_have(scenario, directory, images, oracle)
+
+
+def _assert_kafka_has_what_we_have(
+    scenario: CrashScenario, directory: Path, images: Sequence[CrashImage], oracle: KafkaOracle
+) -> None:
     scenario.restore(scenario.after)
     final = readable_batches(directory)
     scenario.restore(scenario.before)
@@ -73,7 +81,7 @@ def test_kafka_opens_what_a_crash_at_any_step_left_and_has_what_our_start_has(
         final = all_batches  # what it puts back is not there at first
     end_offset = loaded_by_kafka(oracle, scenario, directory).log_end_offset
     known = set()
-    for image in sampled_by_crash(recorded(scenario).images):
+    for image in images:
         TALLY[f"Kafka after {scenario.name}", image.crash] += 1
         key = frozenset(contents(image.tree).items())
         if key in known:

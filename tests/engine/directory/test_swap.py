@@ -10,7 +10,7 @@ import pytest
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
 from sediment.engine.directory.loading.interrupted_swaps import Repair, finish_interrupted
 from sediment.engine.directory.originals.backup_links import link_replaced_files
-from sediment.engine.directory.swap import commit, discard_parts, make_durable
+from sediment.engine.directory.swap import commit, discard_parts
 from sediment.segment_io.errors import (
     CorruptDataError,
     LockLostError,
@@ -480,18 +480,6 @@ def test_renames_follow_kafkas_order(scenario: tuple[Path, Scenario]):
         f"{snapshot}.deleted",
         *(f"unlink {n}.deleted" for n in [*old, snapshot]),
     ]
-
-
-def test_what_was_made_durable_before_is_not_synced_again_and_all_else_is_the_same(scenario: tuple[Path, Scenario]):
-    directory, given = scenario
-    swap = prepare(directory, given.groups, Fs())
-    fs = FaultyFs()
-    make_durable(swap, fs)
-    synced = [*(f"sync {part.part_name}" for part in swap.parts()), "sync topic-0/"]
-    assert fs.log == synced
-    commit(swap, fs, is_durable=True)
-    assert sorted(line for line in fs.log if line.startswith("sync 0")) == sorted(synced[:-1])
-    assert fs.log[len(synced)].startswith("rename")
 
 
 def test_old_files_are_kept_as_links_that_are_durable_before_the_first_rename(

@@ -94,14 +94,13 @@ def test_the_json_keeps_its_contract(log_dir, plain):
     assert partition["segments"] == sorted(int(f.stem) for f in (log_dir / "plain-0").glob("*.log"))
 
 
-def test_partitions_are_made_durable_together_and_one_that_cannot_be_is_left_alone(tmp_path, plain, monkeypatch):
+def test_partitions_are_committed_together_and_one_that_cannot_be_is_left_alone(tmp_path, plain, monkeypatch):
     class OneDiskAreaIsBroken(Fs):
         def sync_file(self, path: Path) -> None:
             if path.parent.name == "plain-1" and path.name.endswith(".part"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
             super().sync_file(path)
 
-    monkeypatch.setattr(compact_command, "_WORTH_SYNCING_TOGETHER", 1)
     monkeypatch.setattr(compact_command, "Fs", OneDiskAreaIsBroken)
     log_dir = make_log_dir(tmp_path / "logs", {f"plain-{number}": plain.before for number in range(3)})
     before = tree(log_dir / "plain-1")

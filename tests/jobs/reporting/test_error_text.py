@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JError
+
 from sediment.jobs.reporting.error_text import describe_lost_task
 
 SPARKS_STORY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -17,11 +19,11 @@ Driver stacktrace:
 
 
 def test_a_lost_task_is_described_by_the_error_of_its_worker():
-    code, sentence = describe_lost_task(RuntimeError(SPARKS_STORY))
+    code, sentence = describe_lost_task(Py4JError(SPARKS_STORY))
     assert (code, sentence) == ("task-lost", "Spark gave up on the task: ModuleNotFoundError: No module named 'numba'")
 
 
 def test_a_lost_task_without_a_worker_error_is_described_by_the_first_line():
-    error = RuntimeError("Job 3 cancelled part of cancelled job group a1\n\tat org.apache.spark.Foo")
+    error = Py4JError("Job 3 cancelled part of cancelled job group a1\n\tat org.apache.spark.Foo")
     assert describe_lost_task(error)[1] == "Spark gave up on the task: Job 3 cancelled part of cancelled job group a1"
     assert describe_lost_task(None)[1] == "Spark gave up on the task: no reason given"

@@ -12,6 +12,7 @@ from sediment.jobs.spark.task_pool import (
     Pending,
     _packed,
     pack_in_rounds,
+    run_here,
     run_on_executors,
     run_pending,
 )
@@ -37,6 +38,12 @@ def test_a_task_that_spark_gives_up_on_answers_with_the_error(sc):
     (answers,) = run_on_executors(sc, [13], double, lambda work: work, group="g")
     assert answers[0].result is None
     assert "unlucky" in str(answers[0].error)
+
+
+def test_without_spark_an_item_that_fails_answers_with_its_error_and_the_others_with_their_results():
+    answers = list(run_here([12, 13, 14], double))
+    assert [answer.result for answer in answers] == [24, None, 28]
+    assert [type(answer.error) for answer in answers] == [type(None), ValueError, type(None)]
 
 
 def test_nothing_to_do_starts_nothing(sc):

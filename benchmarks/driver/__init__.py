@@ -1,0 +1,1 @@
+"""Benchmarks of what the driver does: its start, and its work for each partition."""
