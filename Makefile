@@ -13,7 +13,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
+.PHONY: help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-buckets bench-incremental bench-partitions conformance conformance-nightly schemas e2e wheel bundle bundle-test airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -55,7 +55,7 @@ lint: $(READY) ## check style, types and import contracts
 
 bench: setup ## compare speed with Kafka's cleaner, erase with compact, and reencode with its codec: half an hour, 14 GB of disk (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.race --results benchmarks/results/race.json $(ARGS)
-	@$(BIN)/python -m benchmarks.erase
+	@$(BIN)/python -m benchmarks.commands.erase
 	@$(BIN)/python -m benchmarks.reencode
 	@$(BIN)/python -m benchmarks.reencode --batch-records 5 --batch-bytes 65536
 
@@ -64,6 +64,12 @@ bench-quick: setup ## measure the main ratios of bench on less data, in three mi
 
 bench-page: $(READY) ## write the results of `make bench` into docs/internals/performance.md
 	@$(BIN)/python -m benchmarks.race --report
+
+bench-commands: setup ## compare verify, snapshot, expire --archive, recover and Spark scans with their peers or limits, 10 GB of disk (ARGS: --quick, --only NAME)
+	@$(BIN)/python -m benchmarks.commands --results benchmarks/results/commands.json $(ARGS)
+
+bench-all: setup ## run every benchmark of docs/internals/performance.md and write its tables: 50 minutes, 16 GB of disk
+	@$(BIN)/python -m benchmarks.all $(ARGS)
 
 crash: setup ## crash every command at every step, then start Sediment, Kafka's loader and Delta; kill a live log 500 times
 	@SEDIMENT_CRASHES=500 SEDIMENT_CRASH_MATRIX=whole SEDIMENT_CONFORMANCE=1 $(PYTEST) -n 0 tests/faults \
@@ -78,13 +84,13 @@ bench-append: setup ## compare appends to a live log with Kafka's (downloads Kaf
 	@$(BIN)/python -m benchmarks.append $(ARGS)
 
 bench-recovery: setup ## compare recovery after an unclean stop with Kafka's loader, 4 GB (downloads Kafka's JARs once)
-	@$(BIN)/python -m benchmarks.recovery $(ARGS)
+	@$(BIN)/python -m benchmarks.commands.recovery $(ARGS)
 
 bench-records: setup ## compare building and reading record batches with Python clients, for docs/reference/records.md
 	@$(BIN)/python -m benchmarks.records --docs $(ARGS)
 
 bench-verify: setup ## compare verify with compact on the same data, warm and cold
-	@$(BIN)/python -m benchmarks.verify $(ARGS)
+	@$(BIN)/python -m benchmarks.commands --only verify $(ARGS)
 
 bench-driver: setup ## measure a plan of 1,000 partitions and a cold compact of 45 MB beside their limits
 	@$(BIN)/python -m benchmarks.driver.commands $(ARGS)

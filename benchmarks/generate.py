@@ -8,20 +8,25 @@ which is active, is empty.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from sediment.engine.config import LogConfig
+from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, store_i8, store_i16, store_i32, store_i64
 from sediment.segment_io.format import layout as f
+from sediment.segment_io.format.batch_builder import NewRecord, build_batch
 from sediment.segment_io.format.batch_rebuild import varlong_bytes, write_varlong
 from sediment.segment_io.format.checksum import crc32c
 from sediment.segment_io.format.compression.batch_codecs import compress
-from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import SegmentFileKind, parse_partition_directory, segment_file_name
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 from sediment.segment_io.segment.writer import lay_out_segments
 
@@ -241,6 +246,29 @@ def _write_plain(
             offset += records
             keys = keys[records:]
     return offset
+
+
+class _NoBackgroundWork:
+    """A scheduler that starts nothing: the log is closed right after the append."""
+
+    def schedule_once(self, _name: str, _task: object, *, delay_ms: int = 0) -> None:
+        return None
+
+
+def append_batch(directory: Path, keys: Iterable[bytes], value_bytes: int, now_ms: int) -> None:
+    """Append a batch with one record for each key to the log of a partition directory, and close the log."""
+    log = PartitionLog.open(
+        parse_partition_directory(directory.name)[0],
+        directory,
+        LogConfig(),
+        PartitionCheckpoints(clean_shutdown=True),
+        Fs(),
+        clock=lambda: now_ms,
+        scheduler=_NoBackgroundWork(),
+    )
+    log.append_as_leader(build_batch([NewRecord(now_ms, key, bytes(value_bytes)) for key in keys]), 0)
+    log.flush()
+    log.close()
 
 
 @kernel

@@ -31,16 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
 
+from benchmarks.generate import append_batch
 from benchmarks.load import Load, loads, make
 from benchmarks.measure import DOCS, GIGABYTE, MEGABYTE, SLOTS, machine
 from benchmarks.options import NOW_MS
 from benchmarks.reporting.pages import fill_page, markdown_table
-from sediment.engine.config import LogConfig
-from sediment.engine.live.log.partition_log import PartitionLog
-from sediment.segment_io.format.batch_builder import NewRecord, build_batch
-from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 
 TOPIC_ID = "b8tRS7h4TJ2Vt43Dp85v2A"
 _LOOK_SECONDS = 0.1
@@ -74,30 +69,6 @@ def describe(load: Load, log_dir: Path) -> None:
     for name in ("recovery-point", "replication"):
         content = "\n".join(["0", str(len(ends)), *ends, ""])
         (log_dir / f"{name}-offset-checkpoint").write_text(content)
-
-
-class _NoBackgroundWork:
-    """A scheduler that starts nothing: the log is closed right after the append."""
-
-    def schedule_once(self, _name: str, _task: object, *, delay_ms: int = 0) -> None:
-        return None
-
-
-def append(directory: Path, number: int) -> None:
-    """Append one batch of a thousand records to partition `number`, and close its log."""
-    log = PartitionLog.open(
-        TopicPartition("load", number),
-        directory,
-        LogConfig(),
-        PartitionCheckpoints(clean_shutdown=True),
-        Fs(),
-        clock=lambda: NOW_MS,
-        scheduler=_NoBackgroundWork(),
-    )
-    records = [NewRecord(key=b"%016d" % key, value=bytes(1000), timestamp_ms=NOW_MS) for key in range(1000)]
-    log.append_as_leader(build_batch(records), 0)
-    log.flush()
-    log.close()
 
 
 def forget_cached(directory: Path) -> None:
@@ -217,7 +188,7 @@ def main() -> None:
         describe(load, logs)
         time.sleep(3)  # a copy trusts the times of a file only if the file was left alone for two seconds
         outcomes = [clone("the first night", logs, nights[0])]
-        append(logs / "load-0", 0)
+        append_batch(logs / "load-0", (b"%016d" % key for key in range(1000)), 1000, NOW_MS)
         outcomes.append(clone("the second night", logs, nights[1], "--since", str(nights[0])))
     if given.results:
         with given.results.open("a") as sink:

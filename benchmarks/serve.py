@@ -12,7 +12,6 @@ thread with raw sockets, so that it costs little.  CPU is the time of the server
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import selectors
@@ -38,6 +37,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.reporting.serve_results import HEAD, Ratio, ServeResults, rows
 from sediment.segment_io.protocol import messages as m
 from tests.e2e.kraft import KafkaNode, running
 from tests.served import serving
@@ -280,25 +280,6 @@ def many_partitions(template: Path, target: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- report
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """A measured ratio of Sediment to Kafka, and its bar."""
-
-    name: str
-    sediment: float
-    kafka: float
-    bar: float
-    at_least: bool = False
-
-    @property
-    def value(self) -> float:
-        return self.sediment / self.kafka
-
-    @property
-    def holds(self) -> bool:
-        return self.value >= self.bar if self.at_least else self.value <= self.bar
-
-
 def measure(home: Path, *, size_mb: int, rounds: int, fetch_gb: float, fetches: int) -> tuple[list[Ratio], Start]:
     """Return the ratios of medians, and the median time to open PARTITIONS partitions."""
     node = KafkaNode(home / "kafka", {"log.retention.ms": "-1", "log.cleaner.enable": "false"})
@@ -349,33 +330,23 @@ def main() -> None:
     parser.add_argument("--fetch-gb", type=float, default=4.0, help="size of a round of fetches")
     parser.add_argument("--fetches", type=int, default=500, help="fetches of a round of p99")
     parser.add_argument("--results", type=Path, help="write the figures to this file as JSON")
+    parser.add_argument("--scratch", type=Path, help="directory for the data (default: $TMPDIR)")
     parser.add_argument("--wait-at", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.wait_at:
         wait_at_log_ends(given.wait_at)
-    with tempfile.TemporaryDirectory(prefix="sediment-serve-") as home:
+    with tempfile.TemporaryDirectory(prefix="sediment-serve-", dir=given.scratch) as home:
         ratios, opened = measure(
             Path(home), size_mb=given.mb, rounds=given.rounds, fetch_gb=given.fetch_gb, fetches=given.fetches
         )
-    table = Table("figure", "sediment", "kafka", "ratio", "bar", "holds")
-    for ratio in ratios:
-        sign = "≥" if ratio.at_least else "≤"
-        table.add_row(
-            *(ratio.name, f"{ratio.sediment:,.3f}", f"{ratio.kafka:,.3f}", f"{ratio.value:.2f}"),
-            *(f"{sign} {ratio.bar}", "yes" if ratio.holds else "NO"),
-        )
-    opens_in_time = opened.seconds < OPEN_BAR_SECONDS
-    table.add_row(
-        *(f"open {PARTITIONS:,} partitions, s", f"{opened.seconds:.2f}", "", "", f"< {OPEN_BAR_SECONDS:g} s"),
-        "yes" if opens_in_time else "NO",
-    )
-    table.add_row(f"open {PARTITIONS:,} partitions, CPU s", f"{opened.cpu_seconds:.2f}")
+    results = ServeResults(tuple(ratios), PARTITIONS, opened.seconds, opened.cpu_seconds, OPEN_BAR_SECONDS)
+    table = Table(*HEAD)
+    for row in rows(results):
+        table.add_row(*row)
     Console(width=140).print(table)
     if given.results:
-        given.results.parent.mkdir(parents=True, exist_ok=True)
-        figures = {ratio.name: [ratio.sediment, ratio.kafka, ratio.value] for ratio in ratios}
-        given.results.write_text(json.dumps({**figures, "open": [opened.seconds, opened.cpu_seconds]}, indent=1) + "\n")
-    sys.exit(0 if opens_in_time and all(ratio.holds for ratio in ratios) else 1)
+        results.write(given.results)
+    sys.exit(0 if results.holds else 1)
 
 
 if __name__ == "__main__":

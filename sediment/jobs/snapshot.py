@@ -480,7 +480,7 @@ class _Run:
             elif before.sequence == 0:
                 self._table.fill(rows, progress)
             else:
-                self._table.merge(rows, _stale_rows(good), sorted(_by_topic(good)), progress)
+                self._table.merge(rows, _stale_rows(good), _by_topic(good), progress)
         except DeltaConcurrentModificationException as error:
             raise _refreshed_by_another(self._own.to) from error
         outcome = self._table.outcome(self._run_id)

@@ -34,6 +34,17 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _LIKELY_COMMITS = 10
+_STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
+_STATISTICS = "partition,offset,timestamp"  # Delta would compute them for headers, too, and for keys and values in vain
+_WRITE_SETTINGS = {
+    # Keys differ from row to row, and most values do, so a dictionary costs time and saves nothing.
+    "parquet.enable.dictionary#key": "false",
+    "parquet.enable.dictionary#value": "false",
+    # Spark's default, INT96, takes more time and space, and has no statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Rows of a single topic need no sort.
+    "spark.sql.maxConcurrentOutputFileWriters": "1",
+}
 
 
 class SnapshotTable:
@@ -81,6 +92,7 @@ class SnapshotTable:
                 .addColumns(columns)
                 .partitionedBy("topic")
                 .property(_KIND_PROPERTY, kind)
+                .property(_STATISTICS_PROPERTY, _STATISTICS)
                 # Set in both cases, because a session may have its own default.
                 .property(_DELETION_VECTORS_PROPERTY, "true" if self._deletion_vectors else "false")
                 .execute()
@@ -146,12 +158,23 @@ class SnapshotTable:
         with _commit_settings(self._spark, progress):
             rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
 
-    def merge(self, rows: DataFrame, stale: Column | None, topics: Sequence[str], progress: RefreshProgress) -> None:
-        """Replace the rows of the keys in `rows`; delete the other rows of the table for which `stale` is true."""
+    def merge(
+        self,
+        rows: DataFrame,
+        stale: Column | None,
+        partitions: Mapping[str, Sequence[int]],
+        progress: RefreshProgress,
+    ) -> None:
+        """Replace the rows of the keys in `rows`; delete the other rows of the table for which `stale` is true.
+
+        `rows` has only rows of `partitions`, by topic.  Delta skips the files that have no row of a listed topic, or
+        none between the lowest and the highest of the listed partitions.
+        """
         from pyspark.sql import functions as f
 
         same_key = (
-            f.col("t.topic").isin(list(topics))
+            f.col("t.topic").isin(list(partitions))
+            & f.col("t.partition").between(min(map(min, partitions.values())), max(map(max, partitions.values())))
             & (f.col("t.topic") == f.col("s.topic"))
             & (f.col("t.partition") == f.col("s.partition"))
             & (f.col("t.key") == f.col("s.key"))
@@ -186,8 +209,9 @@ def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
 
 @contextmanager
 def _commit_settings(spark: SparkSession, progress: RefreshProgress) -> Iterator[None]:
-    """Add `progress` to the commits made inside the block."""
+    """Add `progress` to the commits made inside the block, and write their files with `_WRITE_SETTINGS`."""
     settings = {
+        **_WRITE_SETTINGS,
         _USER_METADATA: progress_json(progress),
         _TXN_APPLICATION: _APPLICATION,
         _TXN_VERSION: str(progress.sequence),

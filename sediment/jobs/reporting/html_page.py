@@ -35,6 +35,12 @@ SHOWN_BARS = 20
 SHOWN_EMPTY = 10
 """Maximum number of rows for empty partitions with the same status and reason."""
 
+SHOWN_ROWS = 2_000
+"""Maximum number of rows of the table of partitions: those that failed, and then the largest.
+
+A browser takes seconds to lay out some thousand rows with their strips, and cannot show a hundred thousand.
+"""
+
 STRIP_UNITS = 1000
 """Width of a strip in the units of its drawing; the longer of a partition's two strips has this width."""
 
@@ -204,6 +210,7 @@ class Page:
     waits: tuple[Bar, ...]
     reasons: tuple[Reason, ...]
     rows: tuple[Row, ...]
+    rows_left_out: int
     empty: tuple[Reason, ...]
     checks: tuple[Check, ...]
     states: tuple[str, ...]
@@ -245,10 +252,11 @@ def make_page(
     now_ms = int(document["now_ms"])
     largest = max((max(_size(p) or 0, _whole(p, "bytes_after") or 0) for p in partitions), default=0)
     only_would = bool(document.get("dry_run")) or document["command"] == "plan"
-    room = max(_LEAST_SEGMENTS, min(_MOST_SEGMENTS, _DRAWN_SEGMENTS // max(len(partitions), 1)))
+    room = max(_LEAST_SEGMENTS, min(_MOST_SEGMENTS, _DRAWN_SEGMENTS // max(min(len(partitions), SHOWN_ROWS), 1)))
     empty = [group for group in _grouped(filter(_is_empty, partitions)).values() if len(group) > SHOWN_EMPTY]
     without_row = {id(partition) for group in empty for partition in group}
-    rows = tuple(_row(partition, now_ms, largest, room) for partition in partitions if id(partition) not in without_row)
+    with_row = [partition for partition in partitions if id(partition) not in without_row]
+    rows = tuple(_row(partition, now_ms, largest, room) for partition in with_row[:SHOWN_ROWS])
     counts = Counter(str(partition["status"]) for partition in partitions)
     sizes = _sizes(partitions)
     directories = _directories(partitions, log_dirs)
@@ -273,6 +281,7 @@ def make_page(
         waits=_waits(partitions, now_ms),
         reasons=_reasons(partitions),
         rows=rows,
+        rows_left_out=len(with_row) - len(rows),
         empty=tuple(map(_reason, empty)),
         checks=_checks(partitions),
         states=tuple(state for state in _STATES if any(state in _states_of(p) for p in partitions)),

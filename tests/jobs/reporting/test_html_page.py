@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sediment.jobs.reporting.html_page import STRIP_UNITS, duration, make_page, name_ranges, render_html
+from sediment.jobs.reporting.html_page import SHOWN_ROWS, STRIP_UNITS, duration, make_page, name_ranges, render_html
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.verification.checks import CHECKS
 from sediment.version import __version__
@@ -304,6 +304,18 @@ def test_partitions_are_sorted_by_bytes_with_failures_first():
     some = [partition(f"t-{number}", bytes_before=size) for number, size in ((2, 10), (10, 10), (1, 500))]
     page = make_page(document(*some, partition("f-0", status="failed", bytes_before=1)))
     assert [row.partition for row in page.rows] == ["f-0", "t-1", "t-2", "t-10"]
+
+
+def test_of_very_many_partitions_the_failed_and_the_largest_have_a_row():
+    strip = [[0, 600, "clean"], [50, 300, "active"]]
+    many = [partition(f"t-{number}", bytes_before=1000 + number, strip_before=strip) for number in range(20_000)]
+    failed = partition("f-0", status="failed", reason_code="unreadable", bytes_before=1)
+    page = make_page(document(*many, failed))
+    assert [row.partition for row in page.rows[:2]] == ["f-0", "t-19999"]
+    assert (len(page.rows), page.rows_left_out) == (SHOWN_ROWS, 20_001 - SHOWN_ROWS)
+    text = render_html(document(*many, failed))
+    assert "18,001 more have no row here." in text
+    assert len(text) < 10_000_000
 
 
 def test_many_empty_partitions_are_one_line_but_a_failed_one_has_its_row():

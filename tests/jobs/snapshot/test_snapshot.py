@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
 
@@ -94,6 +96,21 @@ def test_a_new_table_holds_the_latest_value_of_each_key_of_each_partition(spark,
     assert [partition.messages_read for partition in report.partitions] == [
         len(committed_records(log_dir / partition.partition)) for partition in report.partitions
     ]
+
+
+def test_files_have_no_dictionary_of_keys_and_values_and_statistics_only_of_columns_with_bounds(spark, log_dir, to):
+    write_random_log(log_dir / "t-3", 40, LogShape(batches=20))
+    refresh(spark, log_dir, to)
+    files = list(to.rglob("*.parquet"))
+    assert files
+    for file in files:
+        group = pq.ParquetFile(file).metadata.row_group(0)
+        columns = {found.path_in_schema: found for found in map(group.column, range(group.num_columns))}
+        assert not any(columns[name].has_dictionary_page for name in ("key", "value"))
+        assert columns["timestamp"].physical_type == "INT64"
+    commits = [json.loads(line) for file in sorted((to / "_delta_log").glob("*.json")) for line in file.open()]
+    bounds = [json.loads(commit["add"]["stats"])["minValues"] for commit in commits if "add" in commit]
+    assert [(set(each), each["partition"]) for each in bounds] == [({"partition", "offset", "timestamp"}, 3)]
 
 
 def test_a_table_whose_creation_failed_at_its_commit_is_made_by_the_next_refresh(spark, log_dir, to):

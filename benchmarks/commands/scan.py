@@ -3,6 +3,8 @@
 Every column is materialised (Spark's `noop` sink).  The first scan of a session starts Python workers and warms up the
 JVM, and is therefore shown separately.  Wall time depends on the load of the machine.  The table also shows CPU seconds
 of all processes, and the rate that two cores would reach on an idle machine.
+
+`compare` measures the limit of such scans: a data source that hands over batches which were read before.
 """
 
 from __future__ import annotations
@@ -14,18 +16,22 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.commands import prepared_source
+from benchmarks.commands.timing import timed
 from benchmarks.generate import Shape, write_partition
+from benchmarks.measure import processor_seconds
+from benchmarks.race import records
+from benchmarks.reporting.comparisons import Comparison
 from sediment.jobs.datasource import FORMAT
 from sediment.jobs.spark.session import create_session
 from sediment.segment_io.format import layout as f
@@ -48,26 +54,14 @@ class Measured:
     cpu: tuple[float, ...]
 
 
-def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and its running descendants."""
-    total = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
-
-
 def measure(scan: Callable[[], object], runs: int) -> Measured:
     """Run `scan` repeatedly, and time each run."""
     wall, cpu = [], []
     for _ in range(runs):
-        before, started = cpu_seconds(), time.perf_counter()
+        before, started = processor_seconds(), time.perf_counter()
         scan()
         wall.append(time.perf_counter() - started)
-        cpu.append(cpu_seconds() - before)
+        cpu.append(processor_seconds() - before)
     return Measured(tuple(wall), tuple(cpu))
 
 
@@ -78,6 +72,71 @@ def direct(log_dir: Path, request: TableRequest) -> int:
         for batch in read_table(request, task, fs):
             rows += batch.num_rows
     return rows
+
+
+def _materialise(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+_LEAST_OF_LIMIT, _MOST_OF_BATCH = 0.8, 1.25
+_COMPARED = {"all columns": "", "key and value": "key,value"}
+
+
+def compare(scratch: Path, *, is_quick: bool) -> Iterator[Comparison]:
+    """Yield the comparison of each scan with its limit; a first round of each is not counted."""
+    megabytes, rounds = (4, 1) if is_quick else (506, 3)
+    log_dir = scratch / "logs"
+    write_partition(log_dir / "bench-0", records(megabytes))
+    with create_session(f"local[{CORES}]", "scan") as spark:
+        spark.dataSource.register(prepared_source.PreparedSource)
+        for title, columns in _COMPARED.items():
+            name = f"scan-{'all' if not columns else columns.replace(',', '-')}"
+            options = {"columns": columns} if columns else {}
+            found = Comparison(
+                name,
+                f"Spark, table `records`, {title}",
+                f"{megabytes} MB",
+                "prepared batches",
+                _LEAST_OF_LIMIT,
+                is_speed=True,
+            )
+            request = TableRequest(columns=tuple(columns.split(",")) if columns else None)
+            prepared_source.prepare(log_dir, request, scratch / name)
+            for number in range(rounds + 1):
+                times = found if number else Comparison("", "", "", "", None, is_speed=True)
+                own = spark.read.format(FORMAT).options(**options).load(str(log_dir))
+                timed(lambda frame=own: _materialise(frame), times.seconds, times.cpu_seconds)
+                limit = spark.read.format(prepared_source.FORMAT).option("columns", columns).load(str(scratch / name))
+                timed(lambda frame=limit: _materialise(frame), times.reference_seconds, times.reference_cpu_seconds)
+            shutil.rmtree(scratch / name)
+            yield found
+        yield _stream(spark, log_dir, scratch / "checkpoints", megabytes, rounds)
+
+
+def _stream(spark: Any, log_dir: Path, checkpoints: Path, megabytes: int, rounds: int) -> Comparison:
+    """Compare a stream that reads the whole log at once with the batch reader."""
+    found = Comparison(
+        "stream",
+        "Spark, stream of `records`",
+        f"{megabytes} MB, one partition",
+        "the batch reader",
+        _MOST_OF_BATCH,
+        is_speed=False,
+    )
+
+    def stream(number: int) -> None:
+        rows = spark.readStream.format(FORMAT).option("startingOffsets", "earliest").load(str(log_dir))
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoints / str(number)))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert sum(progress["numInputRows"] for progress in query.recentProgress)
+
+    for number in range(rounds + 1):
+        times = found if number else Comparison("", "", "", "", None, is_speed=True)
+        batch = spark.read.format(FORMAT).load(str(log_dir))
+        timed(lambda frame=batch: _materialise(frame), times.reference_seconds, times.reference_cpu_seconds)
+        timed(lambda number=number: stream(number), times.seconds, times.cpu_seconds)
+    return found
 
 
 def main() -> None:
@@ -109,13 +168,10 @@ def main() -> None:
         def table(**options: str) -> Any:
             return spark.read.format(FORMAT).options(**options).load(str(log_dir))
 
-        def materialise(frame: Any) -> None:
-            frame.write.format("noop").mode("overwrite").save()
-
-        course("records, all columns", lambda: materialise(table()), cores=CORES, apart=True)
-        course("records, key and value", lambda: materialise(table(columns="key,value")), cores=CORES)
-        course("records, 1000 by offset", lambda: materialise(table(offsets="5000:6000")), cores=CORES)
-        course("batches, all columns", lambda: materialise(table(what="batches")), cores=CORES)
+        course("records, all columns", lambda: _materialise(table()), cores=CORES, apart=True)
+        course("records, key and value", lambda: _materialise(table(columns="key,value")), cores=CORES)
+        course("records, 1000 by offset", lambda: _materialise(table(offsets="5000:6000")), cores=CORES)
+        course("batches, all columns", lambda: _materialise(table(what="batches")), cores=CORES)
     course("records, without Spark", lambda: direct(log_dir, TableRequest()), cores=1)
     course("batches, without Spark", lambda: direct(log_dir, TableRequest(what="batches")), cores=1)
 

@@ -15,16 +15,18 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.generate import START_MS, Shape, write_partition
+from benchmarks.reporting.comparisons import Comparison
 from sediment.engine.config import LogConfig
 from sediment.engine.directory.loading.log_loader import load_log
 from sediment.segment_io.format.layout import CODEC_LZ4, OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
@@ -92,6 +94,35 @@ def race(
             assert sides[0][-1].log_ends == sides[1][-1].log_ends
     # The first round syncs new data and compiles both sides, so it is not measured.
     return [side[1:] for side in sides]
+
+
+_LOGS, _THREADS, _LEAST_SPEED = 4, 2, 3.0
+
+
+def compare(scratch: Path, *, is_quick: bool) -> Iterator[Comparison]:
+    """Yield the comparison of the loader with Kafka's: four logs after an unclean stop, two recovery threads."""
+    megabytes, rounds = (4, 1) if is_quick else (1000, 3)
+    found = Comparison(
+        "recover",
+        "`recover`, the loader",
+        f"{_LOGS} × {megabytes} MB",
+        "Kafka's loader",
+        _LEAST_SPEED,
+        is_speed=True,
+    )
+    directories = [scratch / f"bench-{number}" for number in range(_LOGS)]
+    for number, directory in enumerate(directories):
+        write_partition(directory, replace(BASE, total_bytes=megabytes * 1_000_000, seed=number))
+        preallocate_indexes(directory)
+    with KafkaOracle() as oracle:
+        ours, kafkas = race(oracle, directories, scratch, threads=_THREADS, repeat=rounds)
+    for directory in directories:
+        shutil.rmtree(directory)
+    found.seconds.extend(load.wall_seconds for load in ours)
+    found.cpu_seconds.extend(load.cpu_seconds for load in ours)
+    found.reference_seconds.extend(load.wall_seconds for load in kafkas)
+    found.reference_cpu_seconds.extend(load.cpu_seconds for load in kafkas)
+    yield found
 
 
 def main() -> None:
