@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.jit import kernel
+from sediment.segment_io.compiled.jit import brief_kernel, kernel
 from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
 from sediment.segment_io.format.batch_headers import read_headers
@@ -184,3 +184,17 @@ def check_plain_batch(
     if bad or not consecutive or largest != load_i64(base + MAX_TIMESTAMP):
         return _NOT_PLAIN
     return count, largest, producer_id, load_i16(base + PRODUCER_EPOCH), sequence
+
+
+@brief_kernel
+def check_short_plain_batch(
+    base: int,
+    size_bytes: int,
+    needs_key: bool,
+    earliest_ms: int,
+    latest_ms: int,
+    records: npt.NDArray[np.int64],
+    results: npt.NDArray[np.uint8],
+) -> tuple[int, int, int, int, int]:
+    """Return the result of `check_plain_batch`; for short batches, because this keeps the interpreter lock."""
+    return check_plain_batch(base, size_bytes, needs_key, earliest_ms, latest_ms, records, results)

@@ -24,10 +24,16 @@ from sediment.engine.live.log.log_roll import should_roll
 from sediment.engine.live.log.validation import LOG_APPEND_TIME, PRODUCER_CODEC, UNCOMPRESSED, time_range
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
-from sediment.segment_io.segment.append_check_kernels import NOT_PLAIN_BITS, check_plain_batch
+from sediment.segment_io.segment.append_check_kernels import (
+    NOT_PLAIN_BITS,
+    check_plain_batch,
+    check_short_plain_batch,
+)
 
 _put_offset_length_epoch = struct.Struct(">qii").pack_into
 _LOW_ATTRIBUTES = ATTRIBUTES + 1
+_SHORT_BYTES = 32 << 10
+"""The largest batch whose check keeps the interpreter lock; such a check takes a few microseconds."""
 
 
 class _Rules(NamedTuple):
@@ -80,7 +86,8 @@ class PlainAppends:
         content[:] = records
         now_ms = log.clock()
         earliest_ms, latest_ms = time_range(config, now_ms)
-        count, largest_ms, producer_id, producer_epoch, sequence = check_plain_batch(
+        check = check_short_plain_batch if size_bytes <= _SHORT_BYTES else check_plain_batch
+        count, largest_ms, producer_id, producer_epoch, sequence = check(
             buffers.address, size_bytes, rules.needs_key, earliest_ms, latest_ms, buffers.all_records, buffers.reasons
         )
         if not count:
