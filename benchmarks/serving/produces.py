@@ -172,7 +172,7 @@ def small_round(server: Server, requests: int) -> Rate:
     return Rate((requests - left) / seconds, cpu / (requests - left) * 1e6)
 
 
-def p99_round(server: Server, requests: int) -> float:
+def produce_p99_round(server: Server, requests: int) -> float:
     """Return the 99th percentile in ms of a produce with acks=all."""
     times = []
     with new_topic(server) as topic, closing(ProduceClient(server.bootstrap, topic, _ALL_ACKS)) as client:
