@@ -339,7 +339,8 @@ def measure_produces(home: Path, node: KafkaNode, sizes: Sizes) -> list[Ratio]:
 
 def create_topics(node: KafkaNode, *topics: NewTopic) -> None:
     """Create topics of a running broker."""
-    for future in AdminClient({"bootstrap.servers": node.bootstrap}).create_topics(list(topics)).values():
+    client = AdminClient({"bootstrap.servers": node.bootstrap})  # its calls end with it
+    for future in client.create_topics(list(topics)).values():
         future.result(60)
 
 
