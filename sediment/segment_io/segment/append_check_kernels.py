@@ -48,7 +48,6 @@ TIMESTAMP_IS_OUT_OF_RANGE = 2
 TIMESTAMP_TYPE_IS_WRONG = 3
 
 NOT_PLAIN_BITS = CODEC_MASK | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
-_NOT_PLAIN = (0, 0, 0, 0, 0)
 
 
 @kernel
@@ -154,10 +153,10 @@ def check_plain_batch(
         append that is not one plain batch, and if `records` or `results` has fewer rows than the batch has records.
     """
     if size_bytes < BATCH_HEADER_BYTES or load_i32(base + BATCH_LENGTH) != size_bytes - LOG_OVERHEAD_BYTES:
-        return _NOT_PLAIN
+        return 0, 0, 0, 0, 0
     attributes = load_i16(base + ATTRIBUTES)
     if load_i8(base + MAGIC) != 2 or load_i64(base + BASE_OFFSET) != 0 or attributes & NOT_PLAIN_BITS:
-        return _NOT_PLAIN
+        return 0, 0, 0, 0, 0
     count = load_i32(base + RECORD_COUNT)
     if (
         count <= 0
@@ -165,7 +164,7 @@ def check_plain_batch(
         or count > results.size
         or load_i32(base + LAST_OFFSET_DELTA) != count - 1
     ):
-        return _NOT_PLAIN
+        return 0, 0, 0, 0, 0
     producer_id = load_i64(base + PRODUCER_ID)
     sequence = load_i32(base + BASE_SEQUENCE)
     if (
@@ -173,16 +172,16 @@ def check_plain_batch(
         or (producer_id >= 0 and sequence < 0)
         or count * MIN_RECORD_BYTES > size_bytes - BATCH_HEADER_BYTES
     ):
-        return _NOT_PLAIN
+        return 0, 0, 0, 0, 0
     if check_crc(base, size_bytes) != OK:
-        return _NOT_PLAIN
+        return 0, 0, 0, 0, 0
     if decode_records(base, BATCH_HEADER_BYTES, size_bytes, count, records) != OK:
-        return _NOT_PLAIN
+        return 0, 0, 0, 0, 0
     bad, largest, consecutive = check_records(
         records, count, load_i64(base + BASE_TIMESTAMP), needs_key, True, False, earliest_ms, latest_ms, results
     )
     if bad or not consecutive or largest != load_i64(base + MAX_TIMESTAMP):
-        return _NOT_PLAIN
+        return 0, 0, 0, 0, 0
     return count, largest, producer_id, load_i16(base + PRODUCER_EPOCH), sequence
 
 
