@@ -1,12 +1,14 @@
-"""Speed of `sediment serve --read-only` compared with a warm Kafka 4.2.0 on the same files.
+"""Speed of `sediment serve` compared with a warm Kafka 4.2.0 on the same files.
 
-Both servers run at the same time on copies of one directory, and are measured in alternating rounds.  The client is one
-thread with raw sockets, so that it costs little.  CPU is the time of the server's process, from /proc.
+Both servers run at the same time on copies of one directory, and are measured in alternating rounds.  Fetches are those
+of `serve --read-only`, and produces those of a live `serve`.  The client is one thread with raw sockets, so that it
+costs little; only the row of the Java client is different.  CPU is the time of the server's process, from /proc.
 
     fetch     1 MiB a fetch through one topic, again and again: MB/s, and seconds of CPU for each GB
     p99       1 MiB fetches, while 300 connections of another process wait at log ends
     start     from the start of the process to the first record
     open      5,000 folders of partitions, from the start of the process to the line `listening on`
+    produces  `benchmarks.serving.produces`
 """
 
 from __future__ import annotations
@@ -24,11 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -38,6 +39,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.reporting.serve_results import HEAD, Ratio, ServeResults, rows
+from benchmarks.serving.produces import CONNECTIONS, java_round, produce_p99_round, small_round
+from benchmarks.serving.servers import Server, Throughput, ratio
 from sediment.segment_io.protocol import messages as m
 from tests.e2e.kraft import KafkaNode, running
 from tests.served import serving
@@ -51,7 +54,6 @@ PARTITIONS = 5000
 OPEN_BAR_SECONDS = 5.0
 TOPIC, IDLE = "bench", "idle"
 
-_Round = TypeVar("_Round")
 _FRAME = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhih")
 _BATCH = struct.Struct(">qi")
@@ -145,33 +147,11 @@ def wait_at_log_ends(bootstrap: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------- measurements
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A running server: its name, address and process."""
-
-    name: str
-    bootstrap: str
-    process_id: int
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of the process so far."""
-        fields = Path(f"/proc/{self.process_id}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True, slots=True)
 class Start:
     """Wall and CPU time of a server until it was ready."""
 
     seconds: float
     cpu_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """A round of fetches."""
-
-    mb_per_second: float
-    cpu_seconds_per_gb: float
 
 
 def fetch_round(server: Server, size_bytes: int) -> Throughput:
@@ -252,11 +232,8 @@ def open_round(directory: Path) -> Start:
 
 # --------------------------------------------------------------------------------------------------------------- data
 def fill(node: KafkaNode, size_mb: int) -> None:
-    """Create the topics, and produce `size_mb` of records of 1 kB."""
-    client = AdminClient({"bootstrap.servers": node.bootstrap})
-    topics = [NewTopic(TOPIC, 1, 1), NewTopic(IDLE, IDLE_PARTITIONS, 1)]
-    for future in client.create_topics(topics).values():
-        future.result(60)
+    """Create the topic, and produce `size_mb` of records of 1 kB."""
+    create_topics(node, NewTopic(TOPIC, 1, 1))
     producer = confluent.Producer({"bootstrap.servers": node.bootstrap, "batch.size": 1 << 16, "linger.ms": 50})
     value = os.urandom(1000)
     for number in range(size_mb * 1000):
@@ -280,46 +257,91 @@ def many_partitions(template: Path, target: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- report
-def measure(home: Path, *, size_mb: int, rounds: int, fetch_gb: float, fetches: int) -> tuple[list[Ratio], Start]:
-    """Return the ratios of medians, and the median time to open PARTITIONS partitions."""
-    node = KafkaNode(home / "kafka", {"log.retention.ms": "-1", "log.cleaner.enable": "false"})
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The number of rounds and their sizes, as on the command line."""
+
+    mb: int
+    rounds: int
+    fetch_gb: float
+    fetches: int
+    java_mb: int
+    produces: int
+    p99_produces: int
+
+
+def measure_fetches(home: Path, node: KafkaNode, sizes: Sizes) -> tuple[list[Ratio], Start]:
+    """Return the ratios of medians, and the median time to open PARTITIONS partitions; the broker is stopped."""
     with running(node):
-        fill(node, size_mb)
+        fill(node, sizes.mb)
     copy, many = home / "copy", home / "many"
     shutil.copytree(node.data, copy)
     many_partitions(copy / f"{IDLE}-0", many)
     opened = [open_round(many) for _ in range(3)]
-    starts = [(start_of_sediment(copy), start_of_kafka(node)) for _ in range(rounds)]
+    starts = [(start_of_sediment(copy), start_of_kafka(node)) for _ in range(sizes.rounds)]
     with running(node), serving(copy, "--read-only") as served:
         sediment = Server("sediment", served.bootstrap, served.process.pid)
         kafka = Server("kafka", node.bootstrap, node.process_id())
-        size_bytes = int(fetch_gb * 1e9)
+        size_bytes = int(sizes.fetch_gb * 1e9)
         for server in (sediment, kafka):
             seconds_to_first_record(server.bootstrap, time.perf_counter())
         for server in (kafka, kafka, sediment):  # until the JVM has compiled what is hot
             fetch_round(server, 2 * size_bytes)
-        fetched = [(fetch_round(sediment, size_bytes), fetch_round(kafka, size_bytes)) for _ in range(rounds)]
-        end = size_mb * 1000
-        p99s = [(p99_round(sediment, end, fetches), p99_round(kafka, end, fetches)) for _ in range(rounds)]
+        fetched = [(fetch_round(sediment, size_bytes), fetch_round(kafka, size_bytes)) for _ in range(sizes.rounds)]
+        end = sizes.mb * 1000
+        p99s = [
+            (p99_round(sediment, end, sizes.fetches), p99_round(kafka, end, sizes.fetches)) for _ in range(sizes.rounds)
+        ]
     return [
-        _ratio("fetch of 1 MiB, CPU s per GB", fetched, lambda each: each.cpu_seconds_per_gb, 0.8),
-        _ratio("fetch of 1 MiB, MB/s", fetched, lambda each: each.mb_per_second, 0.9, at_least=True),
-        _ratio(f"p99 of a 1 MiB fetch beside {WAITERS} waiting, ms", p99s, float, 1.5),
-        _ratio("start to the first record, s", starts, lambda each: each.seconds, 0.5),
-        _ratio("start to the first record, CPU s", starts, lambda each: each.cpu_seconds, 0.5),
+        ratio("fetch of 1 MiB, CPU s per GB", fetched, lambda each: each.cpu_seconds_per_gb, 0.8),
+        ratio("fetch of 1 MiB, MB/s", fetched, lambda each: each.mb_per_second, 0.9, at_least=True),
+        ratio(f"p99 of a 1 MiB fetch beside {WAITERS} waiting, ms", p99s, float, 1.5),
+        ratio("start to the first record, s", starts, lambda each: each.seconds, 0.5),
+        ratio("start to the first record, CPU s", starts, lambda each: each.cpu_seconds, 0.5),
     ], sorted(opened, key=lambda each: each.seconds)[len(opened) // 2]
 
 
-def _ratio(
-    name: str,
-    pairs: Sequence[tuple[_Round, _Round]],
-    of: Callable[[_Round], float],
-    bar: float,
-    *,
-    at_least: bool = False,
-) -> Ratio:
-    sediment, kafka = (statistics.median(of(pair[side]) for pair in pairs) for side in (0, 1))
-    return Ratio(name, sediment, kafka, bar, at_least)
+def measure_produces(home: Path, node: KafkaNode, sizes: Sizes) -> list[Ratio]:
+    """Return the ratios of medians; the broker is stopped, and its log directory has the topic IDLE."""
+    live = home / "live"
+    shutil.copytree(node.data, live)
+    with running(node), serving(live) as served:
+        sediment = Server("sediment", served.bootstrap, served.process.pid)
+        kafka = Server("kafka", node.bootstrap, node.process_id())
+        size_bytes = sizes.java_mb * 1_000_000
+        for server in (kafka, sediment, kafka):  # until the JVM has compiled what is hot
+            java_round(server, size_bytes)
+            small_round(server, sizes.produces)
+        large = [(java_round(sediment, size_bytes), java_round(kafka, size_bytes)) for _ in range(sizes.rounds)]
+        small = [
+            (small_round(sediment, sizes.produces), small_round(kafka, sizes.produces)) for _ in range(sizes.rounds)
+        ]
+        p99s = []
+        for _ in range(sizes.rounds):
+            pair = []
+            for server in (sediment, kafka):
+                with waiters(server.bootstrap):
+                    pair.append(produce_p99_round(server, sizes.p99_produces))
+            p99s.append((pair[0], pair[1]))
+    return [
+        ratio("produce of 1 kB records, Java, MB/s", large, lambda each: each.mb_per_second, 1.0, at_least=True),
+        ratio("produce of 1 kB records, Java, CPU s per GB", large, lambda each: each.cpu_seconds_per_gb, 0.6),
+        ratio(
+            f"produces of one record, {CONNECTIONS} connections, requests/s",
+            small,
+            lambda each: each.requests_per_second,
+            0.3,
+            at_least=True,
+        ),
+        ratio(f"p99 of a produce beside {WAITERS} waiting, ms", p99s, float, 1.5),
+    ]
+
+
+def create_topics(node: KafkaNode, *topics: NewTopic) -> None:
+    """Create topics of a running broker."""
+    client = AdminClient({"bootstrap.servers": node.bootstrap})  # its calls end with it
+    for future in client.create_topics(list(topics)).values():
+        future.result(60)
 
 
 def main() -> None:
@@ -329,17 +351,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--fetch-gb", type=float, default=4.0, help="size of a round of fetches")
     parser.add_argument("--fetches", type=int, default=500, help="fetches of a round of p99")
+    parser.add_argument("--java-mb", type=int, default=500, help="size of a round of the Java producer")
+    parser.add_argument("--produces", type=int, default=100_000, help="produces of one record of a round")
+    parser.add_argument("--p99-produces", type=int, default=2000, help="produces of a round of p99")
+    parser.add_argument("--only", choices=("fetches", "produces"), help="measure only these rows")
     parser.add_argument("--results", type=Path, help="write the figures to this file as JSON")
     parser.add_argument("--scratch", type=Path, help="directory for the data (default: $TMPDIR)")
     parser.add_argument("--wait-at", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.wait_at:
         wait_at_log_ends(given.wait_at)
+    sizes = Sizes(*(getattr(given, name) for name in Sizes.__dataclass_fields__))
+    ratios: list[Ratio] = []
+    opened: Start | None = None
     with tempfile.TemporaryDirectory(prefix="sediment-serve-", dir=given.scratch) as home:
-        ratios, opened = measure(
-            Path(home), size_mb=given.mb, rounds=given.rounds, fetch_gb=given.fetch_gb, fetches=given.fetches
-        )
-    results = ServeResults(tuple(ratios), PARTITIONS, opened.seconds, opened.cpu_seconds, OPEN_BAR_SECONDS)
+        node = KafkaNode(Path(home, "kafka"), {"log.retention.ms": "-1", "log.cleaner.enable": "false"})
+        with running(node):
+            create_topics(node, NewTopic(IDLE, IDLE_PARTITIONS, 1))
+        if given.only != "fetches":
+            ratios += measure_produces(Path(home), node, sizes)
+        if given.only != "produces":
+            fetches, opened = measure_fetches(Path(home), node, sizes)
+            ratios = fetches + ratios
+    seconds = None if opened is None else (opened.seconds, opened.cpu_seconds)
+    results = ServeResults(tuple(ratios), PARTITIONS, seconds, OPEN_BAR_SECONDS)
     table = Table(*HEAD)
     for row in rows(results):
         table.add_row(*row)

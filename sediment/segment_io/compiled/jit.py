@@ -1,8 +1,8 @@
 """Compilation and caching of kernels.
 
 Invariants
-* A kernel takes arrays, addresses and integers, allocates nothing, never raises and never holds the interpreter lock.
-  It returns a status.
+* A kernel takes arrays, addresses and integers, allocates nothing and never raises.  It returns a status.  It does not
+  hold the interpreter lock, except for a `brief_kernel`.
 * The name of the cache folder contains a digest of every file with kernels or with their constants.  numba checks only
   the file of the function that it loads, so it would miss a change in a helper.
 * The constants of kernels are defined in files with kernels, in `layout`, in `registers` or in `status`.
@@ -26,7 +26,7 @@ import platformdirs
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and compiler options
-_COMPILED = re.compile(r"^@(kernel|inlined_kernel|_intrinsic)\b", re.MULTILINE)
+_COMPILED = re.compile(r"^@(kernel|inlined_kernel|brief_kernel|_intrinsic)\b", re.MULTILINE)
 CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
 IN_TREE = "in-tree"
 """The value of SEDIMENT_KERNEL_CACHE for a cache next to the sources, which is shipped with them.
@@ -52,6 +52,16 @@ def kernel(function: _Function) -> _Function:
         compiled: Any = njit(nogil=True, cache=folder is not None, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before
+    return cast(_Function, compiled)
+
+
+def brief_kernel(function: _Function) -> _Function:
+    """Compile `function` as `kernel` does, but keep the interpreter lock when Python calls it.
+
+    Use it for calls of a few microseconds: in a process with other busy threads, to get the lock back takes longer.
+    """
+    compiled: Any = kernel(function)
+    compiled.targetoptions["nogil"] = False
     return cast(_Function, compiled)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,7 @@ NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedBatch:
+class RememberedBatch(NamedTuple):
     """A data batch of a producer: its last sequence, its last offset, and the offset delta of its last record."""
 
     last_sequence: int

@@ -9,20 +9,34 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
+from sediment.segment_io.compiled.jit import brief_kernel, kernel
+from sediment.segment_io.compiled.memory import load_i8, load_i16, load_i32, load_i64, store_i16, store_i32, store_i64
 from sediment.segment_io.compiled.status import INCOMPLETE, LEGACY_MAGIC, OK, ROWS_FULL
 from sediment.segment_io.format.batch_headers import read_headers
-from sediment.segment_io.format.checksum import crc32c
+from sediment.segment_io.format.checksum import check_crc, crc32c
 from sediment.segment_io.format.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    BATCH_HEADER_BYTES,
+    BATCH_LENGTH,
+    CODEC_MASK,
+    CONTROL_BIT,
     CRC,
+    LAST_OFFSET_DELTA,
     LEADER_EPOCH,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
     MAX_TIMESTAMP,
+    MIN_RECORD_BYTES,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
 )
-from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA
+from sediment.segment_io.format.record_decoder import KEY_BYTES, OFFSET_DELTA, TIMESTAMP_DELTA, decode_records
 from sediment.segment_io.segment.recovery_scan import verified_batch_at
 
 NO_EPOCH_LIMIT = -2
@@ -32,6 +46,8 @@ RECORD_IS_GOOD = 0
 KEY_IS_MISSING = 1
 TIMESTAMP_IS_OUT_OF_RANGE = 2
 TIMESTAMP_TYPE_IS_WRONG = 3
+
+NOT_PLAIN_BITS = CODEC_MASK | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 @kernel
@@ -114,3 +130,70 @@ def stamp_batch(
         store_i16(address + ATTRIBUTES, attributes)
         store_i64(address + MAX_TIMESTAMP, max_timestamp)
         store_i32(address + CRC, crc32c(address + ATTRIBUTES, size_bytes - ATTRIBUTES))
+
+
+@kernel
+def check_plain_batch(
+    base: int,
+    size_bytes: int,
+    needs_key: bool,
+    earliest_ms: int,
+    latest_ms: int,
+    records: npt.NDArray[np.int64],
+    results: npt.NDArray[np.uint8],
+) -> tuple[int, int, int, int, int]:
+    """Check everything in a client's append that is one plain batch, which a leader stores without a new checksum.
+
+    A plain batch has magic 2, CreateTime and the correct checksum.  It is neither compressed nor in a transaction.  Its
+    records obey the rules of `check_records`, which `needs_key`, `earliest_ms` and `latest_ms` describe.  Their offsets
+    are consecutive, and their largest timestamp is that of the header.
+
+    Returns:
+        (number of records, largest timestamp, producer id, producer epoch, base sequence).  The number is 0 for an
+        append that is not one plain batch, and if `records` or `results` has fewer rows than the batch has records.
+    """
+    if size_bytes < BATCH_HEADER_BYTES or load_i32(base + BATCH_LENGTH) != size_bytes - LOG_OVERHEAD_BYTES:
+        return 0, 0, 0, 0, 0
+    attributes = load_i16(base + ATTRIBUTES)
+    if load_i8(base + MAGIC) != 2 or load_i64(base + BASE_OFFSET) != 0 or attributes & NOT_PLAIN_BITS:
+        return 0, 0, 0, 0, 0
+    count = load_i32(base + RECORD_COUNT)
+    if (
+        count <= 0
+        or count > records.shape[0]
+        or count > results.size
+        or load_i32(base + LAST_OFFSET_DELTA) != count - 1
+    ):
+        return 0, 0, 0, 0, 0
+    producer_id = load_i64(base + PRODUCER_ID)
+    sequence = load_i32(base + BASE_SEQUENCE)
+    if (
+        producer_id < -1
+        or (producer_id >= 0 and sequence < 0)
+        or count * MIN_RECORD_BYTES > size_bytes - BATCH_HEADER_BYTES
+    ):
+        return 0, 0, 0, 0, 0
+    if check_crc(base, size_bytes) != OK:
+        return 0, 0, 0, 0, 0
+    if decode_records(base, BATCH_HEADER_BYTES, size_bytes, count, records) != OK:
+        return 0, 0, 0, 0, 0
+    bad, largest, consecutive = check_records(
+        records, count, load_i64(base + BASE_TIMESTAMP), needs_key, True, False, earliest_ms, latest_ms, results
+    )
+    if bad or not consecutive or largest != load_i64(base + MAX_TIMESTAMP):
+        return 0, 0, 0, 0, 0
+    return count, largest, producer_id, load_i16(base + PRODUCER_EPOCH), sequence
+
+
+@brief_kernel
+def check_short_plain_batch(
+    base: int,
+    size_bytes: int,
+    needs_key: bool,
+    earliest_ms: int,
+    latest_ms: int,
+    records: npt.NDArray[np.int64],
+    results: npt.NDArray[np.uint8],
+) -> tuple[int, int, int, int, int]:
+    """Return the result of `check_plain_batch`; for short batches, because this keeps the interpreter lock."""
+    return check_plain_batch(base, size_bytes, needs_key, earliest_ms, latest_ms, records, results)

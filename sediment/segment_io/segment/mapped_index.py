@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import load_i32, load_i64
 from sediment.segment_io.errors import SettingsError
@@ -120,7 +121,7 @@ class MappedIndex:
             self._mapping = None
             file.resize(len(self) * self.entry_bytes)
 
-    def extend(self, entries: bytes) -> None:
+    def extend(self, entries: Buffer) -> None:
         """Append whole entries; the caller has checked that they fit into the index and are above the last entry."""
         self.open().write(entries, len(self) * self.entry_bytes)
         self._entries = len(self) + len(entries) // self.entry_bytes

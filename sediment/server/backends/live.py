@@ -105,8 +105,10 @@ class LiveBackend:
         SedimentError, OSError: a log or file cannot be read.
     """
 
-    # Reads are left out, because a read may wait for the lock of its log while a flush or a roll holds it.
-    handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT})
+    # Reads are left out, because a read may wait for the lock of its log while a flush or a roll holds it.  So may a
+    # produce, but a small one takes less time than passing it to another thread and back, which every produce would
+    # otherwise cost.  If produces are slow on average, they go through the request channel.
+    handled_at_once = frozenset({ApiKey.API_VERSIONS, ApiKey.HEARTBEAT, ApiKey.PRODUCE})
     can_write = True
 
     def __init__(self, options: LiveOptions, fs: Fs, stop: threading.Event) -> None:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from sediment.engine.live.log.partition_log import AppendInfo
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import InvalidRecordError, RecordValidationError, SedimentError
 from sediment.segment_io.format.layout import (
@@ -37,6 +39,7 @@ from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.delayed import DelayedOperations
 from sediment.server.errors import append_error_code_of, error_code_of
+from sediment.server.handlers.repeated_produce import RepeatedProduce
 from sediment.server.limited_log import LimitedLog
 from sediment.server.live.live_catalog import LiveCatalog, LiveTopic
 from sediment.server.live.partition import Partition
@@ -129,11 +132,24 @@ class ProduceHandlers:
             _check_all_appended(topics)
             request.respond(None)
             return None
+        self._keep(request, response, waiting)
         if message.acks == LEADER_ACKS or not waiting:
             return response
         keys = [each.partition.partition for each in waiting]
         self._delayed.watch(_DelayedProduce(request, response, waiting), keys, message.timeout_ms)
         return None
+
+    def _keep(self, request: Request, response: Any, waiting: Sequence[_Waiting]) -> None:
+        """Remember an append to one partition for its connection, if the client will probably repeat it."""
+        topics, message = request.message.topic_data, request.message
+        if len(waiting) != 1 or len(topics) != 1 or len(topics[0].partition_data) != 1 or message.transactional_id:
+            return
+        partition = waiting[0].partition
+        if message.acks == LEADER_ACKS or partition.replicates_at_once:
+            append = partial(_append_again, partition, request.api_version)
+            kept = RepeatedProduce.following(request, response, append)
+            if kept is not None:
+                request.connection.repeated = kept
 
     def _append(
         self, topic: Any, asked: Any, acks: int, version: int, client_id: str | None, waiting: list[_Waiting]
@@ -179,6 +195,16 @@ class ProduceHandlers:
                 item(batch_index=index, batch_index_error_message=reason) for index, reason in error.record_errors
             ]
         return _fail(answer, code, error.what)
+
+
+def _append_again(partition: Partition, version: int, records: Buffer) -> AppendInfo | None:
+    """Append the batch of a client, outside a transaction; return None if it is refused."""
+    if _refusal_of(records, version) is not None or records[ATTRIBUTES + 1] & TRANSACTIONAL_BIT:
+        return None
+    try:
+        return partition.append(records)
+    except SedimentError:
+        return None
 
 
 def _fail(answer: Any, code: ErrorCode, text: str | None) -> Any:

@@ -77,6 +77,11 @@ class Partition:
             return None
         return self._storage_error("the log is offline, because its disk failed", "remove the cause and start again")
 
+    @property
+    def replicates_at_once(self) -> bool:
+        """True if an append raises the high watermark before it returns."""
+        return self._flusher is None
+
     def mark_deleted(self) -> None:
         """Refuse reads and appends from now on, because the topic was deleted."""
         self._refusal = partial(ApiError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -5,8 +5,8 @@
                Within the send, the processor waits for the socket as long as no other connection or thread needs it
     sent       the connection is unmuted and reads again
 
-A small frame skips the request channel if the channel is empty and the API never waits for another thread.  The
-processor then handles the frame itself, because passing it to another thread would cost more than the request.  If such
+A small frame skips the request channel if the channel is empty and the API is one of `handled_at_once`.  The processor
+then handles the frame itself, because passing it to another thread would cost more than the request.  If such
 requests take long on average, for example because the disk is slow, all frames go through the channel for a while, so
 that other connections do not wait.  A single long request does not have this effect, because on a busy machine any
 thread is sometimes delayed.

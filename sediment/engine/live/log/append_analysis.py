@@ -154,16 +154,22 @@ class AppendBuffers:
     """Buffers for the appends of one thread, which does one append at a time."""
 
     def __init__(self) -> None:
-        self._buffer = padded_buffer(64 << 10)
+        self._replace_buffer(64 << 10)
         self.rows = np.zeros(16, dtype=BATCH_ROW)
-        self._records = np.zeros((256, RECORD_FIELDS), dtype=np.int64)
+        self.all_records = np.zeros((256, RECORD_FIELDS), dtype=np.int64)
         self.reasons = np.zeros(256, dtype=np.uint8)
+
+    def _replace_buffer(self, size_bytes: int) -> None:
+        self._buffer = padded_buffer(size_bytes)
+        self.content = self._buffer.data[:size_bytes]
+        """The buffer without its padding."""
+        self.address = self._buffer.ctypes.data
 
     def copy_of(self, records: Buffer) -> tuple[ByteArray, int]:
         """Return a copy of `records` in a padded buffer, and their size in bytes."""
         source = np.frombuffer(records, dtype=np.uint8)
         if source.size > self._buffer.size - PADDING_BYTES:
-            self._buffer = padded_buffer(2 * source.size)
+            self._replace_buffer(2 * source.size)
         self._buffer[: source.size] = source
         return self._buffer, source.size
 
@@ -173,10 +179,10 @@ class AppendBuffers:
 
     def records(self, count: int) -> npt.NDArray[np.int64]:
         """Return an array for decoded records, int64[>= count, RECORD_FIELDS]; `reasons` grows to the same length."""
-        if count > len(self._records):
-            self._records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
+        if count > len(self.all_records):
+            self.all_records = np.zeros((2 * count, RECORD_FIELDS), dtype=np.int64)
             self.reasons = np.zeros(2 * count, dtype=np.uint8)
-        return self._records
+        return self.all_records
 
 
 # -------------------------------------------------------------------------------------------------------- whole batches

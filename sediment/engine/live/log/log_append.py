@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +36,7 @@ from sediment.segment_io.partition.producer_state import NO_OFFSET, RememberedBa
 from sediment.segment_io.segment.reader import Rows
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """The result of an append; without batches the offsets are -1 and nothing changed.
 
     As in Kafka, `first_offset` is also -1 if a follower appended a compressed message of magic 0 or 1, because its
@@ -61,7 +59,7 @@ class _ThreadLocalBuffers(threading.local):
         self.buffers = AppendBuffers()
 
 
-_THREAD_LOCAL = _ThreadLocalBuffers()
+THREAD_LOCAL = _ThreadLocalBuffers()
 
 
 class AppendRequest(NamedTuple):
@@ -87,7 +85,7 @@ def append(log: LocalLog, records: Buffer, request: AppendRequest) -> AppendInfo
     """
     try:
         log.check_usable()
-        buffers = _THREAD_LOCAL.buffers
+        buffers = THREAD_LOCAL.buffers
         # Without the lock, because checksums take most of the time of a large append.
         batches = read_batches(
             records,

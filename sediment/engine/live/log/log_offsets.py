@@ -11,31 +11,36 @@ so each method either returns offsets that satisfy them, or raises an error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sediment.segment_io.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class LogOffsets:
+class _Offsets(NamedTuple):
+    log_start: int
+    high_watermark: int
+    recovery_point: int
+    log_end: int
+
+
+class LogOffsets(_Offsets):
     """Log start, high watermark, recovery point and log end of one log; offsets are absolute, and ends are exclusive.
 
     Raises:
         UsageError: the offsets break an invariant.
     """
 
-    log_start: int
-    high_watermark: int
-    recovery_point: int
-    log_end: int
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if not self.log_start <= self.high_watermark <= self.log_end >= self.recovery_point:
+    def __new__(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:
+        """Return the offsets; a tuple, because each append makes one, and a tuple is made fast."""
+        if not log_start <= high_watermark <= log_end >= recovery_point:
             raise UsageError(
-                f"log start {self.log_start}, high watermark {self.high_watermark}, recovery point "
-                f"{self.recovery_point} and log end {self.log_end} are out of order",
+                f"log start {log_start}, high watermark {high_watermark}, recovery point {recovery_point} and log end "
+                f"{log_end} are out of order",
                 advice="keep log start, high watermark and log end ascending, and the recovery point within the log",
             )
+        return tuple.__new__(cls, (log_start, high_watermark, recovery_point, log_end))
 
     @classmethod
     def within(cls, log_start: int, high_watermark: int, recovery_point: int, log_end: int) -> LogOffsets:

@@ -51,6 +51,7 @@ from sediment.engine.live.log.append_analysis import AppendOrigin
 from sediment.engine.live.log.fetched_data import FetchedData, Isolation, LogOffsetMetadata, TimestampOffsetEpoch
 from sediment.engine.live.log.local_log import LocalLog, TaskScheduler
 from sediment.engine.live.log.log_append import AppendInfo, AppendRequest
+from sediment.engine.live.log.plain_append import PlainAppends
 from sediment.engine.live.log.producer_appends import UNKNOWN_TRANSACTION_VERSION, VerificationGuard
 from sediment.retention.policy import SegmentState
 from sediment.segment_io.buffers import Buffer
@@ -72,6 +73,8 @@ from sediment.segment_io.partition.log_view import LogView
 from sediment.segment_io.partition.producer_state import ProducerState, RememberedBatch
 
 __all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
+
+_CLIENT, _REPLICATION = AppendOrigin.CLIENT, AppendOrigin.REPLICATION
 
 
 def _ignore_failure(_log: PartitionLog, _error: OSError) -> None:
@@ -115,6 +118,7 @@ class PartitionLog:
             random_jitter=random_jitter,
             verify_transactions=verify_transactions,
         )
+        self._plain_appends = PlainAppends(self._log)
         self.lock = self._log.lock
 
     @classmethod
@@ -342,8 +346,12 @@ class PartitionLog:
 
         Source: kafka-log 04 §1 to §3.
         """
-        if origin is AppendOrigin.REPLICATION:
+        if origin is _REPLICATION:
             raise UsageError("a leader does not append as a follower", partition=str(self.partition))
+        if origin is _CLIENT:
+            info = self._plain_appends.append(records, leader_epoch)
+            if info is not None:
+                return info
         request = AppendRequest(leader_epoch, origin, transaction_version, verification_guard)
         return log_append.append(self._log, records, request)
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from sediment.engine.live.log.append_analysis import AppendOrigin, BatchFields
 from sediment.segment_io.errors import (
@@ -53,8 +54,7 @@ _EPOCH_BUMPING_VERSION = 2
 _LATE_TRANSACTION_GRACE_MS = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
+class Producer(NamedTuple):
     """The state of one producer; `batches` are its last five batches, oldest first."""
 
     producer_id: int
@@ -295,6 +295,33 @@ class LogProducers:
                 update.verified.add(fields.producer_id)
         return update
 
+    def next_state(
+        self, producer_id: int, epoch: int, base_sequence: int, base_offset: int, last_offset: int, timestamp_ms: int
+    ) -> Producer | None:
+        """Return the state of a producer after a batch of a client, outside a transaction, that follows its last one.
+
+        Return None if the batch does not follow the last one, or if only `check` can decide on it.
+        """
+        known = self._producers.get(producer_id)
+        if known is None or known.epoch != epoch or known.txn_first_offset >= 0 or producer_id in self._verifications:
+            return None
+        batches = known.batches
+        delta = last_offset - base_offset
+        last = base_sequence + delta
+        if not batches or batches[-1].last_sequence != base_sequence - 1 or last > INT32_MAX:
+            return None
+        for batch in batches:
+            if batch.last_sequence == last:
+                return None
+        if len(batches) >= REMEMBERED_BATCHES:
+            batches = batches[1 - REMEMBERED_BATCHES :]
+        batch = RememberedBatch(last, last_offset, delta, timestamp_ms)
+        return Producer(producer_id, epoch, (*batches, batch), known.coordinator_epoch, timestamp_ms)
+
+    def put(self, producer: Producer) -> None:
+        """Store the state that `next_state` returned, once its batch was written."""
+        self._producers[producer.producer_id] = producer
+
     def _keeps_verification(self, fields: BatchFields) -> bool:
         """Return True for a marker that arrives while the next transaction is being verified."""
         entry = self._verifications.get(fields.producer_id)
@@ -402,8 +429,7 @@ class LogProducers:
             update.ended.append(
                 _EndedTransaction(fields.producer_id, producer.txn_first_offset, fields.base_offset, is_aborted)
             )
-        return replace(
-            producer,
+        return producer._replace(
             epoch=epoch,
             batches=producer.batches if epoch == producer.epoch else (),
             coordinator_epoch=fields.coordinator_epoch,

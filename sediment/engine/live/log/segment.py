@@ -29,8 +29,10 @@ from sediment.segment_io.format.index_appends import (
     PROGRESS_FIELDS,
     SINCE_ENTRY_BYTES,
     TIME_INDEX_BYTES,
+    add_batch,
     add_batches,
     fits_segment,
+    start_entry_arrays,
 )
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
@@ -93,6 +95,7 @@ class Segment:
         self.time_index = MappedTimeIndex(self.path(_TIME_INDEX), base_offset, fs, max_bytes=max_bytes, entries=entries)
         self.transaction_index = OpenTransactionIndex(self.path(_TRANSACTION_INDEX), fs)
         self._progress = np.zeros(PROGRESS_FIELDS, dtype=np.int64)
+        self._fields = self._progress.data  # the same memory, with items that are plain ints
         self._knows_timestamps = is_new
         self._progress[LARGEST_TIMESTAMP] = self._progress[INDEXED_TIMESTAMP] = NO_TIMESTAMP
         self._first_timestamp_ms: int | None = None
@@ -155,19 +158,54 @@ class Segment:
 
         Source: kafka-log 01 §7.5.
         """
+        rows = batches.rows
+        if len(rows) == 1:
+            first = batches.first()
+            self.append_one(batches.buffer.data[: batches.size_bytes], first.last_offset, first.max_timestamp)
+            return
         self._learn_timestamps()
         position = self.size_bytes
         self.file.write(batches.buffer.data[: batches.size_bytes], position)
-        rows = batches.rows
-        if self._progress[SINCE_ENTRY_BYTES] > self._interval_bytes or len(rows) > 1:
-            self._append_entries(batches, position)
-        else:
-            timestamp_ms = rows["max_timestamp"][0]
-            if timestamp_ms > self._progress[LARGEST_TIMESTAMP]:
-                self._progress[LARGEST_TIMESTAMP] = timestamp_ms
-                self._progress[LARGEST_TIMESTAMP_OFFSET] = rows["last_offset"][0]
-            self._progress[SINCE_ENTRY_BYTES] += batches.size_bytes
+        self._append_entries(batches, position)
         self.size_bytes = position + batches.size_bytes
+
+    def append_one(self, batch: memoryview, last_offset: int, timestamp_ms: int) -> None:
+        """Write one batch after the last one, and its index entries; `timestamp_ms` is its largest timestamp."""
+        if not self._knows_timestamps:
+            self._learn_timestamps()
+        position, size_bytes = self.size_bytes, len(batch)
+        self.file.write(batch, position)
+        fields = self._fields
+        if fields[SINCE_ENTRY_BYTES] > self._interval_bytes:
+            self._append_entry(position, size_bytes, last_offset, timestamp_ms)
+        else:
+            if timestamp_ms > fields[LARGEST_TIMESTAMP]:
+                fields[LARGEST_TIMESTAMP] = timestamp_ms
+                fields[LARGEST_TIMESTAMP_OFFSET] = last_offset
+            fields[SINCE_ENTRY_BYTES] += size_bytes
+        self.size_bytes = position + size_bytes
+
+    def _append_entry(self, position: int, size_bytes: int, last_offset: int, timestamp_ms: int) -> None:
+        offset_index, time_index, fields = self.offset_index, self.time_index, self._fields
+        offset_entry = np.empty(0 if offset_index.is_full else OFFSET_ENTRY_BYTES, dtype=np.uint8)
+        # The last slot of a time index is reserved, and the kernel leaves it free.
+        time_entry = np.empty(0 if time_index.is_full else 2 * TIME_ENTRY_BYTES, dtype=np.uint8)
+        start_entry_arrays(self._progress)
+        add_batch(
+            last_offset,
+            timestamp_ms,
+            position,
+            size_bytes,
+            self.base_offset,
+            self._interval_bytes,
+            self._progress,
+            offset_entry,
+            time_entry,
+        )
+        if fields[OFFSET_INDEX_BYTES]:
+            offset_index.extend(offset_entry.data)
+        if fields[TIME_INDEX_BYTES]:
+            time_index.extend(time_entry.data[:TIME_ENTRY_BYTES])
 
     def _append_entries(self, batches: Batches, position: int) -> None:
         offset_index, time_index = self.offset_index, self.time_index

@@ -82,7 +82,7 @@ from sediment.segment_io.segment.append_check_kernels import (
 
 LOG_APPEND_TIME = "LogAppendTime"
 PRODUCER_CODEC = "producer"
-_UNCOMPRESSED = "uncompressed"
+UNCOMPRESSED = "uncompressed"
 
 _REASON_TEXT = {
     KEY_IS_MISSING: "it has no key, and the topic is compacted",
@@ -157,7 +157,7 @@ def _source_codec(batches: Batches, first: BatchFields) -> int:
 def _target_codec(config: LogConfig, source_codec: int) -> int:
     if config.compression_type == PRODUCER_CODEC:
         return source_codec
-    return CODEC_NONE if config.compression_type == _UNCOMPRESSED else CODEC_NAMES.index(config.compression_type)
+    return CODEC_NONE if config.compression_type == UNCOMPRESSED else CODEC_NAMES.index(config.compression_type)
 
 
 def _level(config: LogConfig, codec: int) -> int | None:
@@ -218,7 +218,7 @@ def _check_records(
     if fields.is_append_time:
         base_timestamp = fields.max_timestamp
         records[: fields.record_count, TIMESTAMP_DELTA] = 0
-    earliest_ms, latest_ms = _time_range(config, now_ms)
+    earliest_ms, latest_ms = time_range(config, now_ms)
     bad, largest_ms, consecutive = check_records(
         records,
         fields.record_count,
@@ -235,7 +235,8 @@ def _check_records(
     return largest_ms, consecutive
 
 
-def _time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
+def time_range(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """Return the earliest and the latest CreateTime that the topic accepts at `now_ms`."""
     earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, -INT64_MAX)
     return earliest_ms, min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
 
@@ -339,7 +340,7 @@ def _rebuilt(
 
 def _convert(batches: Batches, config: LogConfig, codec: int, append_time_ms: int, now_ms: int) -> _Assembled:
     """Convert messages of magic 0 and 1 to the records of one batch of magic 2."""
-    earliest_ms, latest_ms = _time_range(config, now_ms)
+    earliest_ms, latest_ms = time_range(config, now_ms)
     new: list[NewRecord] = []
     reasons: list[int] = []
     for fields in batches.fields():

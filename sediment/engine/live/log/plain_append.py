@@ -1,0 +1,134 @@
+"""Appending one plain batch of a client: the most frequent append, with one compiled call and few steps of Python.
+
+    1  check     a kernel verifies the checksum, the header and every record, without the lock
+    2  decide    the append changes no leader epoch, opens no segment and is not followed by a flush; its producer is
+                 known, and the batch is the next one of this producer
+    3  write     offset and leader epoch into the header; then the batch, its index entries, the log end, the producer
+
+A plain batch is stored without a new checksum: `check_plain_batch` describes it.  Every other append, and every append
+that is refused, is left to `log_append.append`.
+
+Invariants: `append` returns None only if nothing has changed.  Files, state and result are those of
+`log_append.append`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from sediment.engine.config import LogConfig
+from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.log_append import THREAD_LOCAL, AppendInfo
+from sediment.engine.live.log.log_roll import should_roll
+from sediment.engine.live.log.validation import LOG_APPEND_TIME, PRODUCER_CODEC, UNCOMPRESSED, time_range
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
+from sediment.segment_io.segment.append_check_kernels import (
+    NOT_PLAIN_BITS,
+    check_plain_batch,
+    check_short_plain_batch,
+)
+
+_put_offset_length_epoch = struct.Struct(">qii").pack_into
+_LOW_ATTRIBUTES = ATTRIBUTES + 1
+_SHORT_BYTES = 32 << 10
+"""The largest batch whose check keeps the interpreter lock; such a check takes a few microseconds."""
+
+
+class _Rules(NamedTuple):
+    """The rules of a topic for plain batches, derived from `config` once for many appends."""
+
+    config: LogConfig
+    max_bytes: int
+    """The size of the largest batch; 0 if the topic changes records, by another codec or by LogAppendTime."""
+
+    needs_key: bool
+
+    @classmethod
+    def of(cls, config: LogConfig) -> _Rules:
+        keeps_codec = config.compression_type in (PRODUCER_CODEC, UNCOMPRESSED)
+        keeps_records = keeps_codec and config.message_timestamp_type != LOG_APPEND_TIME
+        largest = min(config.compaction.max_message_bytes, config.compaction.segment_bytes)
+        return cls(config, largest if keeps_records else 0, config.compacts)
+
+
+class PlainAppends:
+    """The appends of plain batches to one log."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+        self._rules = _Rules.of(log.config)
+
+    def append(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
+        """Append `records` of a client if they are a plain batch; return None if `log_append.append` must decide.
+
+        Raises:
+            StorageError: the disk failed.
+            OpenFilesLimitError: the process may open no more files; nothing changed.
+            UsageError: the log is closed.
+        """
+        log, buffers = self._log, THREAD_LOCAL.buffers
+        size_bytes = len(records)
+        rules = self._rules
+        config = rules.config
+        if config is not log.config:
+            config = log.config
+            rules = self._rules = _Rules.of(config)
+        if (
+            not BATCH_HEADER_BYTES <= size_bytes <= rules.max_bytes
+            or size_bytes > len(buffers.content)
+            or (type(records) is memoryview and not (records.format == "B" and records.c_contiguous))
+            or records[_LOW_ATTRIBUTES] & NOT_PLAIN_BITS
+        ):
+            return None
+        content = buffers.content[:size_bytes]
+        content[:] = records
+        now_ms = log.clock()
+        earliest_ms, latest_ms = time_range(config, now_ms)
+        check = check_short_plain_batch if size_bytes <= _SHORT_BYTES else check_plain_batch
+        count, largest_ms, producer_id, producer_epoch, sequence = check(
+            buffers.address, size_bytes, rules.needs_key, earliest_ms, latest_ms, buffers.all_records, buffers.reasons
+        )
+        if not count:
+            return None
+        with log.lock:
+            log.check_usable()
+            offsets, epochs = log.offsets, log.epochs
+            base_offset = offsets.log_end
+            last_offset = base_offset + count - 1
+            if (
+                log.config is not config
+                or not epochs
+                or epochs[-1].epoch != leader_epoch
+                or epochs[-1].start_offset > base_offset
+                or last_offset + 1 - offsets.recovery_point >= config.flush_messages
+            ):
+                return None
+            producer = None
+            if producer_id >= 0:
+                producer = log.producers.next_state(
+                    producer_id, producer_epoch, sequence, base_offset, last_offset, largest_ms
+                )
+                if producer is None:
+                    return None
+            active = log.segments.active
+            try:
+                if should_roll(
+                    active,
+                    config,
+                    append_bytes=size_bytes,
+                    max_timestamp_ms=largest_ms,
+                    last_offset=last_offset,
+                    now_ms=now_ms,
+                ):
+                    return None
+                # Every file that the next steps need is now open.
+                _put_offset_length_epoch(content, 0, base_offset, size_bytes - LOG_OVERHEAD_BYTES, leader_epoch)
+                active.append_one(content, last_offset, largest_ms)
+            except OSError as error:
+                log.fail(error)
+            log.offsets = offsets.appended_to(last_offset + 1)
+            if producer is not None:
+                log.producers.put(producer)
+            return AppendInfo(base_offset, last_offset, largest_ms, NO_TIMESTAMP, offsets.log_start, size_bytes)

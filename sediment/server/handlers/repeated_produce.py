@@ -1,0 +1,168 @@
+"""RepeatedProduce: the answer to a produce that differs from an earlier one of its connection only in its records.
+
+    request     ... | *correlation id* | ... | *size of the records* | *records* | tagged fields
+    response    *correlation id* | ... | *base offset* | *log append time* | *log start* | ... | tagged fields
+
+A producer to one partition sends nearly the same bytes in every request.  If batches are small, decoding the request
+and encoding the response takes longer than the append.  So only the fields between asterisks are decoded or encoded.
+The other bytes of the request are compared with the earlier request, and the other bytes of the response are copied
+from the earlier response.
+
+Invariants: the response has the same bytes as one encoded from scratch.  If a batch is refused, nothing has changed,
+and the request is handled in the usual way.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sediment.engine.live.log.partition_log import AppendInfo
+from sediment.segment_io.buffers import Buffer
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.headers import encode_response_header
+from sediment.segment_io.protocol.primitives import MalformedError, read_varint, write_varint
+from sediment.server.requests import Request
+
+Append = Callable[[Buffer], AppendInfo | None]
+"""A function that appends a batch; it returns None if the batch is refused."""
+
+_FIRST_VERSION = 5  # with a log start in the response
+_LARGEST_START_BYTES = 1024
+"""The largest kept part of a request; client ids and topic names are usually short."""
+
+_MOST_MISSES = 16
+"""After this many different requests in a row, the kept request is replaced."""
+
+_HEADER_BYTES = 4
+"""API key and version."""
+
+_CORRELATION_END = 8
+_FLEXIBLE_END = b"\0\0\0"
+"""The tagged fields, none, of the partition, the topic and the request."""
+
+_INT32 = struct.Struct(">i")
+_OFFSETS = struct.Struct(">qqq")
+
+
+class RepeatedProduce:
+    """An earlier produce to one partition, to which `append` appends."""
+
+    __slots__ = (
+        "_append",
+        "_end",
+        "_is_flexible",
+        "_middle",
+        "_misses",
+        "_response",
+        "_response_end",
+        "_size_position",
+        "_start",
+        "api_key",
+        "api_version",
+        "client_id",
+    )
+
+    def __init__(self, request: Request, response: Any, append: Append, size_position: int, offsets: int) -> None:
+        """Keep the parts that do not change.
+
+        `size_position` is the position of the size of the records in the frame, and `offsets` is the position of the
+        base offset in the encoded response.
+        """
+        frame = bytes(request.frame[:size_position])
+        self.api_key = request.api_key
+        self.api_version = version = request.api_version
+        self.client_id = request.client_id
+        self._append = append
+        self._is_flexible = m.ProduceRequest.is_flexible(version)
+        self._start = frame[:_HEADER_BYTES]
+        self._middle = frame[_CORRELATION_END:]
+        self._size_position = size_position
+        self._end = _FLEXIBLE_END if self._is_flexible else b""
+        header = encode_response_header(request.api_key, version, 0)[_INT32.size :]
+        body = b"".join(response.encode(version))
+        self._response = header + body[:offsets]
+        self._response_end = body[offsets + _OFFSETS.size :]
+        self._misses = 0
+
+    @classmethod
+    def following(cls, request: Request, response: Any, append: Append) -> RepeatedProduce | None:
+        """Return the parts to keep of a produce that was appended to one partition; None if it is not kept."""
+        earlier = request.connection.repeated
+        if (earlier is not None and earlier.is_in_use) or request.api_version < _FIRST_VERSION:
+            return None
+        position = _size_position(request)
+        offsets = _offsets_position(response, request.api_version)
+        return None if position is None or offsets is None else cls(request, response, append, position, offsets)
+
+    @property
+    def is_in_use(self) -> bool:
+        """False after many requests in a row that differ from this one."""
+        return self._misses < _MOST_MISSES
+
+    def answer(self, frame: memoryview) -> tuple[int, Sequence[bytes]] | None:
+        """Append the records; return the correlation id and the response.
+
+        Return None if the request differs, or must be handled in the usual way.
+        """
+        records = self._records(frame)
+        if records is None:
+            self._misses += 1
+            return None
+        self._misses = 0
+        info = self._append(records)
+        if info is None:
+            return None
+        offsets = _OFFSETS.pack(info.first_offset, info.log_append_time_ms, info.log_start_offset)
+        correlation = bytes(frame[_HEADER_BYTES:_CORRELATION_END])
+        return _INT32.unpack(correlation)[0], (correlation + self._response + offsets + self._response_end,)
+
+    def _records(self, frame: memoryview) -> memoryview | None:
+        """Return the records of a request that repeats the kept one; None if it does not."""
+        position = self._size_position
+        if frame[:_HEADER_BYTES] != self._start or bytes(frame[_CORRELATION_END:position]) != self._middle:
+            return None
+        end = len(frame) - len(self._end)
+        try:
+            if self._is_flexible:
+                size_bytes, position = read_varint(frame, position)
+                size_bytes -= 1
+            else:
+                (size_bytes,) = _INT32.unpack_from(frame, position)
+                position += _INT32.size
+        except (IndexError, MalformedError, struct.error):
+            return None
+        if size_bytes < 0 or position + size_bytes != end or frame[end:] != self._end:
+            return None
+        return frame[position:end]
+
+
+def _size_position(request: Request) -> int | None:
+    """Return the position in the frame of the size of the only records; None if it is not found, or too far."""
+    is_flexible = m.ProduceRequest.is_flexible(request.api_version)
+    records = request.message.topic_data[0].partition_data[0].records
+    size = write_varint(len(records) + 1) if is_flexible else _INT32.pack(len(records))
+    end = _FLEXIBLE_END if is_flexible else b""
+    position = len(request.frame) - len(end) - len(records) - len(size)
+    has_fields = request.frame[position : position + len(size)] == size and bytes(request.frame).endswith(end)
+    return position if has_fields and _CORRELATION_END < position <= _LARGEST_START_BYTES else None
+
+
+def _offsets_position(response: Any, version: int) -> int | None:
+    """Return the position of the three offsets in the encoded response; None if they do not follow each other.
+
+    It is where two responses differ that have different offsets.
+    """
+    encoded = []
+    for value in (0, -1):
+        answer = response.responses[0].partition_responses[0]
+        kept = answer.base_offset, answer.log_append_time_ms, answer.log_start_offset
+        answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = value
+        encoded.append(b"".join(response.encode(version)))
+        answer.base_offset, answer.log_append_time_ms, answer.log_start_offset = kept
+    zeros, ones = encoded
+    differences = [at for at, (zero, one) in enumerate(zip(zeros, ones, strict=True)) if zero != one]
+    if len(differences) != _OFFSETS.size or differences[-1] - differences[0] != _OFFSETS.size - 1:
+        return None
+    return differences[0]

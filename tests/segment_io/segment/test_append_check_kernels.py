@@ -1,0 +1,70 @@
+"""Checks of appends read nothing outside their batch and its padding, whatever the batch says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sediment.segment_io.compiled.status import OK
+from sediment.segment_io.format.checksum import crc32c
+from sediment.segment_io.format.layout import ATTRIBUTES, BATCH_HEADER_BYTES, CRC, INT64_MAX, RECORD_COUNT
+from sediment.segment_io.format.padding import PADDING_BYTES
+from sediment.segment_io.format.record_decoder import RECORD_FIELDS, decode_records
+from sediment.segment_io.segment.append_check_kernels import check_plain_batch, check_short_plain_batch
+from tests.engine.live_logs import NOW_MS, batch
+from tests.fuzz.guard_pages import GuardedBuffer
+
+BATCH = batch(("key", "value"), (None, "v"), ("k", None), pid=7, seq=5)
+KERNELS = (check_plain_batch, check_short_plain_batch)
+
+
+def checked(buffer: np.ndarray, data: bytes, kernel: object, *, rows: int = 4) -> tuple[int, ...]:
+    """Return the result for `data` right before the padding at the end of guarded memory."""
+    start = buffer.size - PADDING_BYTES - len(data)
+    buffer[start : start + len(data)] = np.frombuffer(data, dtype=np.uint8)
+    records, results = np.zeros((rows, RECORD_FIELDS), dtype=np.int64), np.zeros(rows, dtype=np.uint8)
+    address = buffer.ctypes.data + start
+    return kernel(address, len(data), False, -INT64_MAX, INT64_MAX, records, results)  # type: ignore[operator]
+
+
+def sealed(data: bytearray) -> bytes:
+    """Return the batch with a correct checksum."""
+    array = np.frombuffer(data, dtype=np.uint8)
+    data[CRC : CRC + 4] = crc32c(array.ctypes.data + ATTRIBUTES, len(data) - ATTRIBUTES).to_bytes(4, "big")
+    return bytes(data)
+
+
+@pytest.fixture(scope="module")
+def buffer() -> np.ndarray:
+    return GuardedBuffer(4096).bytes
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_plain_batch_gives_its_count_timestamp_and_producer(buffer: np.ndarray, kernel: object) -> None:
+    assert checked(buffer, BATCH, kernel) == (3, NOW_MS, 7, 0, 5)
+    assert checked(buffer, BATCH, kernel, rows=2) == (0, 0, 0, 0, 0)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(ATTRIBUTES, len(BATCH) - 1), st.integers(0, 255)), max_size=6),
+    st.integers(0, len(BATCH)),
+    st.sampled_from(KERNELS),
+)
+def test_changed_batches_are_plain_only_if_all_records_can_be_decoded(
+    changes: list[tuple[int, int]], cut: int, kernel: object
+) -> None:
+    changed = bytearray(BATCH)
+    for position, value in changes:
+        changed[position] = value
+    data = sealed(changed)
+    memory = GuardedBuffer(4096).bytes
+    count = checked(memory, data, kernel)[0]
+    if count:
+        records = np.zeros((count, RECORD_FIELDS), dtype=np.int64)
+        base = memory.ctypes.data + memory.size - PADDING_BYTES - len(data)
+        assert count == int.from_bytes(data[RECORD_COUNT : RECORD_COUNT + 4], "big")
+        assert decode_records(base, BATCH_HEADER_BYTES, len(data), count, records) == OK
+    assert cut == len(data) or checked(memory, data[:cut], kernel)[0] == 0

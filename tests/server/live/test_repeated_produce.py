@@ -1,0 +1,151 @@
+"""Produces that a connection repeats with other records: their responses have the bytes of first ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sediment.segment_io.protocol import messages as m
+from sediment.segment_io.protocol.api_keys import ApiKey, supported_versions
+from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.handlers.produce import ProduceHandlers
+from sediment.server.requests import Request
+from tests.engine.live_logs import NOW_MS, batch, config
+from tests.server.live.nodes import LiveServer, fetch, live, new_node, produce, produce_request
+from tests.server.network.listeners import frame
+
+VERSIONS = list(supported_versions(ApiKey.PRODUCE))
+NEWEST = VERSIONS[-1]
+PARTITIONS = 15
+SMALL = config(segment_bytes=2000, max_message_bytes=1000)
+
+RECORDS: list[bytes | None] = [
+    *[batch()] * 20,
+    batch(("a", "1"), ("b", None), (None, "3")),
+    batch(("a", "1" * 150)),
+    batch(codec=3),
+    batch(codec=4),
+    batch(at=1),
+    batch(tx=True, pid=9),
+    batch(append_time=NOW_MS),
+    batch(("k", "v" * 1000)),
+    *[batch(pid=5, seq=sequence) for sequence in (0, 1, 2, 3)],
+    batch()[:-1] + b"w",
+    batch()[:-1],
+    batch() + batch(),
+    b"",
+    None,
+]
+
+OTHERS: list[dict[str, Any]] = [{"acks": 0}, {"timeout_ms": 9999}, {"number": PARTITIONS - 1}, {"topic": "u"}]
+"""Fields that make a produce another one."""
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """Return the list of the produces that are decoded."""
+    found: list[Request] = []
+    handle = ProduceHandlers.produce
+
+    def produce(self: ProduceHandlers, request: Request) -> Any:
+        found.append(request)
+        return handle(self, request)
+
+    monkeypatch.setattr(ProduceHandlers, "produce", produce)
+    return found
+
+
+@pytest.fixture
+def server(tmp_path: Path, decoded: list[Request]) -> Iterator[LiveServer]:
+    path = new_node(tmp_path / "data", {"t": PARTITIONS, "u": 1})
+    with live(path, topic_config=lambda _: SMALL) as found:
+        yield found
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_repeated_produce_has_the_bytes_of_a_first_one(
+    tmp_path: Path, server: LiveServer, decoded: list[Request], acks: int
+) -> None:
+    """One server gets all produces of a partition through one connection, the other one through new connections."""
+    with live(new_node(tmp_path / "other", {"t": PARTITIONS, "u": 1}), topic_config=lambda _: SMALL) as other:
+        for version in VERSIONS:
+            rng = random.Random(version)
+            first, again = len(decoded), rng.sample(RECORDS, len(RECORDS))
+            with server.connect() as repeating:
+                for records in [batch(), *again]:
+                    asked = produce_request(records, number=version, acks=acks, version=version)
+                    number = rng.randrange(-(1 << 31), 1 << 31)
+                    repeating.send(asked, version, number)
+                    answer = repeating.receive_frame()
+                    with other.connect() as fresh:
+                        fresh.send(asked, version, number)
+                        assert answer == fresh.receive_frame()
+            are_repeated = version >= 5
+            assert (len(decoded) - first < 2 * len(again) - 20) == are_repeated
+        with server.connect() as one, other.connect() as two:
+            for version in VERSIONS:
+                assert bytes(fetch(one, (version, 0))[0].records) == bytes(fetch(two, (version, 0))[0].records)
+
+
+def test_only_records_and_correlation_ids_may_differ(server: LiveServer, decoded: list[Request]) -> None:
+    with server.connect() as client:
+        for offset in range(5):
+            assert produce(client, batch()).base_offset == offset
+        assert len(decoded) == 1
+        for count, others in enumerate(OTHERS, 2):
+            client.send(produce_request(batch(), **others), NEWEST)
+            if others != {"acks": 0}:
+                client.receive_frame()
+            assert produce(client, batch(("a", "b"), ("c", "d"))).error_code == ErrorCode.NONE
+            assert len(decoded) == count
+        assert fetch(client, (0, 0))[0].high_watermark == 5 + 2 * len(OTHERS) + 2
+
+
+def test_a_client_that_sends_other_produces_gets_its_new_produce_kept(
+    server: LiveServer, decoded: list[Request]
+) -> None:
+    with server.connect() as client:
+        produce(client, batch())
+        for offset in range(40):
+            assert produce(client, batch(), number=3).base_offset == offset
+        assert len(decoded) < 20
+
+
+@pytest.mark.parametrize("value", [0, 1, 2, 71, 73, 127])
+def test_a_size_that_does_not_fit_the_frame_is_not_believed(server: LiveServer, value: int) -> None:
+    """The size of the records is the byte before them; with another value, the request has no complete batch."""
+    good = frame(produce_request(batch()), NEWEST, 0)[4:]
+    position = good.index(batch())
+    assert good[position - 1] == len(batch()) + 1
+    with server.connect() as client:
+        for _ in range(2):
+            assert produce(client, batch()).error_code == ErrorCode.NONE
+        client.send_frame(good[: position - 1] + bytes([value]) + good[position:])
+        with suppress(ConnectionError):
+            _, response = client.receive(ApiKey.PRODUCE, NEWEST)
+            assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
+    with server.connect() as client:
+        assert fetch(client, (0, 0))[0].high_watermark == 2
+
+
+def test_a_deleted_topic_takes_no_repeated_produce(server: LiveServer) -> None:
+    state = m.DeleteTopicsRequest.DeleteTopicState
+    with server.connect() as client:
+        for _ in range(3):
+            assert produce(client, batch(), topic="u", version=12).error_code == ErrorCode.NONE
+        (answer,) = client.ask(m.DeleteTopicsRequest(topics=[state(name="u")], timeout_ms=30_000), 6).responses
+        assert answer.error_code == ErrorCode.NONE
+        assert produce(client, batch(), topic="u", version=12).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_produce_that_waits_for_the_disk_is_not_kept(tmp_path: Path, decoded: list[Request]) -> None:
+    with live(new_node(tmp_path / "data", {"t": 1}), flush_acks=True) as server, server.connect() as client:
+        for offset in range(3):
+            assert produce(client, batch()).base_offset == offset
+            assert fetch(client, (0, 0))[0].high_watermark == offset + 1
+        assert len(decoded) == 3
