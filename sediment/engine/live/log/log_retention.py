@@ -6,6 +6,7 @@ Retention and DeleteRecords raise the log start; only retention deletes segments
 from __future__ import annotations
 
 from sediment.engine.live.log.local_log import LocalLog
+from sediment.engine.live.log.log_reader import last_stable_offset
 from sediment.engine.live.log.log_roll import roll
 from sediment.retention.policy import plan_retention
 from sediment.segment_io.errors import InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
@@ -57,13 +58,17 @@ def delete_records(log: LocalLog, before_offset: int) -> int:
 
 
 def delete_old_segments(log: LocalLog) -> int:
-    """Delete the segments past their retention limits; return their number."""
+    """Delete the segments past their retention limits; return their number.
+
+    The segments from the first open transaction on are kept.  Kafka deletes them too; a consumer would then miss the
+    first records of a transaction that is committed later.
+    """
     with log.locked():
         plan = plan_retention(
             log.segments.states(),
             log.config.retention,
             log_start_offset=log.offsets.log_start,
-            high_watermark=log.offsets.high_watermark,
+            high_watermark=last_stable_offset(log),
             log_end_offset=log.offsets.log_end,
             now_ms=log.clock(),
         )
